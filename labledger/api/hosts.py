@@ -154,6 +154,8 @@ def clean_hosts(
     on: str,
     run_id: str | None = None,
     *,
+    dry_run: bool = False,
+    unfinished: bool = False,
     insecure: bool = False,
     lab_dir: str | Path | None = None,
 ) -> list[str]:
@@ -165,11 +167,14 @@ def clean_hosts(
     Args:
         on: The address of the scheduler, or a cluster file.
         run_id: Only this run; None for every run of the ledger that ran on a cluster.
+        dry_run: Only say what would be removed.
+        unfinished: Also remove what `labledger resume` would continue with: these trials will run
+            again, and their evidence says why.
         insecure: Connect without TLS to another machine.
         lab_dir: The lab folder.
 
     Returns:
-        A sentence for each run, and for what could not be removed.
+        A sentence for each attempt and each run, and for what could not be removed.
 
     Raises:
         LedgerMissing: There is no ledger.
@@ -179,11 +184,19 @@ def clean_hosts(
     Example:
         >>> import labledger
         >>> labledger.clean_hosts("tcp://127.0.0.1:8786", "demo")
-        ['demo was cleaned up on node7/3f2a91c0']
+        ['removing slot 3, attempt 1 of demo on node7/3f2a91c0: its result is in the ledger',
+         'demo was cleaned up on node7/3f2a91c0']
     """
     from labledger.maintenance import container_cleanup
 
-    return container_cleanup.clean_hosts(LabFolder.find(lab_dir), on, run_id, insecure=insecure)
+    return container_cleanup.clean_hosts(
+        LabFolder.find(lab_dir),
+        on,
+        run_id,
+        dry_run=dry_run,
+        unfinished=unfinished,
+        insecure=insecure,
+    )
 
 
 def declare_host_lost(

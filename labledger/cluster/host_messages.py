@@ -285,26 +285,19 @@ class CleanUp:
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
+    """The reply to `CleanUp` and to `ForgetAttempts`."""
+
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RunContainers:
-    """Ask for the containers of a ledger, or of one of its runs, or have some of them removed."""
+class ForgetAttempts:
+    """Forget what unfinished attempts have done, by request of a person: they will run again."""
 
     session: str
-    ledger_id: str
-    run_id: str | None
-    remove: frozenset[str] = frozenset()
-    """Ids of containers."""
-    cancelled: tuple[tuple[str, AttemptKey, str], ...] = ()
-    """Run, attempt and reason of attempts that will run again because of the removal."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedContainers:
-    containers: tuple[tuple[str, str, Mapping[str, str]], ...]
-    """Id, name and labels of each."""
+    setup: RunSetup
+    keys: frozenset[AttemptKey]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def clean_up_attempts(engine: Engine, run: RunRecords) -> list[str]:
     """
     warnings = []
     try:
-        _remove_containers(engine, run)
+        remove_containers(engine, run)
     except LabLedgerError as error:
         warnings.append(f"could not remove old containers: {error.message}")
     shutil.rmtree(run.run_dir / INCOMING, ignore_errors=True)
@@ -46,7 +46,8 @@ def clean_up_attempts(engine: Engine, run: RunRecords) -> list[str]:
     return warnings
 
 
-def _remove_containers(engine: Engine, run: RunRecords) -> None:
+def remove_containers(engine: Engine, run: RunRecords) -> None:
+    """Remove containers and networks of durable attempts. Raises `LabLedgerError`."""
     labels = {Labels.LEDGER: run.ledger_id, Labels.RUN: run.run_id}
     for container in engine.containers_with_labels(labels):
         slot_and_attempt = attempt_of(container.labels)

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.docker.engine import Engine, ListedContainer
 from labledger.docker.networks import Networks
-from labledger.errors import RunNotFound
+from labledger.errors import LabLedgerError, RunNotFound
+from labledger.executors.executor import RunRecords
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.unfinished_slots import is_durable, run_records
+from labledger.maintenance.unfinished_slots import find_unfinished_slots, is_durable, run_records
 from labledger.run_control.process_identity import holder_is_dead
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.storage.lab_folder import LabFolder
@@ -25,7 +27,12 @@ from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.life.container_identity import attempt_of
 
+if TYPE_CHECKING:
+    from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor
+
 _RESTART_REASON = "`labledger clean --unfinished` removed its container"
+_DURABLE = "its result is in the ledger"
+_RERUN = "its trial will be run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +90,20 @@ def clean(
 
 
 def clean_hosts(
-    lab: LabFolder, on: str, run_id: str | None = None, *, insecure: bool = False
+    lab: LabFolder,
+    on: str,
+    run_id: str | None = None,
+    *,
+    dry_run: bool = False,
+    unfinished: bool = False,
+    insecure: bool = False,
 ) -> list[str]:
     """Remove from the hosts of a cluster what attempts with durable results left there.
 
     That includes whatever still runs on a host that was declared lost: its attempts are stored as
-    `host_lost`. Without `run_id`, every run that ran on a cluster is cleaned up. Return a sentence
-    for each run and each thing that could not be removed. Raises `RunNotFound`.
+    `host_lost`. Without `run_id`, every run that ran on a cluster is cleaned up. `dry_run` and
+    `unfinished` are as for `clean`. Return a sentence for each attempt, each run, and each thing
+    that could not be removed. Raises `RunNotFound`.
     """
     # Imported late: it needs what only runs on clusters need.
     from labledger.cluster.connect import open_executor
@@ -113,14 +127,55 @@ def clean_hosts(
                 is_sealed=plan.is_sealed,
                 store_root=lab.artifacts,
             )
-            folder = lab.run_folder(run.run_id)
+            records = run_records(reader, run, lab.run_folder(run.run_id), FolderRetention.NONE)
+            open_attempts = {
+                (idx, slot.attempt): slot.host
+                for idx, slot in find_unfinished_slots(reader, run).items()
+            }
             with closing(open_executor(on, cluster_run, insecure=insecure)) as executor:
-                sentences += executor.clean_up(
-                    run_records(reader, run, folder, FolderRetention.NONE)
+                sentences += _clean_run(
+                    executor, records, open_attempts, dry_run=dry_run, unfinished=unfinished
                 )
-                names = ", ".join(host.name for host in executor.hosts() if not host.problem)
-            sentences.append(f"{run.run_id} was cleaned up on {names or 'no host: none answers'}")
     return sentences
+
+
+def _clean_run(
+    executor: ClusterExecutor,
+    run: RunRecords,
+    open_attempts: Mapping[tuple[int, int], str],
+    *,
+    dry_run: bool,
+    unfinished: bool,
+) -> list[str]:
+    """Clean up the hosts of one run that nobody owns. Return what was done, in sentences.
+
+    `open_attempts` are those that a resume would continue with, and the host of each.
+    """
+    run_id = run.run_id
+    decisions, warnings = [], []
+    restarted: dict[str, frozenset[tuple[int, int]]] = {}
+    for host, attempts in sorted(executor.attempts_on_hosts().items()):
+        if isinstance(attempts, LabLedgerError):
+            warnings.append(f"{host} did not say what it has of {run_id}: {attempts.message}")
+            continue
+        ended = {key for key in attempts if run.is_durable(*key)}
+        # Hosts that share an engine see the containers of each other.
+        waiting = frozenset(key for key in attempts - ended if open_attempts.get(key) == host)
+        if unfinished:
+            restarted[host] = waiting
+        for idx, attempt in sorted(ended | waiting):
+            is_ended = (idx, attempt) in ended
+            removes = is_ended or unfinished
+            action = "kept" if not removes else "would remove" if dry_run else "removed"
+            why = _DURABLE if is_ended else _RERUN if unfinished else _resumable(run_id)
+            decisions.append(f"{action} slot {idx}, attempt {attempt} of {run_id} on {host}: {why}")
+    if not dry_run:
+        warnings += executor.forget_attempts(restarted, _RESTART_REASON)
+        warnings += executor.clean_up(run)
+    names = ", ".join(host.name for host in executor.hosts() if not host.problem)
+    verb = "would be" if dry_run else "was"
+    end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
+    return [*decisions, *warnings, end]
 
 
 def _live_owner(run: RunInfo) -> str | None:
@@ -162,8 +217,11 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
     if (owner := _live_owner(run.info)) is not None:
         return decision(remove=False, why=f"its run belongs to {owner}")
     if is_durable(*attempt, run.info, run.staged):
-        return decision(remove=True, why="its result is in the ledger")
+        return decision(remove=True, why=_DURABLE)
     if unfinished:
-        return decision(remove=True, why="its trial will be run again", rerun=attempt)
-    why = f"`labledger resume {run_id}` continues with it; --unfinished removes it"
-    return decision(remove=False, why=why)
+        return decision(remove=True, why=_RERUN, rerun=attempt)
+    return decision(remove=False, why=_resumable(run_id))
+
+
+def _resumable(run_id: str) -> str:
+    return f"`labledger resume {run_id}` continues with it; --unfinished removes it"

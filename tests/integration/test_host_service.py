@@ -19,6 +19,7 @@ from labledger.cluster.host_messages import (
     Describe,
     Exchange,
     ExchangeReply,
+    ForgetAttempts,
     ListAttempts,
     MissingInputs,
     PutChunk,
@@ -104,6 +105,26 @@ def host(tmp_path: Path, trials: Trials) -> Iterator[Host]:
     with closing(ENGINE):
         yield made
         made.stop()
+
+
+def test_forgotten_attempts_run_again_and_say_why(host: Host) -> None:
+    """What runs, waits or has ended is dropped with its containers, and run again later."""
+    ended = host.spec(0)
+    holds = [host.spec(idx, "sleep 60") for idx in (1, 2, 3)]
+    host.exchange(ended)
+    host.result(0)
+    host.exchange(*holds)
+    wait_until(lambda: len(host.exchange(wants_state=True).started) == 3, "two to run")
+    keys = frozenset((idx, 1) for idx in range(4))
+    reply = host.ask(ForgetAttempts(host.service.session, host.setup, keys, "somebody said so"))
+    assert reply.warnings == ()
+    assert host.containers() == []
+    assert list(host.service.folder.glob("runs/*/*/outbox/*")) == []
+    host.exchange(ended)
+    assert host.containers() == [], "the coordinator that was cleaned up after started one"
+    host.epoch = 2
+    host.exchange(ended)
+    assert host.result(0).notes == ["somebody said so"]
 
 
 def test_a_repeated_request_starts_nothing_twice(host: Host) -> None:

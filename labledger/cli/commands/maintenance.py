@@ -177,10 +177,14 @@ def clean(
     from labledger import api
 
     if on is not None:
-        if dry_run or unfinished:
-            message = "--dry-run and --unfinished are for this machine's own containers"
-            raise api.InvalidInput("the options", [api.Problem("--on", message)])
-        for sentence in api.clean_hosts(on, run, insecure=insecure, lab_dir=lab_dir):
+        for sentence in api.clean_hosts(
+            on,
+            run,
+            dry_run=dry_run,
+            unfinished=unfinished,
+            insecure=insecure,
+            lab_dir=lab_dir,
+        ):
             out(sentence)
         return
     decisions = api.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)

@@ -16,7 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labledger.cluster.attempt_inputs import input_digests
-from labledger.cluster.coordinator_side.host_cleanup import clean_up_hosts
+from labledger.cluster.coordinator_side.host_cleanup import (
+    clean_up_hosts,
+    forget_attempts,
+    list_attempts,
+)
 from labledger.cluster.coordinator_side.host_exchanges import (
     ClusterState,
     HostExchanges,
@@ -26,13 +30,14 @@ from labledger.cluster.coordinator_side.host_exchanges import (
 from labledger.cluster.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.cluster.coordinator_side.image_lookup import AskedHost, find_images
 from labledger.cluster.host_messages import (
+    AttemptKey,
     Cancellation,
     Removal,
     RunKey,
     RunSetup,
 )
 from labledger.cluster.host_transport import ClusterConnection
-from labledger.errors import HostLost
+from labledger.errors import HostLost, LabLedgerError
 from labledger.executors.executor import HostState, RunRecords
 from labledger.executors.local_executor import drain
 from labledger.executors.placement import choose_host
@@ -304,8 +309,30 @@ class ClusterExecutor:
 
     def clean_up(self, run: RunRecords) -> list[str]:
         with self._state.lock:
-            links = [link for link in self._state.links.values() if link.is_connected]
-        return clean_up_hosts(self._connection, links, self._state.setup, run)
+            away = [
+                f"{link.name} does not answer, and keeps what it has of this run until "
+                "`labledger clean --on` removes it"
+                for link in self._state.links.values()
+                if not link.is_connected and link.lost_because is None
+            ]
+        links = self._connected_links()
+        return away + clean_up_hosts(self._connection, links, self._state.setup, run)
+
+    def attempts_on_hosts(self) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
+        """Return the attempts of which each host has anything, or why it did not say."""
+        return list_attempts(self._connection, self._connected_links(), self._state.setup)
+
+    def forget_attempts(self, keys: Mapping[str, frozenset[AttemptKey]], reason: str) -> list[str]:
+        """Have hosts forget unfinished attempts: they will be run again.
+
+        `keys` are by host. Return a warning for each that failed. No coordinator may own the run.
+        """
+        links, setup = self._connected_links(), self._state.setup
+        return forget_attempts(self._connection, links, setup, keys, reason)
+
+    def _connected_links(self) -> list[HostLink]:
+        with self._state.lock:
+            return [link for link in self._state.links.values() if link.is_connected]
 
 
 def _host_lost(link: HostLink) -> HostLost:

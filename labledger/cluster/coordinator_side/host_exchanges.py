@@ -158,7 +158,11 @@ class HostExchanges:
     def _add(self, found: FoundHost) -> None:
         described = found.described
         if described is None:
-            self._state.tell(f"a worker of the cluster is not used: {found.problem}")
+            with self._state.lock:
+                hosts = {link.last_address for link in self._state.links.values()}
+            # Of a host that does not answer now, this has been said.
+            if found.address not in hosts:
+                self._state.tell(f"a worker of the cluster is not used: {found.problem}")
             return
         with self._state.lock:
             link = self.link(described.state.name)

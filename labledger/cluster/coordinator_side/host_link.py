@@ -58,6 +58,8 @@ class HostLink:
     name: str
     address: str | None = None
     """Where its process is, None if that is not known."""
+    last_address: str | None = None
+    """Where its process was when it last answered."""
     session: str | None = None
     """Of its present process; None until it was asked."""
     state: HostState | None = None
@@ -148,7 +150,7 @@ class HostLink:
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
-        self.address = address
+        self.address = self.last_address = address
         self.state = described.state
         self.wake.set()
         return unprepared

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +25,7 @@ from labledger.cluster.host_messages import (
     Exchange,
     ExchangeReply,
     Failure,
+    ForgetAttempts,
     Removal,
     ResultMessage,
     RunSetup,
@@ -36,6 +37,7 @@ from labledger.cluster.host_side.outbox import Outbox, attempt_name
 from labledger.docker.engine_pool import EnginePool
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.executors.executor import RunRecords
+from labledger.executors.local_cleanup import remove_containers
 from labledger.executors.local_executor import LocalExecutor
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
@@ -58,6 +60,9 @@ REFUSALS_BEFORE_PROBLEM = 5
 
 _FIRST_RETRY_S = 0.5
 _MAX_RETRY_S = 10.0
+
+_FORGET_TIMEOUT_S = 20.0
+"""How long it may take until the threads of attempts have noticed that these are forgotten."""
 
 
 @dataclass(slots=True)
@@ -96,6 +101,8 @@ class HostRun:
     """Removals and cancellations that have ended, until the coordinator knows it."""
     _leaving: dict[AttemptKey, int] = field(default_factory=dict)
     """Those whose removal or cancellation has begun and not ended, with the epoch."""
+    _forgotten: set[AttemptKey] = field(default_factory=set)
+    """Open attempts whose results are dropped when they end."""
     _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
     _warnings: list[str] = field(default_factory=list)
@@ -244,6 +251,10 @@ class HostRun:
                 self._warnings.append(f"attempt {attempt_name(key)} was not cleaned up: {error}")
         elif is_final and not future.cancelled():
             self._forget(key)
+        self._end_leaving(key)
+
+    def _end_leaving(self, key: AttemptKey) -> None:
+        """Record that nothing of an attempt is left, and accept it again if that was asked."""
         self.folder.delete_store(key)
         with self.changed:
             self._ended.discard(key)
@@ -271,6 +282,12 @@ class HostRun:
 
     def _attempt_ended(self, key: AttemptKey, future: Future[AttemptResult]) -> None:
         """Put a result into the outbox, or try again, or report why there is none."""
+        with self.changed:
+            if key in self._forgotten:
+                self._forgotten.discard(key)
+                self._open.pop(key, None)
+                self.changed.notify_all()
+                return
         try:
             result = future.result()
             if self._must_retry(result):
@@ -411,13 +428,7 @@ class HostRun:
         """Remove what durable attempts left. Return a warning for what could not be removed."""
         with self.changed:
             durable = request.durable - self._open.keys()
-        records = RunRecords(
-            ledger_id=request.setup.run.ledger_id,
-            run_id=request.setup.run.run_id,
-            run_dir=self.folder.path,
-            is_durable=lambda idx, attempt: (idx, attempt) in durable,
-            keeps_folder=lambda idx, attempt: (idx, attempt) in request.kept,
-        )
+        records = self._records(request.setup, durable, request.kept)
         warnings = self._executor.clean_up(records)
         for key in durable:
             self._forget(key)
@@ -429,6 +440,46 @@ class HostRun:
         if not self.attempts(request.setup.run.ledger_id, request.setup.run.run_id):
             self._delete_shared_files()
         return warnings
+
+    def forget_attempts(self, request: ForgetAttempts) -> list[str]:
+        """Drop what unfinished attempts have done, and remove their containers.
+
+        The next coordinator runs them again, and their notes say why. Until then, nothing of the
+        run is started. Return a warning for what could not be removed.
+        """
+        self._limiter.close()
+        keys = {key for key in request.keys if self._begin_leaving(key)}
+        warnings = []
+        with self.changed:
+            self._forgotten |= self._open.keys() & keys
+        for key in keys:
+            attempt_notes.record_cancellation(self.folder.trial(key), request.reason)
+            self._outbox.discard(key)
+        records = self._records(request.setup, keys)
+        try:
+            with self.engines.engine() as engine:
+                remove_containers(engine, records)
+        except LabLedgerError as error:
+            warnings.append(f"containers were not removed: {error.message}")
+        with self.changed:
+            self.changed.wait_for(lambda: not self._open.keys() & keys, _FORGET_TIMEOUT_S)
+            late = sorted(self._open.keys() & keys)
+        warnings += [f"attempt {attempt_name(key)} has not ended yet" for key in late]
+        for key in keys:
+            self._end_leaving(key)
+        return warnings
+
+    def _records(
+        self, setup: RunSetup, durable: Collection[AttemptKey], kept: Collection[AttemptKey] = ()
+    ) -> RunRecords:
+        """Return what a cleanup asks: which attempts may go, and which folders stay."""
+        return RunRecords(
+            ledger_id=setup.run.ledger_id,
+            run_id=setup.run.run_id,
+            run_dir=self.folder.path,
+            is_durable=lambda idx, attempt: (idx, attempt) in durable,
+            keeps_folder=lambda idx, attempt: (idx, attempt) in kept,
+        )
 
     def _delete_shared_files(self) -> None:
         """Delete what attempts shared: none is left. A further one gets it again."""

@@ -71,7 +71,11 @@ class HostRunFolder:
 
     def is_marked_not_started(self, key: AttemptKey) -> bool:
         """Return whether a note says that no container of an attempt was started."""
-        return attempt_notes.is_marked_not_started(self.path / "trials" / attempt_name(key))
+        return attempt_notes.is_marked_not_started(self.trial(key))
+
+    def trial(self, key: AttemptKey) -> Path:
+        """Return the trial folder of an attempt, which need not exist."""
+        return self.path / "trials" / attempt_name(key)
 
     def store_of(self, key: AttemptKey) -> Path:
         """Return the artifact store of an attempt."""

@@ -26,16 +26,12 @@ from labledger.cluster.host_side.host_run import HostRun
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
-from labledger.docker.engine import ListedContainer
 from labledger.docker.engine_pool import EnginePool
-from labledger.docker.networks import Networks
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
-from labledger.trial import attempt_notes
-from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.full_disks import free_space
 from labledger.trial.life.start_limiter import RunPermits
 
@@ -91,7 +87,7 @@ class HostService:
             messages.ReadChunk: self._read_chunk,
             messages.ListAttempts: self._list_attempts,
             messages.CleanUp: self._clean_up,
-            messages.RunContainers: self._run_containers,
+            messages.ForgetAttempts: self._forget_attempts,
         }
 
     def answer(self, request: bytes) -> bytes:
@@ -180,29 +176,10 @@ class HostService:
         run.enter_epoch(request.setup)
         return messages.CleanedUp(tuple(run.clean_up(request)))
 
-    def _run_containers(self, request: messages.RunContainers) -> messages.ListedContainers:
-        labels = {Labels.LEDGER: request.ledger_id}
-        if request.run_id is not None:
-            labels[Labels.RUN] = request.run_id
-        for run_id, key, reason in request.cancelled:
-            run = self._run(RunKey(request.ledger_id, run_id))
-            attempt_notes.record_cancellation(trial_folder(run.folder.path, *key), reason)
-        with self._engines.engine() as engine:
-            listed = engine.containers_with_labels(labels)
-            for container in listed:
-                if container.container_id in request.remove:
-                    engine.remove(container.container_id)
-            networks = Networks(engine)
-            for network in networks.with_labels(labels):
-                if network.network_id in request.remove:
-                    networks.remove(network.network_id)
-            listed += [
-                ListedContainer(network.network_id, network.name, dict(network.labels))
-                for network in networks.with_labels(labels)
-            ]
-        return messages.ListedContainers(
-            tuple((each.container_id, each.name, each.labels) for each in listed)
-        )
+    def _forget_attempts(self, request: messages.ForgetAttempts) -> messages.CleanedUp:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return messages.CleanedUp(tuple(run.forget_attempts(request)))
 
     def _run(self, key: RunKey) -> HostRun:
         """Return a run, which is opened if this process has not seen it yet."""
