@@ -2,8 +2,8 @@
 
 What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
 run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
-before its first trial. Used by starting a run and `labledger preflight`; `labledger hosts` lists
-the same facts.
+before its first trial. Used by starting runs and regradings, and by `labledger preflight`;
+`labledger hosts` lists the same facts.
 """
 
 from __future__ import annotations
@@ -61,6 +61,17 @@ def check_hosts(
     return replace(results, checks=tuple(checks), images=images)
 
 
+def check_hosts_for_regrading(
+    on: str, images: Set[str], *, insecure: bool, min_free_bytes: int
+) -> list[CheckResult]:
+    """Check every host of a cluster. `images` are the ids of the images that graders need."""
+    try:
+        found = connect.list_hosts(on, insecure=insecure)
+    except LabLedgerError as error:
+        return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
+    return _check_found(on, found, images, None, min_free_bytes)
+
+
 def _problem(host: FoundHost) -> str | None:
     return host.problem if host.described is None else host.described.state.problem
 
@@ -69,7 +80,7 @@ def _check_found(
     on: str,
     found: Sequence[FoundHost],
     images: Set[str],
-    experiment: ResolvedExperiment,
+    experiment: ResolvedExperiment | None,
     min_free_bytes: int,
 ) -> list[CheckResult]:
     """Check hosts that were found. `images` are the ids of the images that trials need."""
@@ -94,7 +105,7 @@ def _check_found(
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
         return checks
-    return checks + list(_check_needs(usable, experiment))
+    return checks + ([] if experiment is None else list(_check_needs(usable, experiment)))
 
 
 def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:

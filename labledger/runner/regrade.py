@@ -30,9 +30,13 @@ from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.run_hosts import given_settings
+from labledger.runner.run_hosts import given_cluster, given_settings
 from labledger.runner.session import Session
-from labledger.runner.start_and_resume import require_environment, require_images
+from labledger.runner.start_and_resume import (
+    report_warnings,
+    require_environment,
+    require_images,
+)
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
@@ -134,7 +138,18 @@ def _check_requirements(
     probes = ImageProbes(engine, info, oci_runtime=oci)
     for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
-    problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    if (cluster := given_cluster(options)) is not None:
+        # Imported late: regradings on this machine need none of it.
+        from labledger.maintenance.host_checks import check_hosts_for_regrading
+
+        checks += check_hosts_for_regrading(
+            cluster,
+            set(root.images.values()),
+            insecure=options.insecure,
+            min_free_bytes=options.min_free_bytes,
+        )
+    report_warnings(checks, options)
+    problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not (c.ok or c.warning)]
     if problems:
         raise PreflightFailed(problems)
 

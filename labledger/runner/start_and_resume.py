@@ -34,6 +34,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
@@ -100,6 +101,13 @@ def check_requirements(
     )
 
 
+def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
+    """Report as events of the run what does not prevent it."""
+    for check in checks:
+        if check.warning:
+            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
+
+
 def start_run(
     path: Path, options: RunOptions, store_source: Callable[[LabFolder], Path] | None = None
 ) -> RunOutcome:
@@ -117,9 +125,7 @@ def start_run(
     supply = Supply(True, options.build, options.on_event, options.stop_request)
     cluster = given_cluster(options)
     results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
-    for check in results.checks:
-        if check.warning:
-            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
+    report_warnings(results.checks, options)
     results.require()
     _refuse_existing(lab, run_id)
     lab.create()

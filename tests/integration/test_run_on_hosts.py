@@ -64,6 +64,11 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         status = project.output("status", "many")
         assert "one/" in status
         assert "two/" in status
+        told = project.output("clean", "--on", cluster.on, "--dry-run", "--unfinished")
+        assert told.count("would remove slot ") == SLOTS, told
+        told = project.output("clean", "--on", cluster.on)
+        assert told.count("kept slot ") == SLOTS, told
+        assert project.running("many") == begun
         # The lease of the killed coordinator is taken over at once: its process is dead.
         refused = project.command("resume", "many", *HOLDING, "--on", "local")
         assert refused.returncode == 2, refused.stderr
@@ -82,3 +87,8 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         assert "many was cleaned up on" in project.output("clean", "--on", cluster.on)
     project.check_run("many")
     assert project.on_engine("many") == []
+    stricter = project.write("stricter.sh", "exit 1\n")
+    words = ("regrade", "many", "--grader", stricter, "--on", "tcp://192.0.2.1:8786")
+    refused = project.command(*words)
+    assert "hosts: " in refused.stderr, refused.stderr
+    assert "many.g2" not in project.output("runs"), "it was created before its hosts were checked"
