@@ -23,6 +23,8 @@ from host_cluster.cluster import SCHEDULER, Cluster, Plan, cluster_in
 from host_cluster.projects import ClusterProject, comparable_rows
 
 SLOTS = 40
+WHOLE = "whole"
+"""The undisturbed local run."""
 PARTITION_S = (1.0, 90.0)
 """Partitions last from less to longer than every time-out."""
 _BEFORE_NEXT_S = (0.5, 6.0)
@@ -41,6 +43,8 @@ class Toll:
     lost: int = 0
     """Rows that an undisturbed local run has and this one has not, or otherwise."""
     complaints: list[str] = field(default_factory=list)
+    slots: int = SLOTS
+    """Of each run."""
 
     @property
     def is_nothing(self) -> bool:
@@ -49,7 +53,7 @@ class Toll:
     def __str__(self) -> str:
         deaths = ", ".join(f"{count} {what}" for what, count in sorted(self.deaths.items()))
         return (
-            f"{self.deaths.total()} deaths ({deaths}) in {self.runs} runs of {SLOTS} slots: "
+            f"{self.deaths.total()} deaths ({deaths}) in {self.runs} runs of {self.slots} slots: "
             f"{self.trials} trials, {self.repeated} repeated, {self.lost} rows lost or doubled, "
             f"{len(self.complaints)} complaints"
         )
@@ -64,11 +68,25 @@ def make_project(cluster: Cluster, folder: Path) -> ClusterProject:
 class Tormentor:
     """Hurts one part of a cluster at a time, and repairs it after a while."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, toll: Toll) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        chance: random.Random,
+        toll: Toll,
+        before_next_s: tuple[float, float],
+    ) -> None:
         self._cluster = cluster
         self._chance = chance
         self._toll = toll
+        self._before_next_s = before_next_s
         self._repairs: list[tuple[float, Callable[[], None]]] = []
+
+    def pause_s(self) -> float:
+        """Return how long nothing happens before the next stroke."""
+        return self._chance.uniform(*self._before_next_s)
+
+    def next_stroke(self) -> str:
+        return self._chance.choice(STROKES)
 
     def strike(self, what: str) -> None:
         """Kill or cut off something; `what` is anything of `STROKES` but `coordinator`."""
@@ -99,25 +117,27 @@ STROKES = ("coordinator", SCHEDULER, "worker", "dockerd", "partition")
 
 
 def torment(
-    cluster: Cluster, folder: Path, deaths: int, seed: int, say: Callable[[str], Any] = print
+    project: ClusterProject,
+    deaths: int,
+    seed: int,
+    say: Callable[[str], Any] = print,
+    *,
+    before_next_s: tuple[float, float] = _BEFORE_NEXT_S,
 ) -> Toll:
     """Run and kill until there were at least so many deaths; every run is completed."""
     chance = random.Random(seed)
-    project = make_project(cluster, folder)
-    project.start("whole")
-    toll = Toll()
+    assert project.start(WHOLE).complete
+    toll = Toll(slots=len(project.rows(WHOLE)["slots"]))
     while toll.deaths.total() < deaths:
         run_id = f"run-{toll.runs}"
         toll.runs += 1
-        _survive(project, run_id, Tormentor(cluster, chance, toll), chance, toll)
+        _survive(project, run_id, Tormentor(project.cluster, chance, toll, before_next_s), toll)
         _count(project, run_id, toll)
         say(str(toll))
     return toll
 
 
-def _survive(
-    project: ClusterProject, run_id: str, tormentor: Tormentor, chance: random.Random, toll: Toll
-) -> None:
+def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: Toll) -> None:
     """Start a run, hurt its cluster again and again, and resume it until it is complete."""
     # One stroke after the other first, then at random.
     strokes = list(STROKES) if toll.runs == 1 else []
@@ -125,7 +145,7 @@ def _survive(
     while True:
         with closing(coordinator):
             coordinator.until("run_started")
-            if _is_over_before_kill(coordinator, tormentor, chance, strokes):
+            if _is_over_before_kill(coordinator, tormentor, strokes):
                 break
         toll.deaths["coordinator"] += 1
         coordinator = project.resume(run_id, *PASSING)
@@ -133,17 +153,17 @@ def _survive(
 
 
 def _is_over_before_kill(
-    coordinator: Coordinator, tormentor: Tormentor, chance: random.Random, strokes: list[str]
+    coordinator: Coordinator, tormentor: Tormentor, strokes: list[str]
 ) -> bool:
     """Hurt the cluster until the coordinator ends by itself (True) or is killed (False)."""
     while True:
-        pause_until = time.monotonic() + chance.uniform(*_BEFORE_NEXT_S)
+        pause_until = time.monotonic() + tormentor.pause_s()
         while time.monotonic() < pause_until:
             tormentor.repair()
             if coordinator.has_ended():
                 return not coordinator.kill_unless_ended()
             time.sleep(0.05)
-        what = strokes.pop(0) if strokes else chance.choice(STROKES)
+        what = strokes.pop(0) if strokes else tormentor.next_stroke()
         if what == "coordinator":
             return not coordinator.kill_unless_ended()
         tormentor.strike(what)
@@ -151,6 +171,10 @@ def _is_over_before_kill(
 
 def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
     try:
+        # A host that was away when the run ended still has what it had then.
+        project.await_hosts()
+        done = project.on_cluster("clean", "--run", run_id)
+        assert done.returncode == 0, done.stderr
         project.check_on_cluster(run_id)
     except AssertionError as error:
         toll.complaints.append(f"{run_id}: {error}")
@@ -158,7 +182,7 @@ def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
     toll.trials += len(starts)
     toll.repeated += sum(count - 1 for count in starts.values())
     toll.repeated += sum(attempt > 1 for _, attempt in starts)
-    ours, theirs = comparable_rows(project, run_id), comparable_rows(project, "whole")
+    ours, theirs = comparable_rows(project, run_id), comparable_rows(project, WHOLE)
     for kind, expected in theirs.items():
         mine, other = Counter(map(repr, ours[kind])), Counter(map(repr, expected))
         toll.lost += (mine - other).total() + (other - mine).total()
@@ -175,7 +199,8 @@ def main() -> None:
     folder.mkdir(parents=True)
     print(f"seed {options.seed}")
     with cluster_in(folder / "cluster", Plan(options.hosts, slots=2).impatient()) as cluster:
-        toll = torment(cluster, folder / "project", options.deaths, options.seed)
+        project = make_project(cluster, folder / "project")
+        toll = torment(project, options.deaths, options.seed)
     for complaint in toll.complaints:
         print(complaint)
     raise SystemExit(0 if toll.is_nothing else 1)

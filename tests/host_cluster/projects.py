@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -40,6 +41,16 @@ class ClusterProject(Project):
             text=True,
             check=False,
         )
+
+    def await_hosts(self) -> None:
+        """Return when every host of the cluster answers, as after a repair."""
+
+        def answer() -> bool:
+            listed = self.on_cluster("hosts", "--json")
+            hosts = json.loads(listed.stdout) if listed.returncode == 0 else []
+            return sum(host["problem"] is None for host in hosts) == len(self.cluster.hosts)
+
+        wait_until(answer, "all hosts to answer")
 
     # -- trials that hold
 

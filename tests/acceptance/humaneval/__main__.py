@@ -27,9 +27,17 @@ def main() -> int:
         say(f"error: there is no {options.data}: name the data by --data or HUMANEVAL_JSONL")
         return 2
     problems = read_problems(options.data, options.limit)
-    trials = len(problems) * len(VARIANTS) * REPLICATIONS
+    if options.cluster is not None:
+        from humaneval.on_hosts import Proof
+
+        folder = options.directory / "on-hosts"
+        proof = Proof(problems, options.replications, options.cluster, options.seed)
+        return 0 if proof.holds(folder, say) else 1
+    replications = options.replications
+    trials = len(problems) * len(VARIANTS) * replications
     run_id = f"humaneval-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    drive = Drive(build(problems, options.directory), options.directory / ".lab", run_id)
+    experiment = build(problems, options.directory, replications)
+    drive = Drive(experiment, options.directory / ".lab", run_id)
     say(f"{len(problems)} problems, {trials} trials, in {options.directory}")
 
     start = time.monotonic()
@@ -43,7 +51,7 @@ def main() -> int:
     if status != 0:
         return status
 
-    agree = [compare_verdicts(drive, expected(problems))]
+    agree = [compare_verdicts(drive, expected(problems, replications=replications))]
     print(drive.output("compare", run_id), end="")
     report = options.directory / "report.html"
     drive.output("report", run_id, "--out", str(report))
@@ -54,7 +62,8 @@ def main() -> int:
     say(f"{trials} trials regraded in {time.monotonic() - start:.0f} s, exit status {status}")
     if status != 0:
         return status
-    agree.append(compare_verdicts(drive, expected(problems, strict=True)))
+    wanted = expected(problems, strict=True, replications=replications)
+    agree.append(compare_verdicts(drive, wanted))
     print(drive.output("compare", f"{run_id}.g1", f"{run_id}.g2"), end="")
     print(drive.output("verify"), end="")
     ledger = f"--lab-dir {options.directory}/.lab"
@@ -76,8 +85,18 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/humaneval", description=__doc__)
     parser.add_argument("directory", nargs="?", type=Path, default=PROJECT / "build" / "humaneval")
     parser.add_argument("--limit", type=int, help="the first so many problems; else all")
+    parser.add_argument("--replications", type=int, default=REPLICATIONS)
     parser.add_argument("--data", type=Path, default=data_file())
     parser.add_argument("--kill", action="store_true", help="kill -9 half-way, then resume")
+    parser.add_argument(
+        "--cluster",
+        type=int,
+        nargs="?",
+        const=1,
+        metavar="DEATHS",
+        help="run it on three hosts, as root, whose parts are killed so many times or more",
+    )
+    parser.add_argument("--seed", type=int, default=time.time_ns(), help="of the kills")
     return parser.parse_args()
 
 

@@ -41,10 +41,12 @@ def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
     return [json.loads(line) for line in text.splitlines()[:limit]]
 
 
-def expected(problems: list[Problem], *, strict: bool = False) -> Outcomes:
+def expected(
+    problems: list[Problem], *, strict: bool = False, replications: int = REPLICATIONS
+) -> Outcomes:
     """What each variant must get, worked out without running anything."""
     found: Counter[tuple[str, str]] = Counter()
-    for variant, problem, repl_idx in product(VARIANTS, problems, range(REPLICATIONS)):
+    for variant, problem, repl_idx in product(VARIANTS, problems, range(replications)):
         trial = f"{problem['task_id']} {repl_idx}"
         knows = variant == "reference" or (
             variant == "wavering" and zlib.crc32(trial.encode()) % 10 < 6
@@ -54,7 +56,7 @@ def expected(problems: list[Problem], *, strict: bool = False) -> Outcomes:
     return dict(found)
 
 
-def build(problems: list[Problem], directory: Path) -> Path:
+def build(problems: list[Problem], directory: Path, replications: int = REPLICATIONS) -> Path:
     """Write the experiment into `directory`, over an earlier one; returns its experiment.yaml.
 
     It is that of `labledger init --from humaneval:FILE`, with three variants of an agent of ours:
@@ -73,6 +75,7 @@ def build(problems: list[Problem], directory: Path) -> Path:
     experiment = directory / "experiment.yaml"
     document = yaml.safe_load(experiment.read_text("utf-8"))
     adapt(document)
+    document["design"]["replications"] = replications
     experiment.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
     grader = document["benchmark"]["grader"]
     grader["command"][1] = "strict.py"
@@ -104,4 +107,3 @@ def adapt(document: dict[str, Any]) -> None:
         {"id": "tokens_out", "from": "events", **tokens},
         {"id": "agent_ms", "from": "runner", "field": "agent_ms"},
     ]
-    document["design"]["replications"] = REPLICATIONS
