@@ -9,12 +9,12 @@ an import, which verifies it like any other; nothing in it is trusted. Used by t
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labledger import __version__, clock, faults
 from labledger.errors import (
@@ -37,6 +37,7 @@ from labledger.storage import archive_files
 from labledger.storage.archive_files import ArchiveDamaged, ArchivedFile
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.storage.scratch_folders import scratch_folder
 
 SCHEMA = "archive_v1"
 
@@ -95,25 +96,36 @@ def archive_run(lab: LabFolder, run_id: str, path: Path) -> Archive:
     Raises `RunNotFound`, `LeaseHeld` for a run in progress, `InvalidInput` for a regrading, and
     `LedgerError` if the runs do not verify or `path` cannot be written; then there is no file.
     """
-    if path.exists():
+    if os.path.lexists(path):
         message = "the file exists, and archives are never overwritten"
         raise InvalidInput("the archive", [Problem(str(path), message, hint="name a new file")])
+    try:
+        runs, artifacts, left_staged = _write(lab, run_id, path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise LedgerError(f"could not write the archive {path}: {reason}") from error
+    return Archive(path, path.stat().st_size, runs, artifacts, left_staged)
+
+
+def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, ...], int, int]:
+    """Write an archive; return its runs, and the numbers of its artifacts and of results left out.
+
+    No artifact is removed meanwhile.
+    """
+    store = ArtifactStore(lab.artifacts)
     with (
-        TemporaryDirectory(prefix="labledger-archive-") as name,
-        sources.open_source_ledger(lab.ledger, lab.artifacts, Path(name)) as source,
+        store.in_use(),
+        scratch_folder("archive") as scratch,
+        sources.open_source_ledger(lab.ledger, lab.artifacts, scratch) as source,
     ):
         run_ids = source.with_regradings(run_id)
         source.refuse_live(run_ids, process_is_dead)
         _require_verified(source, run_ids)
-        ledger = Path(name) / _LEDGER
-        store = ArtifactStore(lab.artifacts)
+        ledger = scratch / _LEDGER
         runs, artifacts, left_staged = _copy_runs(source, run_ids, ledger, store)
         manifest = _manifest(runs, ledger, artifacts)
-        try:
-            archive_files.write_archive(path, _members(manifest, ledger, artifacts, store))
-        except OSError as error:
-            raise LedgerError(f"could not write the archive {path}: {error.strerror}") from error
-    return Archive(path, path.stat().st_size, runs, len(artifacts), left_staged)
+        archive_files.write_archive(path, _members(manifest, ledger, artifacts, store))
+    return runs, len(artifacts), left_staged
 
 
 def _require_verified(source: Source, run_ids: Sequence[str]) -> None:
@@ -235,7 +247,7 @@ def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[Ar
     file = _next_file(files, _LEDGER)
     if file.size != ledger["size"]:
         raise ArchiveDamaged(f"holds another {_LEDGER} than it says")
-    _write(file, folder / _LEDGER, ledger["sha256"])
+    _unpack_file(file, folder / _LEDGER, ledger["sha256"])
     previous, count, size = "", 0, 0
     for file in files:
         match = _ARTIFACT.fullmatch(file.name)
@@ -246,7 +258,7 @@ def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[Ar
             raise ArchiveDamaged("holds more artifacts than it says")
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, target, match[2])
+        _unpack_file(file, target, match[2])
         previous = file.name
     if (count, size) != (artifacts["count"], artifacts["size"]):
         raise ArchiveDamaged("holds fewer artifacts than it says")
@@ -292,7 +304,7 @@ def _require_space(path: Path, folder: Path, size: int, files: int) -> None:
         )
 
 
-def _write(file: ArchivedFile, target: Path, sha256: str) -> None:
+def _unpack_file(file: ArchivedFile, target: Path, sha256: str) -> None:
     """Write a file of the archive, and check its digest."""
     hasher = hashlib.sha256()
     with target.open("xb") as out:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, run_folder
@@ -22,6 +21,7 @@ from labledger.maintenance import archives
 from labledger.storage.archive_files import is_archive
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import FOLDER, LabFolder
+from labledger.storage.scratch_folders import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,7 @@ def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
 
     Raises `InvalidInput` for the lab's own ledger, `LedgerError` if it cannot be read.
     """
-    with TemporaryDirectory(prefix="labledger-import-") as name:
-        scratch = Path(name)
+    with scratch_folder("import") as scratch:
         if location.archive is not None:
             with _open_archive(location.archive, scratch) as unpacked:
                 yield unpacked

@@ -8,9 +8,7 @@ what a small file can become. `maintenance.archives` decides which files an arch
 
 from __future__ import annotations
 
-import errno
 import gzip
-import os
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.storage.durable_files import replace_file
+from labledger.storage.durable_files import create_file
 from labledger.storage.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
 
 MAGIC = b"\x1f\x8b"
@@ -59,13 +57,11 @@ def write_archive(path: Path, files: Iterable[tuple[str, int, Iterable[bytes]]])
     """Write a new archive of files, given as name, size and content in pieces.
 
     The name `path` appears once the archive is complete and durable. Raises `FileExistsError` if
-    the name is taken, `OSError`, and `LabLedgerError` for content that has another size.
+    the name is taken by then, `OSError`, and `LabLedgerError` for content that has another size.
     """
     members = ((TarEntry(name, tarfile.REGTYPE, size), content) for name, size, content in files)
-    if os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     with (
-        replace_file(path) as file,
+        create_file(path) as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as compressed,
     ):
         try:

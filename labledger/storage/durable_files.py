@@ -8,6 +8,7 @@ rebuilt is replaced.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
+
+_NAMELESS_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""How `open` fails on a file system that has no files without a name."""
 
 Fence = Callable[[], AbstractContextManager[object]]
 """Returns a context in which this process still owns what it writes; entering it raises if not."""
@@ -40,6 +44,54 @@ def replace_file(
     with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
         yield handle
         publish(handle, path, fence)
+
+
+@contextmanager
+def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Yield a file that gets the new name `path`, durable, when the block ends without error.
+
+    Until then it has no name: nothing is left of it if this process is killed. On a file system
+    without such files it has a hidden name in the same folder. Raises `FileExistsError` if the name
+    is taken by then, and `OSError`.
+    """
+    make_folder(path.parent)
+    descriptor = _open_nameless(path.parent, mode)
+    if descriptor is None:
+        with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
+            yield handle
+            _refuse_existing(path)
+            publish(handle, path)
+        return
+    with os.fdopen(descriptor, "w+b") as handle:
+        yield handle
+        handle.flush()
+        os.fsync(descriptor)
+        # Python asks the kernel to follow the link only if a folder is given, too.
+        os.link(_open_path(descriptor), path, src_dir_fd=descriptor, follow_symlinks=True)
+        sync_folder(path.parent)
+
+
+def _open_nameless(folder: Path, mode: int) -> int | None:
+    """Open a new file without a name in `folder`; None if that cannot be, or it could get none."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in _NAMELESS_REFUSED:
+            return None
+        raise
+    if Path(_open_path(descriptor)).is_symlink():
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _open_path(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,16 +19,19 @@ from typing import Any
 import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
-from commands import run_forked, run_real
+from commands import command_env, command_line, run_real
 from source_labs import FROZEN, begin, complete_lab, rows
 
-from labledger import archive_run
+from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
 from labledger.faults import VARIABLE
+from labledger.maintenance import garbage_collection
 from labledger.maintenance.import_runs import import_runs
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
+from labledger.storage import durable_files
 from labledger.storage.archive_files import write_archive
+from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
 LARGE = b"large"
@@ -117,15 +124,89 @@ def test_what_cannot_be_archived(there: Path, file: Path) -> None:
     assert file.read_bytes() == b"mine"
 
 
-def test_a_killed_archive_leaves_no_file_of_its_name(there: Path, file: Path) -> None:
-    """Killed in the middle of the file, nothing has its name, and the next command writes it."""
+@pytest.mark.parametrize("nameless", [True, False])
+def test_a_file_gets_its_name_when_it_is_complete(
+    tmp_path: Path, nameless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without the kernel's files without a name: all of it or nothing, and nothing is
+    replaced that got the name meanwhile."""
+    if not nameless:
+        monkeypatch.setattr(durable_files, "_open_nameless", lambda *_: None)
+    path = tmp_path / "file"
+    with durable_files.create_file(path) as handle:
+        handle.write(b"whole")
+        assert not path.exists()
+        assert bool(list(tmp_path.iterdir())) is not nameless
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"whole", 0o600)
+    with pytest.raises(FileExistsError), durable_files.create_file(path) as handle:
+        handle.write(b"other")
+    with pytest.raises(ZeroDivisionError), durable_files.create_file(tmp_path / "no"):
+        raise ZeroDivisionError
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"whole"
+
+
+def test_a_killed_archive_leaves_nothing(there: Path, file: Path, tmp_path: Path) -> None:
+    """Killed in the middle of the file there is no file, and what it had prepared goes with the
+    next archive; what a living process prepares stays."""
     words = ("archive", kit.RUN, file, "--lab-dir", there)
-    killed = run_real(*words, folder=there, **{VARIABLE: "inside_archive"})
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    env = {"TMPDIR": str(scratch)}
+    before = set(tmp_path.iterdir())
+    killed = run_real(*words, folder=there, **env, **{VARIABLE: "inside_archive"})
     assert killed.returncode == -signal.SIGKILL
-    assert not file.exists()
-    done = run_forked(*words, folder=there)
+    assert set(tmp_path.iterdir()) == before
+    [left] = scratch.iterdir()
+    [*_] = left.iterdir()
+    (scratch / "labledger-archive-link").symlink_to(there)
+    in_use = scratch / "labledger-archive-mine"
+    in_use.mkdir()
+    descriptor = os.open(in_use, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    done = run_real(*words, folder=there, **env)
+    os.close(descriptor)
     assert done.stdout.startswith(f"archived {kit.RUN}: 6 slots committed\n")
+    assert {path.name for path in scratch.iterdir()} == {in_use.name, "labledger-archive-link"}
     assert len(members(file)) == 4
+
+
+def test_no_artifact_is_removed_while_an_archive_is_written(
+    there: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A garbage collection beside a suspended archive removes nothing."""
+    words = ("archive", kit.RUN, file, "--lab-dir", there)
+    monkeypatch.setattr(garbage_collection, "_PATIENCE_S", 0)
+    env = command_env(**{VARIABLE: "stop@inside_archive"})
+    with subprocess.Popen(command_line(*words), cwd=there, env=env) as archiving:
+        _, status = os.waitpid(archiving.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        ArtifactStore(there / "artifacts").put_bytes(b"unnamed")
+        with pytest.raises(LeaseHeld, match="nothing was removed"):
+            collect_garbage(lab_dir=there)
+        archiving.send_signal(signal.SIGCONT)
+        assert archiving.wait() == 0
+    assert collect_garbage(lab_dir=there).artifacts == 1
+    assert len(members(file)) == 4
+
+
+def test_a_disk_that_is_full_leaves_no_archive(there: Path, file: Path) -> None:
+    """A write that the kernel refuses is an error with the file's name, and there is no file."""
+    store = ArtifactStore(there / "artifacts")
+    large = os.urandom(3 << 20)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = kit.begin_run(writer, 1, "large")
+        artifact = kit.Artifact(*store.put_stream(iter([large])), None)
+        evidence = (kit.evidence(0, artifact, run_id="large"),)
+        result = kit.result(0, "large", artifacts=(artifact,), evidence=evidence)
+        writer.commit_result(lease, result)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    limit = ["prlimit", f"--fsize={2 << 20}", sys.executable, "-m", "labledger"]
+    words = ["archive", "large", str(file), "--lab-dir", str(there)]
+    full = subprocess.run([*limit, *words], env=command_env(), capture_output=True, text=True)
+    assert f"could not write the archive {file}: File too large" in full.stderr
+    assert full.returncode == 3
+    assert not [path for path in file.parent.iterdir() if file.name in path.name]
 
 
 # -- archives that cannot be believed

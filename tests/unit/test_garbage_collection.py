@@ -15,6 +15,7 @@ from source_labs import FROZEN, begin, complete_lab, rows
 from labledger import collect_garbage
 from labledger.errors import LeaseHeld, LedgerError
 from labledger.faults import VARIABLE
+from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
@@ -118,14 +119,17 @@ def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
 
 
 def test_unused_space_of_the_ledger_returns_to_the_disk(lab: Path) -> None:
-    """After large contents were removed, the ledger's file is as small as what is in it."""
+    """After a run was deleted, the ledger's file is as small as what is in it, and gc says so."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
     raw.execute(
         "INSERT INTO artifact (sha256, size, content) VALUES (?1, 3000000, zeroblob(3000000))",
         (bytes(32),),
     )
+    raw.execute("DROP TRIGGER artifact_refuses_delete")
+    raw.execute("DELETE FROM artifact WHERE sha256 = ?", (bytes(32),))
+    raw.execute(views_and_triggers.TRIGGERS["artifact_refuses_delete"])
     raw.close()
-    collected = collect_garbage(lab_dir=lab)
-    assert collected.ledger_bytes > 2_500_000
+    done = run_forked("gc", "--lab-dir", lab, folder=lab)
+    assert done.stdout == "the ledger's file is 2.9 MiB smaller\nfreed 2.9 MiB on the disk\n"
     assert (lab / "ledger.sqlite").stat().st_size < 1_000_000
     assert verify_lab(LabFolder(lab), None).findings == ()

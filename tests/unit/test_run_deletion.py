@@ -140,6 +140,24 @@ def test_the_command_asks(lab: Path) -> None:
     assert verify_lab(LabFolder(lab), None).deleted == (kit.RUN,)
 
 
+def test_a_deletion_takes_as_long_as_the_run_is_large(tmp_path: Path) -> None:
+    """Four times as many slots need about four times the steps, and no reference is left."""
+    path = kit.make_ledger(tmp_path)
+    steps = {}
+    with kit.open_writer(path) as writer:
+        for size in (500, 2000):
+            lease = kit.begin_run(writer, size, f"of-{size}")
+            writer.leases.release(lease, RunStatus.INTERRUPTED)
+            driver, counted = writer._connection.driver, []
+            driver.set_progress_handler(lambda counted=counted: counted.append(1), 100)
+            writer.delete_run(f"of-{size}", BECAUSE, lambda _: False)
+            driver.set_progress_handler(None, 0)
+            steps[size] = len(counted)
+        assert driver.execute("PRAGMA foreign_keys").fetchone() == (1,)
+        assert driver.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert steps[2000] < 6 * steps[500]
+
+
 @pytest.mark.parametrize("point", ["inside_delete", "after_delete"])
 def test_a_killed_deletion_is_done_or_not_begun(lab: Path, point: str) -> None:
     """Killed before the commit nothing has changed; killed after it only the folder is left."""

@@ -116,7 +116,8 @@ def gc(
             out(f"{verb} {counted(count, noun)}{place}: {format_size(size)}")
     if collected.ledger_bytes:
         out(f"the ledger's file is {format_size(collected.ledger_bytes)} smaller")
-    if not (collected.artifacts or collected.rows or collected.leftovers):
+    removed = collected.artifacts or collected.rows or collected.leftovers
+    if not (removed or collected.ledger_bytes):
         out("nothing to remove: everything is named")
     elif not dry_run:
         out(f"freed {format_size(collected.freed_bytes)} on the disk")

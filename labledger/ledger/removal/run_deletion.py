@@ -37,6 +37,7 @@ def delete(
 ) -> list[Tombstone]:
     """Delete a run and its regradings in the caller's transaction, and return their tombstones.
 
+    The connection must not check foreign keys. Only rows of a run and its regradings refer to it.
     Raises `LeaseHeld` if a coordinator owns one of them, and as `gradings.with_regradings` does.
     """
     run_ids = gradings.with_regradings(connection, run_id)

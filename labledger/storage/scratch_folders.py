@@ -1,0 +1,69 @@
+"""Folders for large temporary files, such as an archive that is unpacked.
+
+A folder is locked by the process that made it, and is removed when that process is done. A process
+that was killed leaves its folder, unlocked: whoever next makes one for the same purpose removes it.
+Used by archives and imports.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Yield a new empty folder in `$TMPDIR`, and remove it with what is in it.
+
+    `purpose` is a part of its name. Raises `OSError`.
+    """
+    root = Path(tempfile.gettempdir())
+    prefix = f"labledger-{purpose}-"
+    for path in root.glob(f"{prefix}*"):
+        _remove_if_abandoned(path)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+        descriptor = _open_folder(path)
+        _lock(descriptor, fcntl.LOCK_SH)
+        if path.exists():
+            break
+        # Another process took it for an abandoned one before it was locked.
+        os.close(descriptor)
+    # Not the locked folder itself: an upgrade of a ledger in it would lock it again, and wait.
+    inner = path / "files"
+    try:
+        inner.mkdir()
+        yield inner
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    """Remove a folder of this user that no process has locked."""
+    with suppress(OSError):
+        descriptor = _open_folder(path)
+        try:
+            is_mine = os.fstat(descriptor).st_uid == os.geteuid()
+            if is_mine and _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _open_folder(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Lock a folder. Return False if it is locked, or on a file system that has no locks."""
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError:
+        return False
+    return True
