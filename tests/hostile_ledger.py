@@ -98,7 +98,8 @@ def _events() -> Iterator[JsonObject]:
     yield run_event(
         "slot_committed", **slot, status="completed", verdict="pass", passed=1, waiting=0
     )
-    yield run_event("tick", running=1, waiting=0)
+    host = {"host": HOSTILE, "trials": 1, "slots": 2, "problem": HOSTILE}
+    yield run_event("tick", running=1, waiting=0, hosts=[host])
 
 
 def _begin(writer: LedgerWriter, run_id: str) -> Lease:

@@ -129,7 +129,7 @@ class CommitQueue:
                 records = self.writer.commit_result(
                     self.lease, result, _dispatches(specs), delivered_by
                 )
-                self._after_write(result, will_retry=False)
+                self._after_write(result, delivered_by, will_retry=False)
                 self._after_commit(records)
                 return True
             faults.fault_point("before_stage", idx)
@@ -141,13 +141,15 @@ class CommitQueue:
                 delivered_by=delivered_by,
             )
             faults.fault_point("after_stage", idx)
-            self._after_write(result, will_retry=not final)
+            self._after_write(result, delivered_by, will_retry=not final)
             if final:
                 self.staged[idx] = Ending(result.ids.variant_id, result.status)
             return True
         return False
 
-    def _after_write(self, result: AttemptResult, *, will_retry: bool) -> None:
+    def _after_write(
+        self, result: AttemptResult, delivered_by: str | None, *, will_retry: bool
+    ) -> None:
         self.count(result, final=not will_retry)
         self._unwritten.discard((result.schedule_idx, result.attempt))
         self.emit(
@@ -162,6 +164,7 @@ class CommitQueue:
                 duration_ms=result.duration_ms,
                 **self.budget.attempt_spending(result),
                 will_retry=will_retry,
+                **({} if delivered_by is None else {"host": delivered_by}),
             )
         )
 

@@ -11,6 +11,7 @@ coordinator finds every trial again: committed, staged, or in its container.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from labledger.executors.executor import TrialExecutor
 from labledger.executors.local_executor import drain
 from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
+from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.run_control.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
@@ -39,6 +41,8 @@ from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable
 
 _POLL_S = 0.25
+_HOSTS_INTERVAL_S = 1.0
+"""How often events say how the hosts of a cluster are."""
 _MAX_DISPATCHES_PER_ROUND = 256
 """How many dispatches are journaled in one transaction. Limited so that the first of them starts
 without waiting for the last.
@@ -94,6 +98,8 @@ class Coordinator:
     """The level of the stop request for which `stopping` was emitted."""
     _warned: set[str] = field(default_factory=set)
     _last_report: float = 0.0
+    _last_hosts: float = 0.0
+    """When a `tick` last listed the hosts, by the monotonic clock."""
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run stops. Return True if all are committed."""
@@ -384,7 +390,28 @@ class Coordinator:
         # must be known whether a disk was full.
         self.pauses.allowed_dispatches(0)
         running, waiting = len(self._pending), len(self.commit_queue.staged)
-        self.emit(run_event("tick", running=running, waiting=waiting, removing=self._removing))
+        hosts = self._hosts_due()
+        self.emit(
+            run_event("tick", running=running, waiting=waiting, removing=self._removing, **hosts)
+        )
+
+    def _hosts_due(self) -> JsonObject:
+        """Return what a `tick` says of the hosts of a cluster, now and then, else nothing."""
+        if self.run.on is None or time.monotonic() - self._last_hosts < _HOSTS_INTERVAL_S:
+            return {}
+        self._last_hosts = time.monotonic()
+        trials = Counter(spec.host for spec in self._pending)
+        return {
+            "hosts": [
+                {
+                    "host": host.name,
+                    "trials": trials[host.name],
+                    "slots": host.slots,
+                    "problem": host.problem,
+                }
+                for host in self.executor.hosts()
+            ]
+        }
 
     def _update_stop_cause(self, find_cause: Callable[[], Stop | None]) -> None:
         """Set the cause of a stop if `find_cause` returns one. An earlier cause is not replaced."""

@@ -212,6 +212,32 @@ def test_a_resume_says_what_it_found() -> None:
     assert "continues" not in started_line({**STARTED, "committed": 0})
 
 
+def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
+    """Few hosts are all named; of many, those on which nothing is placed. Failures say where."""
+
+    def host(name: str, trials: int, problem: str | None = None) -> dict[str, Any]:
+        return {"host": name, "trials": trials, "slots": 8, "problem": problem}
+
+    few = [host("a/1", 8), host("b/2", 3, "it does not answer"), host("c/3", 0, "its disk is full")]
+    view = view_of(STARTED, run_event("tick", running=11, waiting=0, hosts=few))
+    view.add(run_event("tick", running=11, waiting=0))
+    shown = view.line()
+    assert "a/1: 8 trials in 8 slots" in shown
+    assert "b/2: it does not answer (3 trials there) · c/3: its disk is full" in shown
+    console = Console(file=io.StringIO(), width=100)
+    watcher = run_display.LiveWatcher()
+    for told in (STARTED, run_event("tick", running=11, waiting=0, hosts=few)):
+        watcher(told)
+    console.print(watcher._draw())
+    assert "b/2: it does not answer" in console.file.getvalue()  # type: ignore[attr-defined]
+    many = [*few[1:], *(host(f"n/{number}", 1) for number in range(1000))]
+    view.add(run_event("tick", running=11, waiting=0, hosts=many))
+    assert "1,000 of 1,002 hosts take trials · b/2: it does not answer" in view.line()
+    assert "n/1" not in view.line()
+    line = notable_line(finished("agent_error", reason="exit_status", host="a/1"))
+    assert line == "slot 3 (treat, a) on a/1: agent_error: exit_status"
+
+
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
     watcher = run_display.JsonWatcher()

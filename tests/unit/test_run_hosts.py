@@ -19,6 +19,7 @@ from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
 from labledger.api import HostLost, InvalidInput, open_ledger
+from labledger.executors.executor import HostState
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Dispatch
@@ -87,6 +88,13 @@ class Hosts(Trials):
                 del self.going[idx]
                 future.set_exception(HostLost(because))
 
+    def hosts(self) -> list[HostState]:
+        return [
+            HostState(name, name, SLOTS_OF_HOST, 0, problem="silent" if is_silent else None)
+            for name in HOSTS
+            for is_silent in [name == self.unreachable]
+        ]
+
     def stop_cause(self, patience_s: float) -> str | None:  # type: ignore[override]
         waiting = [
             idx for idx, (n, _) in self.going.items() if self.placed[idx, n] == self.unreachable
@@ -133,8 +141,9 @@ def test_each_attempt_is_journaled_with_the_host_that_has_room(run: Run, path: P
     assert {row["host"] for row in rows} == set(HOSTS)
     for row in rows:
         assert hosts_of(run).placed[row["schedule_idx"], row["attempt"]] == row["host"]
-    dispatched = [event for event in run.told if event["event"] == "slot_dispatched"]
-    assert {event["host"] for event in dispatched} == set(HOSTS)
+    for kind in ("slot_dispatched", "trial_finished"):
+        told = [event for event in run.told if event["event"] == kind]
+        assert {event["host"] for event in told} == set(HOSTS)
 
 
 def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
@@ -240,6 +249,7 @@ def test_a_run_stops_when_only_unreachable_hosts_are_left(run: Run) -> None:
     """Other hosts go on until nothing but the unreachable one can; then the run is resumable."""
     hosts = hosts_of(run)
     hosts.unreachable = HOSTS[0]
+    run.coordinator.run = replace(run.coordinator.run, settings={"on": "tls://scheduler:8786"})
     run.when_idle = hosts.end_reachable
     assert not run.coordinator.execute()
     stop = run.coordinator.stop_cause
@@ -247,6 +257,9 @@ def test_a_run_stops_when_only_unreachable_hosts_are_left(run: Run) -> None:
     assert stop.cause == StopCause.HOSTS
     assert HOSTS[0] in stop.message
     assert len(hosts.going) == SLOTS_OF_HOST
+    shown = next(event["hosts"] for event in run.told if "hosts" in event)
+    silent = {"host": HOSTS[0], "trials": SLOTS_OF_HOST, "slots": SLOTS_OF_HOST}
+    assert {**silent, "problem": "silent"} in shown
     assert set(range(SLOTS)) - set(hosts.going) == set(run.commit_queue.staged)
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import console, out_json_line, say
+from labledger.cli.output.host_progress import host_texts
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
     RunProgress,
@@ -168,6 +169,8 @@ class LiveWatcher:
             _Phrases(progress.progress_texts()),
             _variant_table(progress),
         ]
+        if progress.hosts:
+            parts.append(_Phrases(list(host_texts(progress.hosts)), "dim"))
         if texts := spent_texts(progress.spent, progress.budget):
             parts.append(_Phrases(texts, "dim"))
         if cleaning := progress.cleaning_text():

@@ -5,6 +5,7 @@ All figures come from the summary or from `RunState`; this module only words and
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent, rerun_sentences
@@ -96,10 +97,14 @@ def _grading_note(grading: Grading, slots: int | None = None) -> str:
     return "" if grading.complete else " (not complete)"
 
 
+def _hosts_command(on: str) -> str:
+    return shlex.join(["labledger", "hosts", "--on", on])
+
+
 def _host_lines(state: RunState) -> Iterator[str]:
     """Yield where the trials of a run on a cluster run: a line for each host."""
     if state.run.on is not None:
-        yield f"runs on the hosts of {state.run.on}"
+        yield f"runs on the hosts of {state.run.on}; `{_hosts_command(state.run.on)}` asks them"
     slots_by_host: dict[str, list[int]] = {}
     for idx, host in sorted(state.open_slots.items()):
         slots_by_host.setdefault(host, []).append(idx)

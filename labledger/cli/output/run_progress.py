@@ -11,6 +11,12 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from labledger.api import PassCounts, Spent
+from labledger.cli.output.host_progress import (
+    HostProgress,
+    host_texts,
+    hosts_of_event,
+    hosts_of_slots,
+)
 from labledger.text.figures import clock_time, exact, percent
 from labledger.text.phrases import counted
 
@@ -73,6 +79,8 @@ class RunProgress:
         self.passes: dict[str, PassCounts] = defaultdict(PassCounts)
         """This and the two above count all committed slots, also of earlier coordinators."""
         self.note = ""
+        self.hosts: list[HostProgress] = []
+        """The hosts of a run on a cluster; empty for another one."""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, under this coordinator and earlier ones."""
         self.budget: Mapping[str, float] = {}
@@ -112,6 +120,7 @@ class RunProgress:
             case "tick":
                 self.in_flight, self.waiting = event["running"], event["waiting"]
                 self.removing = event.get("removing", 0)
+                self.hosts = hosts_of_event(event) or self.hosts
             case "dispatch_paused" | "budget_spent":
                 self.note = event["message"]
             case "dispatch_resumed":
@@ -139,10 +148,13 @@ class RunProgress:
             self.budget = run.budget
             self._dispatching_since = time.monotonic()
             self._first_committed = run.next_schedule_idx
-        self.max_concurrency = run.resolved["design"]["max_concurrency"]
         self.committed, self.waiting = run.next_schedule_idx, state.staged
         self.finished = self.committed - self._first_committed
         self.in_flight = state.begun - state.staged
+        # That of the experiment is meant for one machine.
+        limit = run.resolved["design"]["max_concurrency"]
+        self.max_concurrency = limit if run.on is None else max(limit, self.in_flight)
+        self.hosts = [] if run.on is None else hosts_of_slots(state.open_slots)
         self._count_earlier(counts.as_json() for counts in state.variants)
         self.spent |= dict(state.spent)
 
@@ -190,6 +202,7 @@ class RunProgress:
         ]
         if cleaning := self.cleaning_text():
             parts.append(cleaning)
+        parts += host_texts(self.hosts)
         return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
 
     def cleaning_text(self) -> str:
@@ -309,10 +322,11 @@ def started_line(event: JsonObject) -> str:
 
 
 def failed_line(event: JsonObject) -> str:
-    """Return how an attempt failed, and whether the slot gets another one."""
+    """Return how and where an attempt failed, and whether the slot gets another one."""
     again = ", running it again" if event["will_retry"] else ""
+    on_host = f" on {event['host']}" if "host" in event else ""
     return (
-        f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}): "
+        f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
         f"{event['status']}: {event['reason']}{again}"
     )
 
