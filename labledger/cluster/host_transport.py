@@ -8,6 +8,7 @@ threads nor sockets of their own. Implemented by `dask_transport`; another engin
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
@@ -20,6 +21,10 @@ from labledger.cluster.host_messages import Describe, Described, HostRefused, Re
 from labledger.errors import LabLedgerError
 
 DESCRIBE_TIMEOUT_S = 10.0
+_SWITCH_INTERVAL_S = 0.0001
+"""How long the thread of the loop may keep the interpreter while another one waits for it. The
+ledger's writer gives the interpreter up at every statement; with Python's own 5 ms, a busy
+connection would delay each of them by so much, and a commit has dozens."""
 _T = TypeVar("_T")
 
 
@@ -75,6 +80,7 @@ class ClusterConnection:
 
     def open(self) -> ClusterConnection:
         """Start the thread and begin to connect. Raises `LabLedgerError`."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
         self._thread.start()
         try:
             self.run(self.transport.open()).result()

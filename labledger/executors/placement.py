@@ -71,15 +71,16 @@ def choose_host(
     of what the attempt reads. Only hosts with room for another attempt may be given.
     """
     needs = needs_of(spec)
-    candidates = [host for host in hosts if host.problem is None and needs.are_met_by(host)]
+    candidates = (host for host in hosts if host.problem is None and needs.are_met_by(host))
+    image = spec.image_id
 
     def preference(host: HostState) -> tuple[bool, float, bool, int, str]:
         # Trials of other runs take slots too, and are not among `taken`.
         used = max(taken.get(host.name, 0), host.busy)
         has_room = used < host.slots
-        lacks_inputs = sum(digest not in host.inputs for digest in inputs)
+        lacks_inputs = sum(digest not in host.inputs for digest in inputs) if inputs else 0
         share = used / host.slots if host.slots else 1.0
-        return (not has_room, share, spec.image_id not in host.images, lacks_inputs, host.name)
+        return (not has_room, share, image not in host.images, lacks_inputs, host.name)
 
     best = min(candidates, key=preference, default=None)
     return None if best is None else best.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from waiting import wait_until
 
 from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink, Pending
+from labledger.cluster.coordinator_side.host_rooms import HostRooms
 from labledger.cluster.host_messages import Describe, Described, decode, encode
 from labledger.cluster.host_side.host_gpus import count_gpus
 from labledger.cluster.host_side.outbox import Outbox
@@ -237,3 +239,51 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
     assert blocked.stop_cause(links, 0.0) is None
     works.disconnect()
     assert "no host could take a trial" in (blocked.stop_cause(links, 0.0) or "")
+
+
+def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
+    """After any changes, totals and the chosen host are as if all hosts were looked at."""
+    spec, rooms, chance = trials.spec(), HostRooms(), random.Random(7)
+    links = [HostLink(f"{name}/1") for name in "abcdef"]
+
+    def rank(link: HostLink) -> tuple[bool, float, bool]:
+        assert link.state is not None
+        used = max(link.taken, link.state.busy)
+        lacks_image = spec.image_id not in link.state.images
+        return used >= link.state.slots, used / link.state.slots, lacks_image
+
+    for number in range(400):
+        link = chance.choice(links)
+        match chance.randrange(6):
+            case 0:
+                images = frozenset({spec.image_id} if chance.randrange(2) else ())
+                slots, busy = chance.randrange(4), chance.randrange(3)
+                state = host(link.name, slots, busy, cpus=number % 3, images=images)
+                link.connect("address", Described(1, "s", state, 1.0, 1.0))
+                link.record_contact(1.0)
+            case 1:
+                link.disconnect()
+            case 2:
+                link.supply_problem = chance.choice([None, "no image"])
+            case 3 if link.pending:
+                link.pending.popitem()
+            case _:
+                if (chosen := rooms.choose(spec)) is not None:
+                    link = chosen
+                    link.pending[number, 1] = Pending(spec, Future())
+        rooms.update(link)
+        free = [each for each in links if each.problem is None and each.taken < each.capacity]
+        taken = {each.name: each.taken for each in links}
+        best = choose_host(spec, [each.state for each in free if each.state], taken, [])
+        chosen = rooms.choose(spec)
+        assert (chosen is None) == (best is None)
+        if chosen is not None and best is not None:
+            # Of hosts that are equal in everything but their names, any may be chosen.
+            assert chosen in free
+            assert rank(chosen) == rank(next(each for each in links if each.name == best))
+        assert rooms.has_room == bool(free)
+        assert (rooms.slots, rooms.capacity) == (
+            sum(each.slots for each in links),
+            sum(each.capacity for each in links),
+        )
+        assert rooms.blocked == sum(each.taken for each in links if each.problem is not None)

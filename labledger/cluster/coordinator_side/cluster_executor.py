@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labledger.cluster.attempt_inputs import input_digests
 from labledger.cluster.coordinator_side.host_cleanup import (
     clean_up_hosts,
     forget_attempts,
@@ -40,7 +39,6 @@ from labledger.cluster.host_transport import ClusterConnection
 from labledger.errors import HostLost, LabLedgerError
 from labledger.executors.executor import HostState, RunRecords
 from labledger.executors.local_executor import drain
-from labledger.executors.placement import choose_host
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records.attempt_result import AttemptResult
 from labledger.storage.artifact_store import ArtifactStore
@@ -100,18 +98,14 @@ class ClusterExecutor:
 
     @property
     def width(self) -> int:
-        with self._state.lock:
-            return self._limited(sum(link.slots for link in self._state.links.values()))
+        return self._limited(self._state.rooms.slots)
 
     @property
     def capacity(self) -> int:
-        with self._state.lock:
-            # Attempts of hosts that do not answer take nothing from the others.
-            blocked = sum(
-                link.taken for link in self._state.links.values() if link.problem is not None
-            )
-            free = sum(link.capacity for link in self._state.links.values())
-            return self._limited(free) + blocked
+        # Attempts of hosts that do not answer take nothing from the others. Read without the lock,
+        # which the other thread may hold: it is asked for at every slot, and may be a moment old.
+        rooms = self._state.rooms
+        return self._limited(rooms.capacity) + rooms.blocked
 
     def _limited(self, count: int) -> int:
         return count if self._max_concurrency is None else min(count, self._max_concurrency)
@@ -129,8 +123,7 @@ class ClusterExecutor:
 
     @property
     def has_room(self) -> bool:
-        with self._state.lock:
-            return any(link.has_room for link in self._state.links.values())
+        return self._state.rooms.has_room
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         key = attempt_key(spec)
@@ -138,18 +131,15 @@ class ClusterExecutor:
             if spec.host:
                 self._exchanges.link(spec.host)
                 return spec
-            with_room = [
-                link.state
-                for link in self._state.links.values()
-                if link.state is not None and link.has_room
-            ]
-            taken = {name: link.taken for name, link in self._state.links.items()}
-            chosen = choose_host(spec, with_room, taken, input_digests(spec))
-            self._state.blocked.record_placement(spec if chosen is None and with_room else None)
+            rooms = self._state.rooms
+            chosen = rooms.choose(spec)
+            is_too_large = chosen is None and rooms.has_room
+            self._state.blocked.record_placement(spec if is_too_large else None)
             if chosen is None:
                 return None
-            self._state.links[chosen].reserved.add(key)
-            return spec.on_host(chosen)
+            chosen.reserved.add(key)
+            rooms.update(chosen)
+            return spec.on_host(chosen.name)
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         key, future = attempt_key(spec), Future[AttemptResult]()
@@ -157,13 +147,19 @@ class ClusterExecutor:
         with self._state.lock:
             link = self._exchanges.link(spec.host)
             link.reserved.discard(key)
+            self._state.rooms.update(link)
             if link.lost_because is not None:
                 future.set_exception(_host_lost(link))
                 return future
             link.received.discard(key)
-            link.pending[key] = Pending(spec, future)
+            is_ready = self._exchanges.has_inputs(link, spec)
+            link.pending[key] = Pending(spec, future, is_ready)
+            self._state.rooms.update(link)
             self._state.blocked.record_activity()
-        self._exchanges.spawn(self._exchanges.prepare(link, key))
+        if is_ready:
+            self._exchanges.wake(link)
+        else:
+            self._exchanges.spawn(self._exchanges.prepare(link, key))
         return future
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
@@ -184,7 +180,7 @@ class ClusterExecutor:
             if not link.is_connected:
                 # It is certain: the host gets the order when it is back, or the next cleanup.
                 future.set_result(None)
-        self._connection.call_soon(link.wake.set)
+        self._exchanges.wake(link)
         return future
 
     def kill(self, spec: AttemptSpec) -> None:
@@ -192,7 +188,7 @@ class ClusterExecutor:
             link = self._exchanges.link(spec.host)
             if spec not in link.kills:
                 link.kills.append(spec)
-        self._connection.call_soon(link.wake.set)
+        self._exchanges.wake(link)
 
     def has_started(self, spec: AttemptSpec) -> bool:
         with self._state.lock:
@@ -240,6 +236,7 @@ class ClusterExecutor:
             pending, link.pending = list(link.pending.values()), {}
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
+            self._state.rooms.update(link)
         for attempt in pending:
             set_exception(attempt.future, _host_lost(link))
         for each in leaving:
@@ -259,10 +256,12 @@ class ClusterExecutor:
                 if self._is_left_alone(link, attempt)
             ]
             links = list(self._state.links.values())
+            for link in links:
+                self._state.rooms.update(link)
         for attempt in refused:
             set_exception(attempt.future, StartRefused())
         for link in links:
-            self._connection.call_soon(link.wake.set)
+            self._exchanges.wake(link)
 
     @staticmethod
     def _is_left_alone(link: HostLink, attempt: Pending) -> bool:
@@ -284,6 +283,7 @@ class ClusterExecutor:
                 for each in link.leaving.values():
                     set_result(each.future, None)
                 link.leaving.clear()
+                self._state.rooms.update(link)
 
     def shutdown(self) -> None:
         self.stop_starting()

@@ -21,6 +21,7 @@ from labledger import clock
 from labledger.cluster.attempt_inputs import input_digests, needed_images
 from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.cluster.coordinator_side.host_rooms import HostRooms
 from labledger.cluster.coordinator_side.input_supply import InputSupply
 from labledger.cluster.coordinator_side.result_transfer import ResultTransfer
 from labledger.cluster.host_messages import (
@@ -46,6 +47,10 @@ _CALL_MARGIN_S = 30.0
 """How much longer than that its reply may take."""
 _STATE_INTERVAL_S = 5.0
 _DISCOVERY_INTERVAL_S = 1.0
+_PACE_S = 0.002
+"""For each host of the run, how long a coroutine waits between two exchanges with the same host.
+What happens meanwhile goes together. A scheduler has about a millisecond of work for each exchange,
+so this bounds what all hosts ask of it; with few hosts it is not noticed."""
 _RETRY_S = 0.5
 _MAX_RETRY_S = 5.0
 
@@ -58,6 +63,8 @@ class ClusterState:
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while links change. No call to a host is made meanwhile."""
     links: dict[str, HostLink] = field(default_factory=dict)
+    rooms: HostRooms = field(default_factory=HostRooms)
+    """What the links have room for. Updated after each change of a link, under the lock."""
     lost: dict[str, str] = field(default_factory=dict)
     """Why each host was declared lost."""
     restarts: SimpleQueue[tuple[AttemptSpec, str]] = field(default_factory=SimpleQueue)
@@ -93,6 +100,8 @@ class HostExchanges:
         self._inputs = InputSupply(connection, store)
         self._results = ResultTransfer(connection, store, state.setup.run)
         self._tasks: set[Future[Any]] = set()
+        self._shared_inputs = frozenset(state.setup.digests)
+        """Digests of the staged files, which every attempt needs."""
 
     @property
     def sent_bytes(self) -> dict[str, int]:
@@ -135,7 +144,7 @@ class HostExchanges:
         trouble = ""
         while True:
             try:
-                addresses = await self._connection.transport.addresses()
+                addresses = dict.fromkeys(await self._connection.transport.addresses())
             except LabLedgerError as error:
                 trouble = error.message
                 self._state.tell(trouble)
@@ -168,11 +177,13 @@ class HostExchanges:
             link = self.link(described.state.name)
             for key in link.connect(found.address, described):
                 self.spawn(self.prepare(link, key))
+            self._state.rooms.update(link)
 
     def _disconnect(self, link: HostLink) -> None:
         """Record that a host does not answer. The lock is held."""
         was_connected = link.is_connected
         link.disconnect()
+        self._state.rooms.update(link)
         for each in link.leaving.values():
             set_result(each.future, None)
         if not was_connected:
@@ -186,6 +197,21 @@ class HostExchanges:
                 f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, and "
                 "are collected when it is back"
             )
+        self._state.rooms.update(link)
+
+    def wake(self, link: HostLink) -> None:
+        """Have orders of a link delivered. For other threads than that of the connection."""
+        if not link.wake.is_set():
+            self._connection.call_soon(link.wake.set)
+
+    def has_inputs(self, link: HostLink, spec: AttemptSpec) -> bool:
+        """Return whether a host certainly has everything that an attempt needs. With the lock."""
+        known = link.known_inputs
+        return link.is_connected and known.issuperset(self._needed(spec))
+
+    def _needed(self, spec: AttemptSpec) -> set[str]:
+        needed = set(needed_images(spec).values())
+        return needed.union(input_digests(spec), self._shared_inputs)
 
     async def prepare(self, link: HostLink, key: AttemptKey) -> None:
         """Bring to the host what an attempt needs, and then have the attempt delivered."""
@@ -197,9 +223,9 @@ class HostExchanges:
                     return
                 spec, session = pending.spec, link.session
             if session is not None:
-                digests = input_digests(spec) | self._state.setup.digests.keys()
+                digests = input_digests(spec) | self._shared_inputs
                 try:
-                    await self._inputs.provide(link, frozenset(digests), needed_images(spec))
+                    await self._inputs.provide(link, digests, needed_images(spec))
                 except (HostUnreachable, WrongSession):
                     pass
                 except LabLedgerError as error:
@@ -209,6 +235,7 @@ class HostExchanges:
                         if link.session == session:
                             link.supply_problem = None
                             pending.is_ready = True
+                            self._state.rooms.update(link)
                     link.wake.set()
                     continue
             await asyncio.sleep(retry_s)
@@ -219,10 +246,11 @@ class HostExchanges:
             if link.problem is None:
                 link.blocked_since = time.monotonic()
             link.supply_problem = problem
+            self._state.rooms.update(link)
         self._state.tell(f"{link.name}: {problem}")
 
     async def _deliver(self, link: HostLink) -> None:
-        """Send orders to a host as soon as there are any."""
+        """Send orders to a host as soon as there are any, and the pace allows it."""
         retry_s = _RETRY_S
         while True:
             with self._state.lock:
@@ -233,6 +261,7 @@ class HostExchanges:
                 continue
             if await self._exchange(link, wait_s=0.0, with_orders=True):
                 retry_s = _RETRY_S
+                await self._keep_pace()
             else:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
@@ -251,9 +280,13 @@ class HostExchanges:
                 retry_s = _RETRY_S
                 if wants_state:
                     state_due = time.monotonic() + _STATE_INTERVAL_S
+                await self._keep_pace()
             else:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    async def _keep_pace(self) -> None:
+        await asyncio.sleep(_PACE_S * len(self._state.links))
 
     async def _exchange(
         self,
@@ -293,6 +326,7 @@ class HostExchanges:
             if link.session != request.session:
                 return True
             self._record_reply(link, request, reply)
+            self._state.rooms.update(link)
         return True
 
     def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
@@ -352,6 +386,7 @@ class HostExchanges:
             return
         with self._state.lock:
             attempt = link.pending.pop(message.key, None)
+            self._state.rooms.update(link)
             self._state.blocked.record_activity()
         if attempt is not None:
             set_result(attempt.future, result)

@@ -124,11 +124,6 @@ class HostLink:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether it can be given another attempt now."""
-        return self.taken < self.capacity
-
     def connect(self, address: str, described: Described) -> list[AttemptKey]:
         """Use the process of the host that answers at an address.
 
