@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
@@ -17,6 +19,7 @@ from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMi
 from labledger.export import mirrors
 from labledger.export.run_folder import CHAIN_PATH as CHAIN
 from labledger.ledger.database import migrations
+from labledger.ledger.database.model import Dispatch
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.maintenance.import_runs import import_runs
 from labledger.maintenance.verify_lab import verify_lab
@@ -86,6 +89,43 @@ def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here:
     [found] = import_runs(here, folder, without_artifacts=True)
     assert found.missing_artifacts == 3
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
+
+
+def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path: Path) -> None:
+    """The views name the same hosts after an import from a ledger, and from mirrors."""
+    path = kit.make_ledger(tmp_path / "there")
+    hosts: list[Any] = ["a/0000000f", None, "../x/0000000f", "b/0000000e"]
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, len(hosts))
+        for idx, host in enumerate(hosts):
+            stored = kit.result(idx)
+            name, _, host_id = (host or "").rpartition("/")
+            named = {"ext": {"host": {"id": host_id, "name": name}}} if host else {}
+            evidence = ({**stored.evidence[0], **named},)
+            if host:
+                dispatch = Dispatch(idx, 1, stored.container, host, kit.TIMES[0])
+                writer.journal_dispatch(lease, [dispatch])
+            writer.commit_result(lease, replace(stored, evidence=evidence))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    with open_ledger(path) as ledger:
+        ledger.export(kit.RUN, "all", tmp_path / "mirrors")
+    hosts[2] = None  # No host has such a name.
+    for source in (path.parent, tmp_path / "mirrors"):
+        import_runs(here, source, without_artifacts=True)
+        with open_ledger(lab_dir=here.root) as ledger:
+            for view in ("trials", "attempts"):
+                sql = f"SELECT host FROM {view} ORDER BY schedule_idx"
+                assert [row["host"] for row in ledger.query(sql)] == hosts
+            ledger.export(kit.RUN, "all", tmp_path / "again")
+        for mirror in mirrors.PATHS.values():
+            assert (tmp_path / "again" / mirror).read_bytes() == (
+                tmp_path / "mirrors" / mirror
+            ).read_bytes()
+        import_runs(here, source, without_artifacts=True)
+        findings = [each for each in verify_lab(here, None).findings if "missing" not in each]
+        assert findings == []
+        shutil.rmtree(here.root)
+        shutil.rmtree(tmp_path / "again")
 
 
 def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> None:

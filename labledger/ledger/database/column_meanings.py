@@ -64,7 +64,7 @@ _COMMON = {
     "note_no": "number of the note in its run, from 1",
     "noted_at": "when the note was written (UTC)",
     "tags": "the run's tags, as a JSON list",
-    "host": "the machine or host whose engine ran it; null in an imported run",
+    "host": "whose engine ran it: a machine (null in an imported run) or a host of a cluster",
     "image_id": "the image's digest",
     "image_ref": "the image's name in the experiment",
     "images": "image ids by reference, as JSON",

@@ -21,6 +21,7 @@ from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation
+from labledger.ledger.exchange.imported_hosts import journal_hosts
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
@@ -149,6 +150,7 @@ class ImportWriter:
                     table,
                     history.committed_in_target,
                 )
+            journal_hosts(connection, run_no, run_id, history.committed_in_target)
             _write_progress(source, source_no, connection, run_no, history)
             notes_and_tags.copy_annotations(source.connection, source_no, connection, run_no)
             faults.fault_point("inside_import")
