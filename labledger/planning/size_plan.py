@@ -8,9 +8,10 @@ calls it; `plan_text` says the answer in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from labledger import optional_libraries
+from labledger.compare.comparison_document import to_json
 from labledger.compare.options import PASS_RATE, Estimand
 from labledger.compare.statistics import planned_power, variance_components
 from labledger.compare.statistics.planned_power import Variation
@@ -20,7 +21,9 @@ from labledger.ledger.reader import LedgerReader
 from labledger.planning.history import History, read_history, require_history
 from labledger.planning.options import PlanOptions
 from labledger.planning.spending import Spending, usual_spending
-from labledger.records import JsonObject
+from labledger.records import JsonObject, json_schemas
+
+SCHEMA = "size_plan_v1"
 
 _REPLICATIONS = (1, 2, 3, 5, 10)
 """The numbers of replications of the table, besides that of the experiment."""
@@ -86,7 +89,7 @@ class Requirement:
 class SizePlan:
     """How large an experiment must be to show a difference.
 
-    The JSON form has the names of these attributes.
+    The JSON form, `size_plan_v1`, has the names of these attributes.
     """
 
     metric: str
@@ -121,8 +124,10 @@ class SizePlan:
         return self.metric == PASS_RATE
 
     def as_json(self) -> JsonObject:
-        """Return the plan as a JSON object."""
-        return asdict(self)
+        """Return the document `size_plan_v1`, checked against its schema."""
+        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
+        json_schemas.require_valid(document, SCHEMA)
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,3 +301,6 @@ def _notes(
     if spending.new_variants:
         names = ", ".join(spending.new_variants)
         yield f"No earlier run has {names}: cost and time are taken from all other variants."
+    if spending.without_costs:
+        names = ", ".join(spending.without_costs)
+        yield f"No trial of {names} reported its cost: it is taken from all other variants."

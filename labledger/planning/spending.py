@@ -37,6 +37,8 @@ class Spending:
     confidence: float
     new_variants: tuple[str, ...]
     """The variants that no earlier run has."""
+    without_costs: tuple[str, ...]
+    """The other variants of which no trial reported its cost, where those of others did."""
 
     def cost_usd(self, tasks: int, replications: int) -> Estimate | None:
         """Return the cost of a run with so many tasks and replications, in USD."""
@@ -81,6 +83,7 @@ def usual_spending(
 ) -> Spending:
     """Return what trials of some variants usually cost and take."""
     known = {trial.variant_id for trial in spent}
+    with_costs = {trial.variant_id for trial in spent if trial.cost_usd is not None}
     return Spending(
         _costs=_by_variant(spent, variants, lambda trial: trial.cost_usd),
         _durations=_by_variant(spent, variants, lambda trial: trial.duration_ms),
@@ -88,6 +91,9 @@ def usual_spending(
         concurrency=concurrency,
         confidence=confidence,
         new_variants=tuple(name for name in variants if name not in known),
+        without_costs=tuple(
+            name for name in variants if with_costs and name in known and name not in with_costs
+        ),
     )
 
 

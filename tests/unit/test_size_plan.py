@@ -13,10 +13,12 @@ import sample_ledgers as kit
 from commands import run_forked
 
 import labledger
+from labledger.compare.statistics import paired_rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.planning.history import TrialSpent
 from labledger.planning.spending import usual_spending
+from labledger.records import json_schemas
 
 
 @pytest.fixture
@@ -81,7 +83,9 @@ def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
         powers = [design.power for design in curve]
         assert powers == sorted(powers)
         assert powers[0] < 0.8 <= powers[-1]
-    assert json.loads(json.dumps(found.as_json()))["requirements"][0]["estimand"] == "tasks"
+    document = json.loads(json.dumps(found.as_json()))
+    json_schemas.require_valid(document, "size_plan_v1")
+    assert document["requirements"][0]["estimand"] == "tasks"
 
 
 def test_the_command_prints_tables_and_curves(lab: Path) -> None:
@@ -154,6 +158,27 @@ def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
     assert any("No run has two variants" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("letters", [["PPP"] * 9, ["P"] * 2, ["PFP", "F"], ["FFF"] * 3])
+def test_a_history_that_hardly_varies_gives_an_answer(lab: Path, letters: list[str]) -> None:
+    """Two tasks, one replication, or trials that all pass or fail: a plan and its words are made,
+    and the fewest tasks are those on which the comparison's test can show anything."""
+    sides = {"simplest": letters, "shuffled": letters}
+    runs.make_run(lab / ".lab" / "ledger.sqlite", sides, "early", experiment_id="demo")
+    found = plan(lab, detect=1.0)
+    json_schemas.require_valid(found.as_json(), "size_plan_v1")
+    assert labledger.plan_text(found).tables
+    fewest = found.requirements[0].design
+    assert fewest is not None
+    opposite = ([[side] for _ in range(fewest.tasks)] for side in (0.0, 1.0))
+    assert paired_rates.of_tasks(*opposite, 0.95).p < 0.05
+    fewer = ([[side] for _ in range(fewest.tasks - 1)] for side in (0.0, 1.0))
+    assert paired_rates.of_tasks(*fewer, 0.95).p > 0.05
+    one = labledger.RunOptions(lab_dir=lab / ".lab", limit=1)
+    single = labledger.plan(lab / "demo", labledger.PlanOptions(detect=1.0), one)
+    assert (single.experiment.tasks, single.as_written[0].power) == (1, 0.0)
+    assert single.as_written[0].detectable is None
+
+
 def test_several_runs_are_taken_as_one(lab: Path) -> None:
     """The trials of a task in RUN1+RUN2 are its replications: what one replication cannot tell
     apart, two runs can."""
@@ -215,6 +240,8 @@ def test_cost_and_time_have_ranges() -> None:
     unknown = usual_spending([TrialSpent("a", "t", None, 5.0)], ["a"], 1, 0.95)
     assert unknown.cost_usd(3, 1) is None
     assert unknown.duration_ms(3, 1) == Estimate(15.0, None, None)
+    free = usual_spending([*spent, TrialSpent("free", "t", None, 5.0)], ["a", "free"], 1, 0.95)
+    assert free.without_costs == ("free",)
 
 
 def _bounds(estimate: Estimate | None) -> tuple[float | None, float | None]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
 
+_LARGEST_LOG = 50.0
+"""Of a factor: beyond it, nothing is known."""
+
+
 class PairedTasks(NamedTuple):
     """The trials of two sides, for the tasks that both have."""
 
@@ -39,12 +43,14 @@ class _Sums:
     count: Array | float
 
     def variance(self, replications: float, *, replicated: bool) -> Array | float:
-        """Return the variance of a task's difference with so many replications a side."""
-        import numpy as np
+        """Return the variance of a task's difference with so many replications a side.
 
+        It may be below 0, as its part between tasks may be: only so do the jackknife's estimates
+        vary as much as the estimate does.
+        """
         if not replicated:
             return self.squares / self.degrees
-        between = np.maximum(self.squares / self.degrees - self.noise / self.count, 0.0)
+        between = self.squares / self.degrees - self.noise / self.count
         return between + self.within / self.count / replications
 
 
@@ -75,26 +81,35 @@ class Components:
         """Return the factor by which that variance may be larger, or smaller.
 
         It is the interval of its logarithm, by the jackknife over tasks (Miller 1974, Biometrika
-        61:1–15). None for fewer than three tasks, or where nothing varies.
+        61:1–15) and the delta method. None for fewer than three tasks, or where nothing varies.
         """
+        if self.tasks < 3:
+            return None
         is_replicated = self.within is not None
-        return self._range(
-            self._without.variance(replications, replicated=is_replicated), confidence
-        )
+        without = self._without.variance(replications, replicated=is_replicated)
+        return self._range(self.variance(replications), without, confidence)
 
     def range_of_within(self, confidence: float) -> float | None:
-        """Return the factor by which the variance within tasks may be larger, or smaller."""
-        return self._range(self._without.within / self._without.count, confidence)
+        """Return the factor by which the variance within tasks may be larger, or smaller.
 
-    def _range(self, without: Array | float, confidence: float) -> float | None:
+        None as for `range_of_variance`.
+        """
+        if self.tasks < 3:
+            return None
+        if not self.within:
+            return None
+        return self._range(self.within, self._without.within / self._without.count, confidence)
+
+    def _range(self, variance: float, without: Array | float, confidence: float) -> float | None:
         """Return the factor for a variance, from its estimates without each of the tasks."""
         import numpy as np
 
-        if self.tasks < 3 or not np.all(np.asarray(without) > 0):
+        estimates = np.asarray(without)
+        if variance <= 0 or not np.all(np.isfinite(estimates)):
             return None
-        logs = np.log(without)
-        error = math.sqrt((self.tasks - 1) / self.tasks * float(((logs - logs.mean()) ** 2).sum()))
-        return math.exp(quantile(confidence, self.tasks - 1) * error)
+        squares = float(((estimates - estimates.mean()) ** 2).sum())
+        error = math.sqrt((self.tasks - 1) / self.tasks * squares) / variance
+        return math.exp(min(quantile(confidence, self.tasks - 1) * error, _LARGEST_LOG))
 
 
 def of_pairs(
@@ -143,7 +158,7 @@ def of_pairs(
     return Components(
         tasks=len(names),
         between=float(
-            whole.variance(math.inf, replicated=True)
+            max(whole.variance(math.inf, replicated=True), 0.0)
             if is_replicated
             else whole.variance(1, replicated=False)
         ),
