@@ -24,7 +24,7 @@ from labledger.runner import environment_values
 from labledger.runner.new_parts import require_budget
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.rerun_choice import RerunPlan
-from labledger.runner.run_hosts import cluster_of
+from labledger.runner.run_hosts import cluster_of, require_host
 from labledger.runner.session import Session
 from labledger.runner.start_and_resume import (
     refuse_changed,
@@ -52,9 +52,12 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             if not options.frozen:
                 refuse_changed(run, reader.task_digests(run.run_id), options)
             require_environment(run, experiment.environment, values)
-            if cluster_of(run, options) is None:
+            cluster = cluster_of(run, options)
+            if cluster is None:
                 require_images(engine, run, experiment.runtime.oci)
                 require_egress_image(engine, experiment, options.egress_image)
+            else:
+                require_host(cluster, insecure=options.insecure)
             check_limits(experiment.metrics, options.budget)
             require_budget(reader, run, options.budget)
         with LedgerWriter.open(lab.ledger, store) as writer:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, PreflightFailed, Problem
 from labledger.executors.executor import TrialExecutor
 from labledger.ledger.database.model import LostHost, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.runner.options import RunOptions
+from labledger.text.phrases import counted
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""
@@ -53,6 +54,19 @@ def _cluster_of(on: str) -> str:
     if on == LOCAL:
         return ""
     return on if "://" in on else str(Path(on).expanduser().resolve())
+
+
+def require_host(cluster: str, *, insecure: bool) -> None:
+    """Raise `PreflightFailed`, or why the cluster is not reached, unless some host runs trials."""
+    # Imported late: runs on this machine need none of it.
+    from labledger.cluster import connect
+
+    found = connect.list_hosts(cluster, insecure=insecure)
+    states = [host.described.state for host in found if host.described is not None]
+    if not any(state.problem is None for state in states):
+        message = f"none of the {counted(len(found), 'worker')} of {cluster} can run trials"
+        hint = f"`labledger hosts --on {cluster}` says why; nothing was added to the run"
+        raise PreflightFailed([Problem("hosts", message, hint=hint)])
 
 
 def require_reachable_attempts(

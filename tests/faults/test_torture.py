@@ -11,9 +11,12 @@ from torture import torment
 pytestmark = pytest.mark.docker
 
 
-@pytest.mark.parametrize("mode", ["same", "delivered"])
+@pytest.mark.parametrize("mode", ["grown", "delivered"])
 def test_random_kills_cost_nothing(tmp_path: Path, engine_log: EngineLog, mode: str) -> None:
-    """However often a coordinator is killed, no row is lost or doubled and no agent repeated."""
+    """However often a coordinator is killed, no row is lost or doubled and no agent repeated.
+
+    A run of the mode `grown` is also extended, and run again in part, under kills.
+    """
     toll = torment(tmp_path / "project", kills=6, seed=11, log=engine_log, mode=mode)
     assert toll.kills >= 6
     assert (toll.repeated, toll.lost, toll.complaints) == (0, 0, [])

@@ -20,10 +20,14 @@ from experiments import (
     PASSING,
     RIGHT,
     UNGRADABLE,
+    Coordinator,
     EngineLog,
     Project,
     engine_log_in,
 )
+
+from labledger.api import open_ledger
+from labledger.errors import RunNotFound
 
 SLOTS = 40
 LONGEST_LIFE_S = 2.5
@@ -48,23 +52,29 @@ class Toll:
 
     def __str__(self) -> str:
         return (
-            f"{self.kills} kills in {self.runs} runs of {SLOTS} slots: {self.trials} trials, "
+            f"{self.kills} kills in {self.runs} runs: {self.trials} trials, "
             f"{self.repeated} repeated, {self.lost} rows lost or doubled, "
             f"{len(self.complaints)} complaints of verify"
         )
 
 
+GROWTH = (10, SLOTS, SLOTS + 8)
+"""The slots that a run of the mode `grown` has after each step: begun with five tasks, extended to
+all, and run again where it has no verdict."""
+
+
 def make_project(folder: Path, mode: str) -> Project:
     """An experiment of `SLOTS` slots that take from nothing to a second, and some of which fail.
 
-    `mode` is that of grading; with `delivered`, agents leave a process that is kept.
+    `mode` is that of grading; with `delivered`, agents leave a process that is kept. With `grown`,
+    runs are extended and run again; it is the mode `same` otherwise.
     """
     kinds = [RIGHT, "sleep 1; " + RIGHT, BY_MODE, FAILS, "sleep 0.4; " + UNGRADABLE]
     if mode == "delivered":
         kinds = ["sleep 999 & " + kind for kind in kinds]
     tasks = {f"t{n:02}": kinds[n % len(kinds)] for n in range(SLOTS // 2)}
     project = Project(folder, tasks, max_concurrency=4)
-    if mode != "same":
+    if mode not in ("same", "grown"):
         project.document["benchmark"]["grader"]["mode"] = mode
     if mode == "delivered":
         project.document["runtime"]["processes"] = "keep"
@@ -83,15 +93,62 @@ def torment(
     """Run and kill until at least so many kills were survived; every run is completed."""
     chance = random.Random(seed)
     project = make_project(folder, mode)
-    project.start("whole")
+    if mode == "grown":
+        for words in _steps("whole"):
+            project.output(*words, *PASSING)
+    else:
+        project.start("whole")
     whole = project.rows("whole")
     toll = Toll()
     while toll.kills < kills:
         run_id = f"run-{toll.runs}"
-        _survive(project, run_id, toll, chance)
+        if mode == "grown":
+            for slots, words in zip(GROWTH, _steps(run_id), strict=True):
+                _survive_growth(project, run_id, words, slots, toll, chance)
+            toll.runs += 1
+        else:
+            _survive(project, run_id, toll, chance)
         _count(project, run_id, toll, whole, log, starts_of_slot=2 if mode == "after_agent" else 1)
         say(str(toll))
     return toll
+
+
+def _steps(run_id: str) -> list[tuple[object, ...]]:
+    """The commands by which a run of the mode `grown` begins and grows, as `GROWTH` says."""
+    begin = ("run", "experiment.yaml", "--run-id", run_id, "--limit", 5)
+    return [begin, ("extend", run_id), ("rerun", run_id, "--yes")]
+
+
+def _survive_growth(
+    project: Project,
+    run_id: str,
+    words: tuple[object, ...],
+    slots: int,
+    toll: Toll,
+    chance: random.Random,
+) -> None:
+    """Start or grow a run, at any moment kill and continue it, until it has `slots` slots."""
+    longest_s, committed = LONGEST_LIFE_S, -1
+    while True:
+        with closing(Coordinator(project, *words, "--json", *PASSING)) as coordinator:
+            time.sleep(chance.uniform(0, longest_s))
+            if not coordinator.kill_unless_ended():
+                return
+        toll.kills += 1
+        before, (committed, total) = committed, _progress(project, run_id)
+        longest_s = LONGEST_LIFE_S if committed > before else 2 * longest_s
+        if total == slots:
+            words = ("resume", run_id)
+
+
+def _progress(project: Project, run_id: str) -> tuple[int, int]:
+    """How many slots of a run are committed, and how many there are; 0 without the run."""
+    try:
+        with open_ledger(lab_dir=project.lab) as ledger:
+            run = ledger.run(run_id)
+    except RunNotFound:
+        return 0, 0
+    return run.next_schedule_idx, run.total_slots
 
 
 def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from containers import docker
 from dask_clusters import dask_cluster
-from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, Project
+from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, RIGHT, Project
+from waiting import wait_until
 
-from labledger.api import open_ledger
+from labledger.api import Exit, open_ledger
+from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker
 
@@ -92,3 +94,37 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     refused = project.command(*words)
     assert "hosts: " in refused.stderr, refused.stderr
     assert "many.g2" not in project.output("runs"), "it was created before its hosts were checked"
+
+
+def test_a_run_grows_on_its_hosts(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A rerun, killed, and an extension run where the run runs; without a host nothing is added."""
+    spoilt = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
+    project = Project(tmp_path / "project", {"a": spoilt, "b": RIGHT})
+    with dask_cluster(tmp_path / "cluster", "one") as cluster:
+        many = ("--run-id", "many", "--limit", 1, "--on", cluster.on)
+        begun = project.command("run", project.experiment, *many, "--env", "PACE=broken")
+        assert begun.returncode == Exit.INCOMPLETE, begun.stderr  # Nothing has a score.
+        killed = project.command("rerun", "many", "--yes", *PASSING, **{VARIABLE: "after_append"})
+        assert killed.returncode == -9, killed.stderr
+        project.output("resume", "many", *PASSING)
+        project.output("extend", "many", *PASSING)
+        wait_until(lambda: not project.on_engine("many"), "its containers to be removed")
+        cluster.kill(cluster.workers.pop("one"))
+        wait_until(lambda: not cluster.hosts(), "the host to be gone")
+        again = ("--despite-verdict", "--because", "a test", "--yes")
+        refused = project.command("rerun", "many", *again, *PASSING)
+        assert refused.returncode != 0
+        assert "can run trials" in refused.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        columns = "schedule_idx, status, supersedes, superseded_by, host"
+        sql = f"SELECT {columns} FROM all_trials ORDER BY schedule_idx"
+        rows = [tuple(row.values()) for row in ledger.query(sql)]
+        state = ledger.state("many")
+    assert [row[:4] for row in rows] == [
+        *((n, "grade_error", None, n + 2) for n in (0, 1)),
+        *((n, "completed", n - 2, None) for n in (2, 3)),
+        *((n, "completed", None, None) for n in (4, 5)),
+    ]
+    assert {row[4].split("/")[0] for row in rows} == {"one"}
+    assert (state.run.status, state.run.total_slots) == ("completed", 6)
+    project.check_run("many")

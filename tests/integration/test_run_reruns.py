@@ -11,7 +11,7 @@ from experiments import GRADER, RIGHT, WRONG, Project
 from sample_ledgers import give_id
 
 import labledger
-from labledger.errors import ExperimentChanged
+from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.storage.lab_folder import LabFolder
 
@@ -80,6 +80,8 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     project.write("strict.sh", STRICT)
     options = labledger.RunOptions(lab_dir=project.lab)
     labledger.regrade("first", project.folder / "strict.sh", options)
+    with pytest.raises(InvalidInput, match="is a regrading, whose trials are those of first"):
+        labledger.plan_rerun("first.g2", lab_dir=project.lab)
     rerun(project)
     # The first regrading lacks the new slots: the run's own scores count until the next one.
     assert ("right", "base", "completed", "pass") in outcomes(project)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,8 @@ import grown_ledgers as grown
 import pytest
 import rerun_ledgers as reruns
 import sample_ledgers as kit
-from commands import run_forked
+from commands import command_env, command_line, run_forked
+from waiting import PATIENCE_S
 
 import labledger
 from labledger.api import InvalidInput, QueryFailed, RerunSelection, open_ledger
@@ -95,6 +99,20 @@ def test_what_it_cost_last_time(lab: Path) -> None:
     assert (plan.spent["tokens"].total, plan.spent["tokens"].known) == (300, 3)
     assert (plan.with_verdict, plan.pending, plan.first_idx) == (1, 0, 8)
     assert plan.counts[("treat", "infra_error", "out_of_memory")] == 1
+
+
+def test_a_trial_that_never_started_cost_nothing(tmp_path: Path) -> None:
+    """A slot whose container could not be started is chosen, and is no trial of unknown cost."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2)
+        for idx, reason in enumerate(("container_failed", "out_of_memory")):
+            metrics = () if idx == 0 else reruns.result(kit.slot(1), 1).metrics
+            again = reruns.result(kit.slot(idx), 1, reason=reason, metrics=metrics)
+            writer.commit_result(lease, again)
+    plan = labledger.plan_rerun(kit.RUN, lab_dir=path.parent)
+    assert (len(plan.slots), plan.duration_ms) == (2, 1500)
+    assert (plan.spent["cost_usd"].known, plan.spent["cost_usd"].unknown) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -328,6 +346,32 @@ def test_the_command_asks_before_it_runs_anything(lab: Path) -> None:
     assert "--yes" in done.stderr
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.run(kit.RUN).total_slots == 8
+
+
+@pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"])
+def test_the_command_takes_no_for_an_answer(lab: Path, answer: bytes) -> None:
+    """At a terminal it shows the slots and asks; whatever is not yes changes nothing: exit 0."""
+    keyboard, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            command_line("rerun", kit.RUN, "--quiet"),
+            cwd=lab.parent,
+            env=command_env(),
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.write(keyboard, answer)
+        shown, asked = process.communicate(timeout=PATIENCE_S)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert process.returncode == 0, asked
+    assert "3 slots; last time they took" in shown
+    assert f"run 3 slots of {kit.RUN} again? [y/N]\nnothing was changed\n" in asked
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.run(kit.RUN).parts == ()
 
 
 def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:

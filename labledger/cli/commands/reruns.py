@@ -95,7 +95,8 @@ def rerun(
         else:
             _print_plan(plan)
         return
-    if not (running.json or running.quiet):
+    # Whoever is asked sees about what.
+    if not (running.json or (running.quiet and yes)):
         _print_plan(plan)
     if not plan.slots:
         _require_nothing_left(plan)
