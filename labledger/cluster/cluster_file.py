@@ -8,6 +8,7 @@ says that it does not matter. Used by `connect` and by `labledger worker`.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from labledger.cluster.host_messages import StorePlace
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
@@ -33,10 +35,17 @@ _KINDS: Mapping[str, type] = {
     "arguments": dict,
     "scale": int,
     "host": dict,
+    "object_store": dict,
 }
 _KIND_NAMES = {str: "text", dict: "a mapping", bool: "true or false", int: "a whole number"}
 _TLS_KEYS = ("ca", "cert", "key")
 _HOST_KEYS = frozenset({"slots", "folder", "name", "gpus"})
+_STORE_KEYS = frozenset({"url", "options"})
+_STORE_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^@?#\s]*[^@?#\s/]/*")
+_SECRET_OPTION = re.compile(
+    r"(?<!kms)key|secret|token|passw|credential|connection_string|auth", re.IGNORECASE
+)
+"""Names of fsspec's options that hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,8 @@ class Cluster:
     scale: int | None = None
     host: HostSettings | None = None
     """How each worker that the class starts serves its host."""
+    object_store: StorePlace | None = None
+    """What large files go through; None for the scheduler."""
 
     @classmethod
     def read(cls, given: str, *, insecure: bool = False, tls: TlsFiles | None = None) -> Self:
@@ -113,6 +124,7 @@ class Cluster:
         if problems:
             raise InvalidInput("the cluster", problems)
         folder, tls, host = path.absolute().parent, document.get("tls"), document.get("host")
+        store = document.get("object_store")
         return cls(
             given=str(path.absolute()),
             address=document.get("address"),
@@ -122,6 +134,7 @@ class Cluster:
             arguments=document.get("arguments") or {},
             scale=document.get("scale"),
             host=None if host is None else _host_settings(folder, host),
+            object_store=None if store is None else StorePlace(**store),
         )
 
     def security(self) -> Security | None:
@@ -195,6 +208,8 @@ def _file_problems(document: Any) -> Iterable[str]:
     if "tls" in document:
         yield from _tls_problems(document["tls"])
     yield from _host_problems(document.get("host", {}))
+    if "object_store" in document:
+        yield from _store_problems(document["object_store"])
 
 
 def _tls_problems(tls: JsonObject) -> Iterable[str]:
@@ -212,6 +227,26 @@ def _host_problems(host: JsonObject) -> Iterable[str]:
     gpus = host.get("gpus", 0)
     if type(gpus) is not int or gpus < 0:
         yield "host.gpus: expected a number from 0 on"
+
+
+def _store_problems(store: JsonObject) -> Iterable[str]:
+    yield from _unknown(store, _STORE_KEYS, "object_store.")
+    url, options = store.get("url"), store.get("options", {})
+    if not isinstance(url, str) or "::" in url or not _STORE_URL.fullmatch(url):
+        yield "object_store.url: expected a URL such as s3://BUCKET/FOLDER, without a password"
+    if not isinstance(options, dict):
+        yield "object_store.options: expected a mapping"
+    else:
+        yield from _secret_options(options, "object_store.options.")
+
+
+def _secret_options(options: JsonObject, prefix: str) -> Iterable[str]:
+    """Yield the options that would hold secrets: this file is no place for them."""
+    for key, value in options.items():
+        if _SECRET_OPTION.search(str(key)):
+            yield f"{prefix}{key}: each machine has its own credentials, from its environment"
+        elif isinstance(value, dict):
+            yield from _secret_options(value, f"{prefix}{key}.")
 
 
 def _unknown(mapping: JsonObject, known: frozenset[str], prefix: str) -> Iterable[str]:

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labledger.cluster import object_store
 from labledger.cluster.cluster_file import Cluster, TlsFiles
 from labledger.cluster.coordinator_side import image_lookup
 from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.cluster.coordinator_side.image_lookup import AskedHost, ImagesOfHosts
 from labledger.cluster.dask_transport import DaskTransport, require_dask
+from labledger.cluster.host_messages import StorePlace
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
 from labledger.errors import InvalidInput, LabLedgerError, Problem
@@ -30,20 +32,35 @@ def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> Cluste
     """Return the executor of a run on a cluster; the caller closes it.
 
     `on` is the address of a scheduler, or a cluster file. Raises `InvalidInput`, `HostUnreachable`
-    if the scheduler does not answer, and `ExtraMissing` without Dask.
+    if the scheduler does not answer, and `ExtraMissing` without Dask, or without fsspec for a
+    cluster with an object store.
     """
-    connection = _connection(on, insecure=insecure).open()
+    require_dask()
+    cluster = Cluster.read(on, insecure=insecure)
+    connection = _connection(cluster).open()
     try:
-        return ClusterExecutor(connection, run).open()
+        return ClusterExecutor(connection, run, cluster.object_store).open()
     except BaseException:
         connection.close()
         raise
 
 
+def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
+    """Return where the cluster's object store is, once it has been used; None if it has none.
+
+    Raises `StoreUnusable`, and as `open_executor` does.
+    """
+    place = Cluster.read(on, insecure=insecure).object_store
+    if place is not None:
+        object_store.try_object_store(place)
+    return place
+
+
 @contextmanager
 def connected(on: str, *, insecure: bool = False) -> Iterator[ClusterConnection]:
     """Provide a connection to the hosts of a cluster. Raises as `open_executor` does."""
-    connection = _connection(on, insecure=insecure).open()
+    require_dask()
+    connection = _connection(Cluster.read(on, insecure=insecure)).open()
     try:
         yield connection
     finally:
@@ -118,9 +135,7 @@ def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
     return TlsFiles(*paths)
 
 
-def _connection(on: str, *, insecure: bool) -> ClusterConnection:
-    require_dask()
-    cluster = Cluster.read(on, insecure=insecure)
+def _connection(cluster: Cluster) -> ClusterConnection:
     security = cluster.security()
     if cluster.address is not None:
         transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)

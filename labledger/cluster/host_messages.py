@@ -20,7 +20,7 @@ from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
@@ -257,6 +257,60 @@ class ReadChunk:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where the files of one run are in an object store, and how fsspec opens it.
+
+    It holds no secrets: each machine has credentials of its own.
+    """
+
+    url: str
+    options: JsonObject = field(default_factory=dict)
+
+    def below(self, *names: str) -> StorePlace:
+        """Return the place of a folder in it."""
+        return StorePlace("/".join([self.url.rstrip("/"), *names]), self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class GetInput:
+    """Have a host get an artifact, or the tar of an image, from an object store."""
+
+    session: str
+    place: StorePlace
+    object_name: str
+    name: str
+    """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
+    sha256: str
+    """Of the object."""
+    size: int
+    wait_s: float
+    """How long to wait for the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutput:
+    """Have a host put an artifact of an ended attempt, or its events, into an object store."""
+
+    session: str
+    place: StorePlace
+    object_name: str
+    run: RunKey
+    key: AttemptKey
+    sha256: str | None
+    """None for the file of events."""
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReply:
+    """How it goes with a transfer between a host and an object store."""
+
+    is_over: bool
+    problem: str | None = None
+    """Why the host could not use the store."""
 
 
 @dataclass(frozen=True, slots=True)

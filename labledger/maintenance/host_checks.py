@@ -1,4 +1,4 @@
-"""The checks of a cluster's hosts before a run: version, engine, clock, disk, images, resources.
+"""The checks of a cluster before a run: hosts' version, engine, clock, disk, images; object store.
 
 What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
 run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
@@ -16,6 +16,7 @@ from labledger import __version__
 from labledger.cluster import connect
 from labledger.cluster.host_messages import Described
 from labledger.cluster.host_transport import FoundHost
+from labledger.cluster.object_store import StoreUnusable
 from labledger.errors import Exit, LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.executors.placement import Needs
@@ -58,6 +59,7 @@ def check_hosts(
         checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
     else:
         checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
+        checks += _check_object_store(on, insecure=insecure)
     return replace(results, checks=tuple(checks), images=images)
 
 
@@ -69,7 +71,8 @@ def check_hosts_for_regrading(
         found = connect.list_hosts(on, insecure=insecure)
     except LabLedgerError as error:
         return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
-    return _check_found(on, found, images, None, min_free_bytes)
+    checks = _check_found(on, found, images, None, min_free_bytes)
+    return [*checks, *_check_object_store(on, insecure=insecure)]
 
 
 def _problem(host: FoundHost) -> str | None:
@@ -106,6 +109,20 @@ def _check_found(
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
         return checks
     return checks + ([] if experiment is None else list(_check_needs(usable, experiment)))
+
+
+def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
+    """Check that this machine can use the cluster's object store, if it has one."""
+    try:
+        place = connect.try_object_store(on, insecure=insecure)
+    except StoreUnusable as error:
+        hint = "check its address and this machine's credentials; without it, the run is slower"
+        yield CheckResult("object store", error.message, ok=False, hint=hint, warning=True)
+    except LabLedgerError as error:
+        yield CheckResult("object store", error.message, ok=False, hint=error.hint)
+    else:
+        if place is not None:
+            yield CheckResult("object store", f"{place.url} can be used from here")
 
 
 def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:

@@ -5,9 +5,10 @@ See `labledger.executors.executor`. Another executor joins by another function i
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from labledger.cluster.connect import open_executor
 from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
 from labledger.executors.executor import RunRecords, TrialExecutor
 from labledger.executors.local_executor import LocalExecutor
+from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.start_limiter import StartRefused
@@ -272,3 +275,35 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(
     assert executor.clean_up(records(first, {0, 1})) == []
     assert not trials.containers()
     assert not list(tmp_path.glob("runs/*/trials/*"))
+
+
+def test_large_files_of_a_cluster_go_through_its_object_store(
+    cluster: DaskCluster, trials: Trials, tmp_path: Path
+) -> None:
+    """Inputs and results are complete without a piece over Dask, and no object stays."""
+    spec = trials.spec("head -c 3000000 /dev/zero | tr '\\0' x")
+    input_bytes = os.urandom(2 << 20)
+    digest, bucket = trials.store.put_bytes(input_bytes), tmp_path / "bucket"
+    file = cluster.folder / "object-store.yaml"
+    file.write_text(f"{cluster.file.read_text()}object_store: {{url: 'file://{bucket}'}}\n")
+    run = ClusterRun(
+        ledger_id=spec.plan.ledger_id,
+        run_id=spec.run_id,
+        epoch=1,
+        files={"agent": (StagedFile("large", digest, len(input_bytes), executable=False),)},
+        is_sealed=False,
+        store_root=spec.plan.store_root,
+    )
+    with closing(open_executor(str(file), run)) as executor:
+        executor.allow_starts_until(time.time() + 3600)
+        spec = placed(executor, spec)
+        result = executor.submit(spec).result(PATIENCE_S)
+        assert len(trials.content(result, "agent_stdout")) >= 1 << 20
+        assert ArtifactStore(cluster.host_folder("a") / "store").path(digest).exists()
+        assert executor.sent_bytes == {}
+        objects = [path for path in bucket.rglob("*") if path.is_file()]
+        assert objects == [bucket / spec.plan.ledger_id / spec.run_id / "1" / f"inputs-{digest}"]
+        executor.remove(spec, keep_folder=False).result(PATIENCE_S)
+        assert executor.clean_up(records(spec, {spec.slot.schedule_idx})) == []
+        assert not list(bucket.rglob(spec.run_id))
+        assert executor.warnings() == []

@@ -20,6 +20,7 @@ from labledger.cluster.host_messages import (
     Exchange,
     ExchangeReply,
     ForgetAttempts,
+    GetInput,
     ListAttempts,
     MissingInputs,
     PutChunk,
@@ -28,6 +29,7 @@ from labledger.cluster.host_messages import (
     Removal,
     RunKey,
     RunSetup,
+    StorePlace,
     SupersededEpoch,
     WrongSession,
     decode,
@@ -35,6 +37,7 @@ from labledger.cluster.host_messages import (
 )
 from labledger.cluster.host_side.host_identity import HostBusy, serving_host
 from labledger.cluster.host_side.host_service import HostService, HostSettings
+from labledger.cluster.object_store import ObjectStore
 from labledger.docker import image_files
 from labledger.errors import InvalidInput
 from labledger.records.attempt_result import AttemptResult
@@ -300,7 +303,10 @@ def _started(spec: AttemptSpec) -> bool:
     return state is not None and state.has_started
 
 
-def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["in pieces", "through an object store"])
+def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(
+    host: Host, tmp_path: Path, way: str
+) -> None:
     """A host that cannot pull an image says so, and has it once its tar has arrived."""
     tag = f"labledger-test/{host.service.identity.host_id}"
     image_id = build_image(tag, f"FROM labledger/busybox:1\nLABEL test={tag}\n")
@@ -312,9 +318,17 @@ def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(host: Host, tmp_p
     try:
         wanted = MissingInputs(session, (), ((tag, image_id),))
         wait_until(lambda: ask(wanted).images, "the refusal of the registry")
-        half = len(tar) // 2
-        assert ask(PutChunk(session, image_id, 0, tar[:half], last=False)).size == half
-        assert ask(PutChunk(session, image_id, half, tar[half:], last=True)).complete
+        if way == "in pieces":
+            half = len(tar) // 2
+            assert ask(PutChunk(session, image_id, 0, tar[:half], last=False)).size == half
+            assert ask(PutChunk(session, image_id, half, tar[half:], last=True)).complete
+        else:
+            place = StorePlace(f"file://{tmp_path}/bucket")
+            sha256, size = ObjectStore(place).put("tar", iter([tar]))
+            wrong = GetInput(session, place, "tar", image_id, "0" * 64, size, PATIENCE_S)
+            assert "arrived with the digest" in ask(wrong).problem
+            right = replace(wrong, sha256=sha256)
+            assert (ask(right).is_over, ask(right).problem) == (True, None)
         wait_until(lambda: not (ask(wanted).images or ask(wanted).pulling), "the image")
         assert ENGINE.image_id(image_id) == image_id
     finally:

@@ -56,8 +56,12 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     """Resume finds the cluster in the ledger, is refused elsewhere, and starts nothing twice."""
     project = Project(tmp_path / "project", {"a": HOLDS, "b": HOLDS})
     with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
+        bucket = tmp_path / "bucket"
+        with cluster.file.open("a") as file:
+            file.write(f"object_store: {{url: 'file://{bucket}'}}\n")
         checks = project.output("preflight", project.experiment, *PASSING, "--on", cluster.on)
         assert checks.count("of 2 slots busy") == 2
+        assert f"{bucket} can be used from here" in checks
         with closing(project.run("many", *HOLDING, "--on", cluster.on)) as coordinator:
             coordinator.until("run_started")
             project.await_agents("many", SLOTS)
@@ -87,6 +91,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         assert [f"{host['name']}/{host['id']}" for host in hosts] == [row["host"] for row in rows]
         assert sorted(host["name"] for host in hosts) == ["one", "one", "two", "two"]
         assert "many was cleaned up on" in project.output("clean", "--on", cluster.on)
+    assert [path for path in bucket.rglob("*") if path.is_file()] == []
     project.check_run("many")
     assert project.on_engine("many") == []
     stricter = project.write("stricter.sh", "exit 1\n")

@@ -9,6 +9,7 @@ import pytest
 
 from labledger.cluster import certificates
 from labledger.cluster.cluster_file import Cluster
+from labledger.cluster.host_messages import StorePlace
 from labledger.errors import InvalidInput
 
 
@@ -49,6 +50,19 @@ def test_only_this_machine_is_reached_without_tls(address: str, refusal: str | N
         ("{cluster: X, host: {slots: 0}}", "host.slots: expected a number from 1"),
         ("{cluster: X, scale: true}", "scale: expected a whole number"),
         ("{cluster: X, insecure: maybe}", "insecure: expected true or false"),
+        ("{address: 'tls://h:1', object_store: 's3://b'}", "object_store: expected a mapping"),
+        ("{address: 'tls://h:1', object_store: {}}", "object_store.url: expected a URL"),
+        ("{address: 'tls://h:1', object_store: {url: 's3://'}}", "object_store.url: expected"),
+        ("{address: 'tls://h:1', object_store: {url: 'ftp://me:pw@h/f'}}", "without a password"),
+        ("{address: 'tls://h:1', object_store: {url: 's3://b', option: {}}}", "option: unknown"),
+        (
+            "{address: 'tls://h:1', object_store: {url: 's3://b', options: {secret: x}}}",
+            "object_store.options.secret: each machine has its own credentials",
+        ),
+        (
+            "{cluster: X, object_store: {url: 's3://b', options: {c: {aws_access_key_id: x}}}}",
+            "object_store.options.c.aws_access_key_id: each machine has its own",
+        ),
         ("{address: 'tls://h:1'", "cluster.yaml"),
     ],
 )
@@ -84,3 +98,12 @@ def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
     }
     with pytest.raises(InvalidInput, match="is not replaced"):
         certificates.make_certificates(tmp_path)
+
+
+def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
+    """The address and what fsspec needs to open it are taken as they are."""
+    file = tmp_path / "cluster.yaml"
+    store = "{url: 's3://bucket/folder', options: {endpoint_url: 'https://s3.example'}}"
+    file.write_text(f"{{address: 'tls://h:1', object_store: {store}}}")
+    place = Cluster.read(str(file)).object_store
+    assert place == StorePlace("s3://bucket/folder", {"endpoint_url": "https://s3.example"})

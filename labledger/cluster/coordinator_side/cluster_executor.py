@@ -28,12 +28,14 @@ from labledger.cluster.coordinator_side.host_exchanges import (
 )
 from labledger.cluster.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.cluster.coordinator_side.image_lookup import AskedHost, find_images
+from labledger.cluster.coordinator_side.store_relay import StoreRelay
 from labledger.cluster.host_messages import (
     AttemptKey,
     Cancellation,
     Removal,
     RunKey,
     RunSetup,
+    StorePlace,
 )
 from labledger.cluster.host_transport import ClusterConnection
 from labledger.errors import HostLost, LabLedgerError
@@ -75,12 +77,19 @@ class ClusterRun:
 class ClusterExecutor:
     """Runs the attempts of one run on the hosts of a cluster. See `TrialExecutor`."""
 
-    def __init__(self, connection: ClusterConnection, run: ClusterRun) -> None:
-        """`connection` is open; `close` closes it."""
+    def __init__(
+        self, connection: ClusterConnection, run: ClusterRun, object_store: StorePlace | None = None
+    ) -> None:
+        """`connection` is open; `close` closes it. Large files go through `object_store`.
+
+        Raises `ExtraMissing` and `InvalidInput` if that cannot be opened on any machine like this.
+        """
         self._connection = connection
         self._max_concurrency = run.max_concurrency
         self._state = ClusterState(run.setup)
-        self._exchanges = HostExchanges(connection, ArtifactStore(run.store_root), self._state)
+        self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
+        store = ArtifactStore(run.store_root)
+        self._exchanges = HostExchanges(connection, store, self._state, self._relay)
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""
@@ -225,7 +234,7 @@ class ClusterExecutor:
 
     @property
     def sent_bytes(self) -> dict[str, int]:
-        """How many bytes of inputs each host was sent, by its name."""
+        """How many bytes of inputs each host was sent in pieces, by its name."""
         return self._exchanges.sent_bytes
 
     def lose_host(self, host: str, because: str) -> None:
@@ -305,6 +314,7 @@ class ClusterExecutor:
     def close(self) -> None:
         """End the connection. What runs on hosts goes on."""
         self._exchanges.close()
+        self._relay.close()
         self._connection.close()
 
     def clean_up(self, run: RunRecords) -> list[str]:
@@ -316,7 +326,8 @@ class ClusterExecutor:
                 if not link.is_connected and link.lost_because is None
             ]
         links = self._connected_links()
-        return away + clean_up_hosts(self._connection, links, self._state.setup, run)
+        warnings = clean_up_hosts(self._connection, links, self._state.setup, run)
+        return away + warnings + self._relay.clean_up()
 
     def attempts_on_hosts(self) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
         """Return the attempts of which each host has anything, or why it did not say."""

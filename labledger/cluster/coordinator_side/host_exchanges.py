@@ -24,6 +24,7 @@ from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.cluster.coordinator_side.host_rooms import HostRooms
 from labledger.cluster.coordinator_side.input_supply import InputSupply
 from labledger.cluster.coordinator_side.result_transfer import ResultTransfer
+from labledger.cluster.coordinator_side.store_relay import StoreRelay
 from labledger.cluster.host_messages import (
     AttemptKey,
     Exchange,
@@ -93,19 +94,23 @@ class HostExchanges:
     """Talks to the hosts of a run for as long as its executor is open."""
 
     def __init__(
-        self, connection: ClusterConnection, store: ArtifactStore, state: ClusterState
+        self,
+        connection: ClusterConnection,
+        store: ArtifactStore,
+        state: ClusterState,
+        relay: StoreRelay,
     ) -> None:
         self._connection = connection
         self._state = state
-        self._inputs = InputSupply(connection, store)
-        self._results = ResultTransfer(connection, store, state.setup.run)
+        self._inputs = InputSupply(connection, store, relay)
+        self._results = ResultTransfer(connection, store, state.setup.run, relay)
         self._tasks: set[Future[Any]] = set()
         self._shared_inputs = frozenset(state.setup.digests)
         """Digests of the staged files, which every attempt needs."""
 
     @property
     def sent_bytes(self) -> dict[str, int]:
-        """How many bytes of inputs each host was sent, by its name."""
+        """How many bytes of inputs each host was sent in pieces, by its name."""
         return dict(self._inputs.sent_bytes)
 
     def close(self) -> None:

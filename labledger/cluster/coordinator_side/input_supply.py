@@ -1,8 +1,9 @@
 """Bring to a host what attempts need there: staged files, workspaces and images, once each.
 
 Artifacts come from the coordinator's store; an image is pulled by the host, and sent from the
-coordinator's engine if the host cannot get the same one. Everything goes in bounded pieces. Used by
-the cluster executor, on the event loop of its connection.
+coordinator's engine if the host cannot get the same one. Everything goes through the object store
+of the cluster, or in bounded pieces. Used by the cluster executor, on the event loop of its
+connection.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.cluster.coordinator_side.store_relay import StoreRelay
 from labledger.cluster.host_messages import (
     CHUNK_BYTES,
     HostRefused,
@@ -35,13 +40,16 @@ _MAX_IMAGE_POLL_S = 10.0
 class InputSupply:
     """Sends inputs to hosts, each once a host, however many attempts wait for it."""
 
-    def __init__(self, connection: ClusterConnection, store: ArtifactStore) -> None:
+    def __init__(
+        self, connection: ClusterConnection, store: ArtifactStore, relay: StoreRelay
+    ) -> None:
         self._connection = connection
         self._store = store
+        self._relay = relay
         self._transfers = asyncio.Semaphore(_TRANSFERS_AT_ONCE)
         self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "inputs")
         self.sent_bytes: dict[str, int] = {}
-        """How many bytes each host was sent, by its name."""
+        """How many bytes each host was sent in pieces, by its name."""
 
     async def provide(
         self, link: HostLink, digests: frozenset[str], images: Mapping[str, str]
@@ -73,8 +81,11 @@ class InputSupply:
         reply = await self._missing(link, digests, images)
         for digest in reply.digests:
             if self._store.contains(digest):
-                async with self._transfers:
-                    await self._send_artifact(link, digest)
+                path = self._store.path(digest)
+                size = path.stat().st_size
+                if not await self._relay.supply(link, digest, size, partial(_pieces_of, path)):
+                    async with self._transfers:
+                        await self._send_artifact(link, digest)
         await self._provide_images(link, images, reply)
         if link.session == session:
             link.known_inputs |= digests | set(images.values())
@@ -89,8 +100,9 @@ class InputSupply:
                 if image_id in sent:
                     raise HostRefused(f"{link.name} cannot get image {image_id}: {problem}")
                 sent.add(image_id)
-                async with self._transfers:
-                    await self._send_image(link, image_id)
+                if not await self._relay.supply(link, image_id, None, partial(_saved, image_id)):
+                    async with self._transfers:
+                        await self._send_image(link, image_id)
             await asyncio.sleep(poll_s)
             poll_s = min(poll_s * 2, _MAX_IMAGE_POLL_S)
             reply = await self._missing(link, set(), images)
@@ -119,22 +131,18 @@ class InputSupply:
 
     async def _send_image(self, link: HostLink, image_id: str) -> None:
         """Send an image as a tar, which the coordinator's engine writes."""
-        engine = Engine()
-        pieces = _of_chunk_size(image_files.save(engine, image_id))
-        try:
-            offset = 0
-            chunk = await self._in_thread(next, pieces, b"")
-            while True:
-                following = await self._in_thread(next, pieces, b"")
-                arrived = await self._put(link, image_id, offset, chunk, last=not following)
-                offset += len(chunk)
-                if arrived != offset:
-                    raise HostUnreachable(f"another transfer of {image_id} interfered")
-                if not following:
-                    return
-                chunk = following
-        finally:
-            engine.close()
+        pieces = _of_chunk_size(_saved(image_id))
+        offset = 0
+        chunk = await self._in_thread(next, pieces, b"")
+        while True:
+            following = await self._in_thread(next, pieces, b"")
+            arrived = await self._put(link, image_id, offset, chunk, last=not following)
+            offset += len(chunk)
+            if arrived != offset:
+                raise HostUnreachable(f"another transfer of {image_id} interfered")
+            if not following:
+                return
+            chunk = following
 
     async def _put(
         self, link: HostLink, name: str, offset: int, content: bytes, *, last: bool
@@ -158,6 +166,18 @@ class InputSupply:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _saved(image_id: str) -> Iterator[bytes]:
+    """Yield the tar of an image of the coordinator's engine."""
+    with closing(Engine()) as engine:
+        yield from image_files.save(engine, image_id)
+
+
+def _pieces_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK_BYTES):
+            yield piece
 
 
 def _of_chunk_size(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,13 +1,14 @@
 """Bring results from a host into the coordinator's store, before they count as arrived.
 
-Small artifacts come with the result, large ones and a file of events in pieces, each checked by its
-digest and durable before the result is returned. Used by the cluster executor, on the event loop of
-its connection.
+Small artifacts come with the result, large ones and a file of events through the cluster's object
+store or in pieces, each checked by its digest and durable before the result is returned. Used by
+the cluster executor, on the event loop of its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.cluster.coordinator_side.store_relay import StoreRelay
 from labledger.cluster.host_messages import AttemptKey, Chunk, ReadChunk, ResultMessage, RunKey
 from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
 from labledger.cluster.partial_files import PartialFile
@@ -31,9 +33,12 @@ _TRANSFERS_AT_ONCE = 4
 class ResultTransfer:
     """Fetches what belongs to the results of one run."""
 
-    def __init__(self, connection: ClusterConnection, store: ArtifactStore, run: RunKey) -> None:
+    def __init__(
+        self, connection: ClusterConnection, store: ArtifactStore, run: RunKey, relay: StoreRelay
+    ) -> None:
         self._connection = connection
         self._store = store
+        self._relay = relay
         self._run = run
         self._transfers = asyncio.Semaphore(_TRANSFERS_AT_ONCE)
         self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "results")
@@ -89,9 +94,18 @@ class ResultTransfer:
         target: Path,
         sha256: str | None,
     ) -> None:
-        """Fetch a file of an attempt in pieces. What has arrived of it before is not sent again."""
+        """Fetch a file of an attempt, through the object store or else in pieces.
+
+        What has arrived of the pieces before is not sent again.
+        """
         own = f"{self._run.run_id}.{key[0]}-{key[1]}.{name or 'events'}"
-        partial = PartialFile(self._store.root / "incoming" / own, target)
+        incoming = self._store.root / "incoming"
+        if sha256 is not None:
+            # Another name each time: a result may be delivered again while this goes on.
+            fetched = PartialFile(incoming / f"{own}.{secrets.token_hex(4)}", target)
+            if await self._relay.fetch(link, key, name, size, sha256, fetched):
+                return
+        partial = PartialFile(incoming / own, target)
         async with self._transfers:
             arrived = partial.size
             while arrived < size or not arrived:

@@ -17,7 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.cluster.host_messages import HostRefused, MissingReply, PulledImage, PutChunk
+from labledger.cluster.host_messages import (
+    GetInput,
+    HostRefused,
+    MissingReply,
+    PulledImage,
+    PutChunk,
+)
+from labledger.cluster.object_store import ObjectStore
 from labledger.cluster.partial_files import PartialFile
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -105,24 +112,42 @@ class HostInputs:
 
         Raises `DigestMismatch`, and `HostRefused` for a name that is neither.
         """
-        is_image = _IMAGE_ID.fullmatch(chunk.name) is not None
-        if not is_image and not _DIGEST.fullmatch(chunk.name):
-            raise HostRefused(f"{chunk.name!r} is neither a digest nor the id of an image")
+        is_image = _is_image(chunk.name)
         with self._lock:
             lock = self._locks.setdefault(chunk.name, threading.Lock())
         with lock:
             if not is_image and self.store.contains(chunk.name):
                 return chunk.offset + len(chunk.content), True
-            target = self._image_tar(chunk.name) if is_image else self.store.path(chunk.name)
-            partial = PartialFile(self._incoming / chunk.name.replace(":", "-"), target)
+            partial = self._partial(chunk.name)
             size = partial.append(chunk.offset, chunk.content)
             if not chunk.last or size != chunk.offset + len(chunk.content):
                 return size, False
             partial.finish(None if is_image else chunk.name)
         if is_image:
-            with self._lock:
-                self._supplies[chunk.name] = self._suppliers.submit(self._load, chunk.name)
+            self._begin_to_load(chunk.name)
         return size, True
+
+    def fetch(self, store: ObjectStore, request: GetInput) -> None:
+        """Get an artifact or an image's tar from an object store.
+
+        Raises `StoreUnusable`, and `HostRefused` for a name that is neither.
+        """
+        is_image = _is_image(request.name)
+        if not is_image and self.store.contains(request.name):
+            return
+        sha256 = request.sha256 if is_image else request.name
+        partial = self._partial(request.name, ".fetched")
+        store.fetch(request.object_name, request.size, sha256, partial)
+        if is_image:
+            self._begin_to_load(request.name)
+
+    def _partial(self, name: str, suffix: str = "") -> PartialFile:
+        target = self._image_tar(name) if _is_image(name) else self.store.path(name)
+        return PartialFile(self._incoming / f"{name.replace(':', '-')}{suffix}", target)
+
+    def _begin_to_load(self, image_id: str) -> None:
+        with self._lock:
+            self._supplies[image_id] = self._suppliers.submit(self._load, image_id)
 
     def link(self, digests: Collection[str], store: Path) -> None:
         """Give an attempt the artifacts it needs, as names in its own store.
@@ -183,3 +208,12 @@ class HostInputs:
                     raise LabLedgerError(f"the tar that arrived does not hold {image_id}")
         finally:
             tar.unlink(missing_ok=True)
+
+
+def _is_image(name: str) -> bool:
+    """Return whether a name is that of an image, not a digest. Raises `HostRefused` if neither."""
+    if _IMAGE_ID.fullmatch(name) is not None:
+        return True
+    if _DIGEST.fullmatch(name) is None:
+        raise HostRefused(f"{name!r} is neither a digest nor the id of an image")
+    return False

@@ -24,6 +24,7 @@ from labledger.cluster.host_side.host_identity import HostIdentity, default_fold
 from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run import HostRun
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
+from labledger.cluster.host_side.store_transfers import StoreTransfers
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -68,6 +69,7 @@ class HostService:
         self._engines = EnginePool()
         self._permits = RunPermits(slots)
         self._inputs = HostInputs(folder / "store", self._engines)
+        self._transfers = StoreTransfers(self._inputs)
         self._changed = threading.Condition()
         self._runs: dict[RunKey, HostRun] = {}
         self._engine_lock = threading.Lock()
@@ -85,6 +87,8 @@ class HostService:
             messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
             messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
             messages.ReadChunk: self._read_chunk,
+            messages.GetInput: self._transfers.get_input,
+            messages.PutOutput: self._put_output,
             messages.ListAttempts: self._list_attempts,
             messages.CleanUp: self._clean_up,
             messages.ForgetAttempts: self._forget_attempts,
@@ -149,6 +153,7 @@ class HostService:
         finally:
             self._closed = True
             self._inputs.close()
+            self._transfers.close()
             with ExitStack() as stack:
                 for run in list(self._runs.values()):
                     stack.enter_context(run.closing())
@@ -160,10 +165,17 @@ class HostService:
         return replace(reply, state=self.state()) if request.wants_state else reply
 
     def _read_chunk(self, request: messages.ReadChunk) -> messages.Chunk:
+        path = self._result_file(request)
+        return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
+
+    def _put_output(self, request: messages.PutOutput) -> messages.StoreReply:
+        return self._transfers.put_output(request, self._result_file(request))
+
+    def _result_file(self, request: messages.ReadChunk | messages.PutOutput) -> Path:
         path = self._run(request.run).folder.result_file(request.key, request.sha256)
         if path is None:
             raise HostRefused(f"the host has no such file of attempt {request.key}")
-        return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
+        return path
 
     def _list_attempts(self, request: messages.ListAttempts) -> messages.ListedAttempts:
         run = self._run(request.setup.run)
