@@ -32,9 +32,8 @@ from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.pending_attempts import PendingAttempts
-from labledger.runner.slot_queue import SlotQueue
-from labledger.runner.unplaced_attempts import UnplacedAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.collect import infra_error_result
 from labledger.trial.life.start_limiter import StartRefused
@@ -54,9 +53,6 @@ _COMMITS_PER_RESULT = 4
 """How many waiting slots are committed for each result that is handled. The fewer slots wait, the
 more results are committed without being staged first.
 """
-MIN_WINDOW = 1000
-WINDOW_PER_CAPACITY = 4
-"""Default of `--window`: so many slots, or so many for each attempt that the executor takes."""
 _CANCELLATION_REASON = "a second Ctrl-C killed its container; its agent had begun"
 
 
@@ -66,16 +62,13 @@ class Coordinator:
 
     run: RunInfo
     commit_queue: CommitQueue
-    slot_queue: SlotQueue
+    next_attempts: NextAttempts
     executor: TrialExecutor
     retry: Retry
     pauses: DispatchPauses
     folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
-    window: int | None = None
-    """How many slots may be dispatched ahead of the first that is not committed; None for the
-    default."""
     find_loss: Callable[[str], str | None] = field(default=lambda _: None)
     """Returns why a host of a cluster was declared lost, or None if it was not."""
     patience_s: float = PATIENCE_S
@@ -89,11 +82,8 @@ class Coordinator:
     """How many removals have not ended, or are not counted as ended yet."""
     _journaled: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
-    _unplaced: UnplacedAttempts = field(default_factory=UnplacedAttempts)
-    """Attempts for which no host had room when they were due. Later slots go on meanwhile."""
     _is_stuck: bool = False
     """Whether the executor said in the last round that only unreachable hosts are left."""
-    _schedule_exhausted: bool = False
     _announced_level: int = 0
     """The level of the stop request for which `stopping` was emitted."""
     _warned: set[str] = field(default_factory=set)
@@ -170,11 +160,11 @@ class Coordinator:
         Return True if something was dispatched, if a slot has become ready to commit, or if slots
         were passed over for which no host has room.
         """
-        was_ready, unplaced = self.commit_queue.is_ready, len(self._unplaced)
+        was_ready, unplaced = self.commit_queue.is_ready, self.next_attempts.unplaced
         specs = self._choose_attempts()
         if not specs:
             has_become_ready = self.commit_queue.is_ready and not was_ready
-            return has_become_ready or len(self._unplaced) > unplaced
+            return has_become_ready or self.next_attempts.unplaced > unplaced
         return self._dispatch_with(self.commit_queue.journal_dispatches, specs)
 
     def _dispatch_with(
@@ -194,7 +184,7 @@ class Coordinator:
             is_written = False
         if not is_written:
             for spec in specs:
-                self.slot_queue.requeue(spec)
+                self.next_attempts.requeue(spec)
             return False
         if self._stopping and not self._only_collects_started:
             # A stop was requested meanwhile. As the attempts are journaled, a resume starts them.
@@ -214,34 +204,11 @@ class Coordinator:
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
-        if allowed <= 0 or self._only_collects_started:
-            return self._place_next(allowed)
-        specs = self._unplaced.place(self.executor.place, allowed, self._skip_if_pruned)
-        if self._unplaced and not self.executor.has_room:
-            return specs
-        return specs + self._place_next(allowed - len(specs))
-
-    def _place_next(self, limit: int) -> list[AttemptSpec]:
-        """Return the next attempts, placed on hosts, at most `limit`.
-
-        Those that ask for more than any host with room offers are passed over, and wait.
-        """
-        specs: list[AttemptSpec] = []
-        passed_over = 0
-        while len(specs) < limit and passed_over < _MAX_DISPATCHES_PER_ROUND:
-            spec = self._next_spec()
-            if spec is None:
-                break
-            must_wait = not spec.host and self._unplaced.has_like(spec)
-            placed = None if must_wait else self.executor.place(spec)
-            if placed is not None:
-                specs.append(placed)
-                continue
-            self._unplaced.add(spec)
-            passed_over += 1
-            if not self.executor.has_room:
-                break
-        return specs
+        return self.next_attempts.place(
+            allowed,
+            only_started=self._only_collects_started,
+            new_first=self.pauses.refusals.active,
+        )
 
     def _choose_attempts_with_result(self) -> list[AttemptSpec]:
         """Return the attempts to journal in the transaction of a result.
@@ -251,76 +218,12 @@ class Coordinator:
         """
         return [] if self._only_collects_started else self._choose_attempts()
 
-    def _next_spec(self) -> AttemptSpec | None:
-        """Return the next attempt: a requeued one first, unless the engine refuses containers."""
-        if self._only_collects_started:
-            return self._next_started()
-        if self.pauses.refusals.active:
-            # New slots first: another trial may start. `next_deferred` also has requeued attempts.
-            return self._next_new() or self.slot_queue.next_deferred()
-        requeued = self.slot_queue.next_requeued()
-        return requeued or self._next_new() or self.slot_queue.next_deferred()
-
-    def _skip_if_pruned(self, spec: AttemptSpec) -> bool:
-        """Skip the slot of an attempt without a host if its variant is pruned by now."""
-        pruning = self.commit_queue.pruning
-        if spec.attempt > 1 or not pruning.is_pruned(spec.slot.variant_id):
-            return False
-        reason = pruning.reason(spec.slot.variant_id)
-        self.commit_queue.skip_slot(spec.slot.schedule_idx, reason)
-        return True
-
-    def _next_started(self) -> AttemptSpec | None:
-        """Return the next attempt whose container an earlier coordinator started."""
-        while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
-            if spec.container_may_exist and self.executor.has_started(spec):
-                return spec
-        return None
-
-    def _next_new(self) -> AttemptSpec | None:
-        """Return the first attempt of the next slot that needs one. Staged and pruned slots do not.
-
-        Return None at the end of the schedule, and also as soon as a slot that will not run is
-        ready to commit: committing comes first.
-        """
-        while not self._schedule_exhausted:
-            if self._window_is_full:
-                return None
-            slot = self.slot_queue.next_slot()
-            if slot is None:
-                self._schedule_exhausted = True
-                return None
-            idx = slot.schedule_idx
-            if idx < self.commit_queue.next_idx or idx in self.commit_queue.staged:
-                continue
-            if self._only_collects_started and not self.slot_queue.was_dispatched(slot):
-                continue
-            spec, skip_reason = None, self.slot_queue.reason_never_run(slot)
-            if skip_reason is None:
-                spec = self.slot_queue.spec(slot)
-                pruning = self.commit_queue.pruning
-                if pruning.is_pruned(slot.variant_id) and not spec.container_may_exist:
-                    skip_reason = pruning.reason(slot.variant_id)
-            if skip_reason is None:
-                return spec
-            self.commit_queue.skip_slot(idx, skip_reason)
-            if self.commit_queue.is_ready:
-                return None
-        return None
-
-    @property
-    def _window_is_full(self) -> bool:
-        """Whether dispatch is so far ahead of the first uncommitted slot that it waits for it."""
-        window = self.window or max(MIN_WINDOW, WINDOW_PER_CAPACITY * self.executor.capacity)
-        ahead = self.slot_queue.upcoming_idx - self.commit_queue.next_idx
-        return ahead >= window and not self._only_collects_started
-
     @property
     def _is_over(self) -> bool:
         """Whether there is nothing left to wait for, given that nothing could be done just now."""
         if self._pending or self._removing:
             return False
-        lacks_room = len(self._unplaced) > 0 or self.executor.capacity < 1
+        lacks_room = self.next_attempts.unplaced > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
         return self._stopping or not (self.pauses.active or waits_for_room)
 
@@ -475,7 +378,7 @@ class Coordinator:
     def _requeue_uncollected(self, spec: AttemptSpec) -> None:
         """Queue an attempt without a result again: its container may still exist."""
         self._journaled.add(_attempt_key(spec))
-        self.slot_queue.requeue(spec)
+        self.next_attempts.requeue(spec)
 
     def _store_loss(self, spec: AttemptSpec, message: str) -> None:
         """Make durable that an attempt will never end: its host was declared lost."""
@@ -506,7 +409,7 @@ class Coordinator:
         if will_retry:
             # Whether the trial or the engine is at fault shows when other trials are started.
             others_first = REFUSALS_BEFORE_PAUSE if result.reason in NOT_STARTED else 0
-            self.slot_queue.queue_retry(spec, others_first=others_first)
+            self.next_attempts.queue_retry(spec, others_first=others_first)
         keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
         self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
         return True

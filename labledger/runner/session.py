@@ -46,6 +46,7 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.lease_acquisition import owning_run
+from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.run_hosts import (
     LostHosts,
@@ -233,35 +234,36 @@ class Session:
         lost_hosts.report_new()
         root = engine_data_folder(engine_info)
         plans = self._plans(run, experiment, reader.ledger_id, root, executor)
+        commit_queue = CommitQueue(
+            lease=lease,
+            writer=self.writer,
+            mirrors=mirrors,
+            repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
+            pruning=self._pruning(experiment, reader),
+            error_rate=self._error_rate(experiment),
+            budget=budget,
+            staged={idx: None for idx, slot in unfinished.items() if slot.staged},
+            disk_pause=pauses.disk,
+            full_disks=full_disks,
+            next_idx=run.next_schedule_idx,
+            heartbeat=Heartbeat(
+                self.writer, lease, executor, self.options.on_event, lost_hosts.report_new
+            ),
+            emit=self.options.on_event,
+        )
+        slot_queue = SlotQueue(
+            reader, run, plans, unfinished, self._stored_trials(experiment, reader)
+        )
         coordinator = Coordinator(
             run=run,
-            commit_queue=CommitQueue(
-                lease=lease,
-                writer=self.writer,
-                mirrors=mirrors,
-                repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
-                pruning=self._pruning(experiment, reader),
-                error_rate=self._error_rate(experiment),
-                budget=budget,
-                staged={idx: None for idx, slot in unfinished.items() if slot.staged},
-                disk_pause=pauses.disk,
-                full_disks=full_disks,
-                next_idx=run.next_schedule_idx,
-                heartbeat=Heartbeat(
-                    self.writer, lease, executor, self.options.on_event, lost_hosts.report_new
-                ),
-                emit=self.options.on_event,
-            ),
-            slot_queue=SlotQueue(
-                reader, run, plans, unfinished, self._stored_trials(experiment, reader)
-            ),
+            commit_queue=commit_queue,
+            next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
             retry=experiment.design.retry,
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
-            window=run.window,
             find_loss=lost_hosts.find_loss,
             patience_s=self.options.patience_s,
         )

@@ -39,6 +39,7 @@ from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.heartbeat import Heartbeat
+from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
@@ -125,7 +126,11 @@ class Run:
         self.coordinator = Coordinator(
             run=run,
             commit_queue=self.commit_queue,
-            slot_queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
+            next_attempts=NextAttempts(
+                SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
+                self.commit_queue,
+                self.trials,
+            ),
             executor=self.trials,
             retry=Retry(),
             pauses=pauses,

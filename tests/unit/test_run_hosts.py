@@ -148,7 +148,7 @@ def test_each_attempt_is_journaled_with_the_host_that_has_room(run: Run, path: P
 
 def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
     """No slot is dispatched that lies a window or more ahead of the first uncommitted one."""
-    run.coordinator.window = 5
+    run.coordinator.next_attempts.window = 5
     farthest: list[int] = []
 
     def end_the_first_last() -> None:
@@ -168,7 +168,8 @@ def large_run(run: Run, path: Path, reader: LedgerReader) -> Run:
     plan = plan_of(path.parent / "runs" / kit.RUN, reader.ledger_id)
     large = replace(plan, settings=VariantSettings(TrialSettings(asked, {})))
     plans = {"base": plan, "treat": large}
-    run.coordinator.slot_queue = SlotQueue(reader, run.coordinator.run, plans, {})
+    slot_queue = SlotQueue(reader, run.coordinator.run, plans, {})
+    run.coordinator.next_attempts.slot_queue = slot_queue
     return run
 
 
@@ -177,7 +178,7 @@ def test_slots_that_no_host_can_take_now_hold_no_others_back(large_run: Run, pat
     host has room the lowest slots go first. The commits are in order."""
     run, hosts = large_run, hosts_of(large_run)
     hosts.memory_bytes = dict.fromkeys(HOSTS, LARGE - 1)
-    run.coordinator.window = 14
+    run.coordinator.next_attempts.window = 14
     before: list[int] = []
 
     def grow_when_only_these_are_left() -> None:
