@@ -264,6 +264,20 @@ def test_the_summary_counts_cells_once_and_says_what_was_run_again(lab: Path) ->
     assert len(exported[0].read_text().splitlines()) == 1 + 8
 
 
+def test_means_and_comparisons_are_of_the_newest_results(lab: Path) -> None:
+    """A result that was repeated is in no mean, and no cell is compared twice."""
+    with open_ledger(lab_dir=lab) as ledger:
+        [before] = ledger.compare(kit.RUN).comparisons
+    rerun(lab, "7", where="schedule_idx = 0", despite_verdict=True, because="a fixed test")
+    with open_ledger(lab_dir=lab) as ledger:
+        base, _ = ledger.summary(kit.RUN)["variants"]
+        [after] = ledger.compare(kit.RUN).comparisons
+    assert (after.a.trials, after.b.trials) == (before.a.trials, before.b.trials)
+    assert (after.pairs, after.left_out) == (before.pairs, before.left_out)
+    means = ask(lab, "SELECT primary_metric_mean FROM leaderboard WHERE variant_id = 'base'")
+    assert (base["primary_metric_mean"], means) == (0.5, [(0.5,)])
+
+
 def test_a_run_without_reruns_says_nothing_of_them(lab: Path) -> None:
     """Summaries of runs that were never run again have no such section."""
     with open_ledger(lab_dir=lab) as ledger:
