@@ -59,8 +59,6 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
         >>> [host.state.name for host in labledger.list_hosts("tcp://127.0.0.1:8786")]
         ['node-1/1f9c22ab', 'node-2/77d0e4c1']
     """
-    import time
-
     from labledger.cluster import connect
 
     hosts = []
@@ -69,8 +67,7 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
         if described is None:
             hosts.append(ClusterHost(found.address, None, found.problem))
             continue
-        offset_s = round(described.unix_time - time.time(), 1)
-        state = described.state
+        state, offset_s = described.state, round(found.clock_offset_s, 1)
         hosts.append(ClusterHost(found.address, state, state.problem, offset_s))
     return sorted(hosts, key=lambda host: (host.state is None, host.state and host.state.name))
 

@@ -74,6 +74,15 @@ class TlsFiles:
             tls_ca_file=str(self.ca), require_encryption=True, **pair
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Return Dask's configuration for them, for every role."""
+        pair = {"cert": str(self.cert), "key": str(self.key)}
+        return {
+            "distributed.comm.require-encryption": True,
+            "distributed.comm.tls.ca-file": str(self.ca),
+            **{f"distributed.comm.tls.{role}": pair for role in ("client", "scheduler", "worker")},
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

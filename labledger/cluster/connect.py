@@ -155,13 +155,17 @@ def _start(cluster: Cluster, security: Any) -> Any:
     """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
     import dask
 
+    from labledger.cluster.dask_host import NO_PROFILER
+
     name = cluster.cluster_class or ""
     module, _, class_name = name.rpartition(".")
     try:
         cluster_class = getattr(importlib.import_module(module or "distributed"), class_name)
         arguments = dict(cluster.arguments)
         arguments.setdefault("security", security)
-        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        # A class that starts processes elsewhere hands them this configuration.
+        settings = NO_PROFILER | {"distributed.scheduler.allowed-failures": 0}
+        with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
             started = cluster_class(**arguments)
         if cluster.scale is not None:
             started.scale(cluster.scale)

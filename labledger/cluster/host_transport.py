@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class FoundHost:
     address: str
     described: Described | None
     problem: str | None = None
+    clock_offset_s: float = 0.0
+    """How many seconds its clock is ahead of this machine's, but for the time of the messages."""
 
 
 class ClusterConnection:
@@ -110,15 +113,17 @@ class ClusterConnection:
         return list(await asyncio.gather(*map(self._describe_one, addresses)))
 
     async def _describe_one(self, address: str) -> FoundHost:
+        asked = time.time()
         try:
             described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
         except LabLedgerError as error:
             return FoundHost(address, None, error.message)
+        offset_s = described.unix_time - (asked + time.time()) / 2
         version = described.state.labledger_version
         if (described.protocol, version) != (messages.PROTOCOL, __version__):
             problem = f"{described.state.name} has labledger {version}, and this is {__version__}"
             return FoundHost(address, None, f"{problem}: install the same version on both")
-        return FoundHost(address, described)
+        return FoundHost(address, described, clock_offset_s=offset_s)
 
     def close(self) -> None:
         """Close the transport and end the thread."""

@@ -8,13 +8,11 @@ before its first trial. Used by starting runs and regradings, and by `labledger 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from labledger import __version__
 from labledger.cluster import connect
-from labledger.cluster.host_messages import Described
 from labledger.cluster.host_transport import FoundHost
 from labledger.cluster.object_store import StoreUnusable
 from labledger.errors import Exit, LabLedgerError
@@ -95,7 +93,7 @@ def _check_found(
             continue
         state = host.described.state
         checks += [
-            _warning(state.name, problem) for problem in _problems(host.described, min_free_bytes)
+            _warning(state.name, problem) for problem in _problems(host, state, min_free_bytes)
         ]
         if state.problem is None:
             usable.append(state)
@@ -140,14 +138,13 @@ def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iter
             )
 
 
-def _problems(host: Described, min_free_bytes: int) -> Iterator[str]:
+def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterator[str]:
     """Yield what is wrong with a host."""
-    state = host.state
     if state.problem is not None:
         yield state.problem
     if state.labledger_version != __version__:
         yield f"it has labledger {state.labledger_version}, and this machine {__version__}"
-    difference_s = host.unix_time - time.time()
+    difference_s = host.clock_offset_s
     if abs(difference_s) > _MAX_CLOCK_DIFFERENCE_S:
         side = "ahead of" if difference_s > 0 else "behind"
         yield f"its clock is {abs(difference_s):.0f} s {side} this machine's"

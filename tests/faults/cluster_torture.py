@@ -22,6 +22,8 @@ from experiments import BY_MODE, FAILS, PASSING, RIGHT, UNGRADABLE, Coordinator
 from host_cluster.cluster import SCHEDULER, Cluster, Plan, cluster_in
 from host_cluster.projects import ClusterProject, comparable_rows
 
+from labledger.api import open_ledger
+
 SLOTS = 40
 WHOLE = "whole"
 """The undisturbed local run."""
@@ -40,6 +42,8 @@ class Toll:
     trials: int = 0
     repeated: int = 0
     """Containers that were started more than once, or for an attempt too many."""
+    lost_statuses: int = 0
+    """Attempts whose exit status an engine lost when it was killed; another one followed each."""
     lost: int = 0
     """Rows that an undisturbed local run has and this one has not, or otherwise."""
     complaints: list[str] = field(default_factory=list)
@@ -55,7 +59,8 @@ class Toll:
         return (
             f"{self.deaths.total()} deaths ({deaths}) in {self.runs} runs of {self.slots} slots: "
             f"{self.trials} trials, {self.repeated} repeated, {self.lost} rows lost or doubled, "
-            f"{len(self.complaints)} complaints"
+            f"{len(self.complaints)} complaints; "
+            f"engines that were killed lost {self.lost_statuses} exit statuses"
         )
 
 
@@ -179,13 +184,36 @@ def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
     except AssertionError as error:
         toll.complaints.append(f"{run_id}: {error}")
     starts = project.starts(run_id)
+    unknown = lost_statuses(project, run_id)
+    toll.lost_statuses += len(unknown)
     toll.trials += len(starts)
     toll.repeated += sum(count - 1 for count in starts.values())
-    toll.repeated += sum(attempt > 1 for _, attempt in starts)
+    # What an engine does not know any more is an `infra_error`, which is tried again by policy.
+    toll.repeated += sum(attempt > 1 and slot not in unknown for slot, attempt in starts)
     ours, theirs = comparable_rows(project, run_id), comparable_rows(project, WHOLE)
     for kind, expected in theirs.items():
-        mine, other = Counter(map(repr, ours[kind])), Counter(map(repr, expected))
+        mine, other = (
+            Counter(map(repr, without(rows, unknown))) for rows in (ours[kind], expected)
+        )
         toll.lost += (mine - other).total() + (other - mine).total()
+
+
+def lost_statuses(project: ClusterProject, run_id: str) -> set[int]:
+    """Return the slots with a container that had ended, nobody knows how, when Docker came back.
+
+    Docker gives such containers the status 255. It happens to one that ends while its engine dies.
+    """
+    sql = (
+        "SELECT schedule_idx FROM attempts WHERE run_id = :run AND status = 'infra_error' "
+        "AND reason = 'container_killed' AND exit_status = 255"
+    )
+    with open_ledger(lab_dir=project.lab) as ledger:
+        return {row["schedule_idx"] for row in ledger.query(sql, {"run": run_id})}
+
+
+def without(rows: list[Any], slots: set[int]) -> list[Any]:
+    """Return the records of other slots, and how every slot ended."""
+    return [row for row in rows if not (isinstance(row, dict) and row.get("schedule_idx") in slots)]
 
 
 def main() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from pathlib import Path
 
+import dask
 import pytest
+from distributed import Security
 
 from labledger.cluster import certificates
 from labledger.cluster.cluster_file import Cluster
+from labledger.cluster.dask_host import NO_PROFILER
 from labledger.cluster.host_messages import StorePlace
 from labledger.errors import InvalidInput
 
@@ -107,3 +111,30 @@ def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
     file.write_text(f"{{address: 'tls://h:1', object_store: {store}}}")
     place = Cluster.read(str(file)).object_store
     assert place == StorePlace("s3://bucket/folder", {"endpoint_url": "https://s3.example"})
+
+
+def test_a_cluster_class_gets_the_files_for_tls_by_the_configuration(tmp_path: Path) -> None:
+    """What starts processes elsewhere, such as `SSHCluster`, hands Dask's configuration on."""
+    certificates.make_certificates(tmp_path / "tls")
+    file = tmp_path / "cluster.yaml"
+    names = {"ca": "tls/ca.pem", "cert": "tls/worker.pem", "key": "tls/worker-key.pem"}
+    file.write_text(json.dumps({"cluster": "distributed.SSHCluster", "tls": names}))
+    tls = Cluster.read(str(file)).tls
+    assert tls is not None
+    with dask.config.set(tls.settings()):
+        security = Security()  # type: ignore[no-untyped-call]
+    assert security.require_encryption
+    assert security.get_tls_config_for_role("scheduler") == {
+        "ca_file": str(tmp_path / "tls/ca.pem"),
+        "cert": str(tmp_path / "tls/worker.pem"),
+        "key": str(tmp_path / "tls/worker-key.pem"),
+        "ciphers": None,
+    }
+
+
+def test_workers_do_not_sample_their_frames() -> None:
+    """Dask's profiler, which has crashed a worker, is off wherever a host's worker is started."""
+    name = "distributed.worker.profile.enabled"
+    assert dask.config.get(name)
+    with dask.config.set(NO_PROFILER):
+        assert not dask.config.get(name)

@@ -179,7 +179,8 @@ def declare_lost(
         say("nothing was changed; --yes declares it without a question")
         raise typer.Exit(int(Exit.INVALID))
     declare_host_lost(run, host, because, lab_dir=lab_dir)
-    say(f"{host} is lost to {run}: {count} open trials; `labledger resume {run}` continues the run")
+    say(f"{host} is lost to {run}: {count} open trials. A coordinator that runs now goes on;")
+    say(f"otherwise `labledger resume {run}` continues the run")
 
 
 def _confirmed(question: str) -> bool:
