@@ -14,6 +14,7 @@ from experiment_files import Folder
 
 from labledger import __version__
 from labledger.cluster.host_messages import (
+    PROTOCOL,
     Describe,
     Described,
     FindImages,
@@ -57,7 +58,7 @@ class Hosts:
         match request:
             case Describe():
                 state = HostState(address, address, 2, 0, labledger_version=__version__)
-                return Described(1, address, state, 0.0, 0.0)
+                return Described(PROTOCOL, address, state, 0.0, 0.0)
             case FindImages(_, refs):
                 here = self.images[address]
                 return FoundImages({ref: here[ref] for ref in refs if ref in here})
