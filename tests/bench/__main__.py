@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import answers, commits, coordinator, exchange, startup, trials, verifying, views
+from bench import (
+    answers,
+    commits,
+    coordinator,
+    exchange,
+    many_hosts,
+    startup,
+    trials,
+    verifying,
+    views,
+)
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -28,6 +38,8 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "views": ("Queries of the views of a large ledger, as library calls", views.measure),
     "verify": ("Verifying a run of simulated trials", verifying.measure),
     "answers": ("Complete commands over a run of very many slots", answers.measure),
+    "hosts": ("Complete commands on three hosts of this machine, as root", many_hosts.hosts),
+    "fleet": ("The coordinator, with hosts and trials that are made up", many_hosts.fleet),
     "resume": ("The coordinator's start, with simulated trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""

@@ -80,8 +80,8 @@ def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
     slots, seconds = (2_000, 8.0) if quick else (16_000, 32.0)
     many, few = slots // 2, 8
     say(f"coordinator: {slots:,} made-up trials, {few} and {many:,} at once")
-    narrow = _timed(folder / "narrow", slots, few, 0.0)
-    broad = _timed(folder / "broad", slots, many, seconds)
+    narrow = timed(folder / "narrow", slots, few, 0.0)
+    broad = timed(folder / "broad", slots, many, seconds)
     cpu_ms = {
         width: 1000 * report["cpu_s"] / slots for width, report in ((few, narrow), (many, broad))
     }
@@ -100,7 +100,8 @@ def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
     )
 
 
-def _timed(place: Path, slots: int, width: int, seconds: float) -> dict[str, Any]:
+def timed(place: Path, slots: int, width: int, seconds: float) -> dict[str, Any]:
+    """What the coordinator of a run reports whose trials take about so long, `width` at once."""
     tasks = slots // len(synthetic.VARIANTS)
     variants = len(synthetic.VARIANTS)
     synthetic.write_experiment(place, tasks=tasks, variants=variants, concurrency=width)
