@@ -94,11 +94,13 @@ def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
 
 
 def test_a_new_variant_may_bring_files(folder: Folder) -> None:
-    """A file that only a new variant stages concerns no cell of the run."""
+    """A file that only a new variant stages concerns no cell of the run; a grader's file does."""
     before = folder.resolve()
     folder.write("new.py", "")
     add_variant(folder, agent={"command": ["python3", "new.py"], "files": ["new.py"]})
     assert grow(before, folder.resolve())[1] == []
+    folder.data["benchmark"]["grader"]["files"].append("new.py")
+    assert grow(before, folder.resolve())[1] == ["new.py was added to the grader's files"]
 
 
 def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> None:
