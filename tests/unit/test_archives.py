@@ -181,10 +181,12 @@ def test_no_artifact_is_removed_while_an_archive_is_written(
     with subprocess.Popen(command_line(*words), cwd=there, env=env) as archiving:
         _, status = os.waitpid(archiving.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        ArtifactStore(there / "artifacts").put_bytes(b"unnamed")
-        with pytest.raises(LeaseHeld, match="nothing was removed"):
-            collect_garbage(lab_dir=there)
-        archiving.send_signal(signal.SIGCONT)
+        try:
+            ArtifactStore(there / "artifacts").put_bytes(b"unnamed")
+            with pytest.raises(LeaseHeld, match="nothing was removed"):
+                collect_garbage(lab_dir=there)
+        finally:
+            archiving.send_signal(signal.SIGCONT)
         assert archiving.wait() == 0
     assert collect_garbage(lab_dir=there).artifacts == 1
     assert len(members(file)) == 4

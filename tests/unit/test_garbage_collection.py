@@ -16,7 +16,8 @@ from labledger import collect_garbage
 from labledger.errors import LeaseHeld, LedgerError
 from labledger.faults import VARIABLE
 from labledger.ledger.database import views_and_triggers
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, writable_engine
+from labledger.ledger.removal import unnamed_content
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
@@ -89,6 +90,36 @@ def test_what_an_interrupted_run_needs_is_kept(lab: Path) -> None:
         collect_garbage(lab_dir=lab)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("run.resolved", "run_part.resolved", "task_payload.body", "evidence_record.record"),
+        *("prediction.record", "score.record", "staged_result.payload"),
+    ],
+)
+def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> None:
+    """What only one text of a run names counts as named; nothing else does."""
+    table, column = place.split(".")
+    text = json.dumps({"deep": [f"artifact://sha256/{'ab' * 32}"]})
+    with writable_engine(lab / "ledger.sqlite", foreign_keys=False).connect() as connection:
+        for name in views_and_triggers.TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+        if table == "task_payload":  # Another one would belong to no run.
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = ?", (text,))
+        else:
+            known = connection.exec_driver_sql(f"PRAGMA table_info({table})").all()
+            dummies = {"TEXT": "x", "INTEGER": 99, "REAL": 1.0, "BLOB": b"x"}
+            row = {each.name: dummies.get(each.type, "x") for each in known} | {column: text}
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            connection.exec_driver_sql(
+                f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),)
+            )
+        unnamed_content.collect_named(connection, ())
+        assert unnamed_content.is_named(connection, "ab" * 32)
+        assert not unnamed_content.is_named(connection, "cd" * 32)
+
+
 def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:
     """A live lease and an open writer each keep a collection away; it says who."""
     add_unnamed(lab)
@@ -116,6 +147,16 @@ def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
     assert collect_garbage(lab_dir=lab).artifacts == 1
     assert files(lab) == {b"large", FROZEN}
     assert rows(lab)["trial"] == before["trial"]
+
+
+def test_what_a_killed_deletion_left_of_a_folder_is_removed(lab: Path) -> None:
+    """A folder that was renamed to be removed goes with all that is in it; other folders stay."""
+    for name in (".deleted-0a1b", kit.RUN):
+        (lab / "runs" / name / "traces").mkdir(parents=True)
+        (lab / "runs" / name / "traces" / "log").write_bytes(b"left")
+    collected = collect_garbage(lab_dir=lab)
+    assert (collected.leftovers, collected.leftover_bytes) == (1, 4)
+    assert [path.name for path in (lab / "runs").iterdir()] == [kit.RUN]
 
 
 def test_unused_space_of_the_ledger_returns_to_the_disk(lab: Path) -> None:

@@ -244,6 +244,25 @@ def test_cost_and_time_have_ranges() -> None:
     assert free.without_costs == ("free",)
 
 
+def test_the_range_of_a_cost_covers_new_runs_as_often_as_it_says() -> None:
+    """The sum of a new run of as many other tasks, drawn anew each time with its history."""
+    chance = random.Random(6)
+
+    def costs() -> list[float]:
+        return [chance.lognormvariate(0, 0.4) for _ in range(15)]
+
+    covered, draws = 0, 400
+    for _ in range(draws):
+        spent = [TrialSpent("a", f"t{n}", cost, 1.0) for n, cost in enumerate(costs())]
+        cost = usual_spending(spent, ["a"], 1, 0.95).cost_usd(15, 1)
+        low, high = _bounds(cost)
+        assert low is not None
+        assert high is not None
+        covered += low <= sum(costs()) <= high
+    # About 376 if the range is right, and 330 if it forgets that the new tasks vary, too.
+    assert covered >= 0.91 * draws
+
+
 def _bounds(estimate: Estimate | None) -> tuple[float | None, float | None]:
     assert estimate is not None
     return estimate.low, estimate.high
