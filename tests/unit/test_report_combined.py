@@ -76,6 +76,11 @@ def test_a_report_of_shards_is_that_of_the_whole_run(path: Path) -> None:
     (compared,) = both["comparisons"][0]["comparisons"]
     (expected,) = whole["comparisons"][0]["comparisons"]
     assert compared["difference"] == expected["difference"]
+    # Cells that several runs have are counted in each.
+    again, first = facts(path, "whole+s1")["variants"], facts(path, "s1")["variants"]
+    for n, variant in enumerate(again):
+        parts = whole["variants"][n], first[n]
+        assert variant["scheduled"] == sum(part["scheduled"] for part in parts)
     assert "runs" not in whole
     assert all("run_id" not in trial for trial in whole["trials"])
 
