@@ -155,7 +155,7 @@ def main() -> None:
             return super().remove(spec, keep_folder=keep_folder)
 
     connect.ClusterExecutor = Watched  # type: ignore[attr-defined,misc]
-    connect._connection = lambda on, *, insecure: ClusterConnection(transport)
+    connect._connection = lambda _cluster: ClusterConnection(transport)
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()
