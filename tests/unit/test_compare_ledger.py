@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labledger.api import open_ledger
-from labledger.compare import estimates, sentences
+from labledger.compare import estimates
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
@@ -19,6 +19,7 @@ from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
+from labledger.compare.wording import sentences
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
 from labledger.text.figures import signed_points
