@@ -59,7 +59,7 @@ class DaskCluster:
         with socket.socket() as client:
             return client.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def start_worker(self, name: str, slots: int = 2) -> None:
+    def start_worker(self, name: str, slots: int = 2, port: int = 0) -> None:
         """Start the worker of a host, which keeps its folder from one worker to the next."""
         files: list[str] = []
         if self.tls is not None:
@@ -68,7 +68,7 @@ class DaskCluster:
             files = [word for pair in zip(options, map(str, pem), strict=True) for word in pair]
         self.workers[name] = self._process(
             *("-m", "labledger", "worker", self.address, "--slots", str(slots), "--name", name),
-            *("--folder", str(self.host_folder(name)), *files),
+            *("--folder", str(self.host_folder(name)), "--port", str(port), *files),
             log=f"{name}.log",
         )
 

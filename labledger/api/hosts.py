@@ -79,6 +79,7 @@ def serve_host(
     folder: str | Path | None = None,
     name: str | None = None,
     gpus: int | None = None,
+    port: int = 0,
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
@@ -93,6 +94,7 @@ def serve_host(
         folder: Where the host keeps inputs, trial folders and results that are not acknowledged.
         name: The host's name; by default the machine's.
         gpus: How many GPUs its engine offers to containers; by default NVIDIA's are counted.
+        port: The port on which the worker listens for the scheduler; 0 for one that is free.
         tls_ca: The certificate of the authority. All three TLS files, or none, are given.
         tls_cert: This worker's certificate.
         tls_key: This worker's key.
@@ -118,6 +120,7 @@ def serve_host(
         folder=None if folder is None else Path(folder).absolute(),
         name=name,
         gpus=gpus,
+        port=port,
         tls=tls,
         insecure=insecure,
         report=report,

@@ -105,6 +105,7 @@ def serve(
     folder: Path | None,
     name: str | None,
     gpus: int | None,
+    port: int,
     tls: Sequence[Path | None],
     insecure: bool,
     report: Callable[[str], None],
@@ -117,11 +118,13 @@ def serve(
         raise InvalidInput("the host", [Problem("--slots", f"found {slots}; expected 1 or more")])
     if gpus is not None and gpus < 0:
         raise InvalidInput("the host", [Problem("--gpus", f"found {gpus}; expected 0 or more")])
+    if not 0 <= port < 1 << 16:
+        raise InvalidInput("the host", [Problem("--port", f"found {port}; expected 0 to 65535")])
     cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
     if cluster.address is None:
         problem = Problem(on, "a worker needs the `address` of a scheduler")
         raise InvalidInput("the cluster", [problem])
-    settings = HostSettings(slots, folder, name, gpus)
+    settings = HostSettings(slots, folder, name, gpus, port)
     dask_host.serve(cluster.address, settings, cluster.security(), report)
 
 

@@ -123,6 +123,7 @@ async def _serve_once(
                 nthreads=_THREADS,
                 name=f"{service.identity.name}@{service.session}",
                 security=security,
+                port=settings.port or None,
                 memory_limit=0,
                 local_directory=str(service.folder / "dask"),
                 plugins=(HostPlugin(settings, service),),

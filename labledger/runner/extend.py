@@ -85,8 +85,10 @@ def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> Exten
         changes = growth.changes(run.resolved, rows, added)
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
-        message = f"{run_id} cannot be extended, because what it has run is another in "
-        raise ExperimentChanged(f"{message}{experiment.source}:\n{listed}", hint=_hint(run))
+        message = (
+            f"{run_id} cannot be extended: {experiment.source} differs in what the run has run"
+        )
+        raise ExperimentChanged(f"{message} already:\n{listed}", hint=_hint(run))
     if not added.slot_count:
         hint = (
             "add tasks, variants or replications to the experiment, or choose more of them with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tarfile
 import time
 from collections.abc import Iterator
@@ -124,7 +125,11 @@ def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path)
 
 
 def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
-    """A worker and the scheduler are killed while trials run; each trial still runs once."""
+    """A worker and the scheduler are killed while trials run; each trial still runs once.
+
+    The next worker listens where it is told to.
+    """
+    port = random.randrange(20_000, 30_000)
     with run.coordinator() as executor:
         pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(4)))
         wait_until(lambda: all(started(spec) for spec, _ in pending), "the containers")
@@ -133,10 +138,11 @@ def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
         run.cluster.kill(run.cluster.workers[name])
         run.cluster.kill(run.cluster.scheduler)
         run.cluster.start_scheduler()
-        run.cluster.start_worker(name)
+        run.cluster.start_worker(name, port=port)
         for _, future in pending:
             assert future.result(PATIENCE_S).status.value == "completed"
         assert [started(spec) for spec, _ in pending] == begins
+        assert run.cluster.hosts()[name].address.endswith(f":{port}")
 
 
 def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> None:

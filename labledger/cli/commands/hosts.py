@@ -39,7 +39,7 @@ def worker(
         Path | None,
         typer.Option(
             help="The host's folder, with inputs, trial folders and results that are not "
-            "acknowledged; by default ~/.local/share/labledger/host.",
+            "acknowledged; by default $LABLEDGER_HOST_DIR, or ~/.local/share/labledger/host.",
         ),
     ] = None,
     name: Annotated[
@@ -55,6 +55,9 @@ def worker(
             help="How many GPUs its engine offers to containers; by default NVIDIA's are counted."
         ),
     ] = None,
+    port: Annotated[
+        int, typer.Option(help="The port on which it listens for the scheduler; 0 for a free one.")
+    ] = 0,
     tls_ca: Annotated[Path | None, typer.Option(help="The authority's certificate.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="This worker's key.")] = None,
@@ -73,6 +76,7 @@ def worker(
         folder=folder,
         name=name,
         gpus=gpus,
+        port=port,
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -150,7 +154,8 @@ def make_certificates(
         out(str(path))
     say()
     say(
-        f"next: dask scheduler --protocol tls --tls-ca-file {directory}/ca.pem "
+        f"next: dask scheduler --protocol tls --port 8786 --no-dashboard "
+        f"--tls-ca-file {directory}/ca.pem "
         f"--tls-cert {directory}/scheduler.pem --tls-key {directory}/scheduler-key.pem"
     )
     say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem where nobody can read it.")

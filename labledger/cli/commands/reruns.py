@@ -28,8 +28,8 @@ def rerun(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only slots with this status; repeatable. By default infra_error, setup_error and "
-            "grade_error."
+            help="Only slots with this status; repeatable. By default infra_error, setup_error, "
+            "and grade_error where the agent succeeded."
         ),
     ] = None,
     reason: Annotated[

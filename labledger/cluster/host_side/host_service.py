@@ -258,6 +258,8 @@ class HostSettings:
     """The host's name; by default the machine's."""
     gpus: int | None = None
     """How many GPUs its engine offers; by default they are counted."""
+    port: int = 0
+    """Where `labledger worker` listens for the scheduler; 0 for a port that is free."""
     min_free_bytes: int = MIN_FREE_BYTES
     """Nothing is placed on the host while its disk has less free space."""
 
