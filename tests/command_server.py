@@ -136,12 +136,12 @@ class CommandServer:
 def _serve(control: socket.socket) -> None:
     for name in HEAVY:
         importlib.import_module(name)
-    from labledger.cli.app import app
+    from labledger.cli.app import program
     from labledger.errors import LabLedgerError
 
     # The parser of options imports more when it is first used.
     with suppress(LabLedgerError):
-        app(["runs", "--lab-dir", "/nowhere"], standalone_mode=False)
+        program()(["runs", "--lab-dir", "/nowhere"], standalone_mode=False)
     gc.freeze()
     running: dict[int, tuple[int, int]] = {}
     events = select.poll()

@@ -7,6 +7,9 @@ code. Each command imports the library's modules when it runs, so that `--help` 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import typer
 
@@ -70,6 +73,12 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of typer's errors for a command line that it refuses; it has no public name."""
 
 
+@cache
+def program() -> Callable[..., Any]:
+    """Return the command line, built once: that takes longer than most commands."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line and raise `SystemExit` with its exit code."""
     prepare_streams()
@@ -84,7 +93,7 @@ def main() -> None:
 def _exit_code() -> int:
     """Run the command, print its error if it raises one, and return the exit code."""
     try:
-        return int(app(standalone_mode=False) or Exit.COMPLETE)
+        return int(program()(standalone_mode=False) or Exit.COMPLETE)
     except LabLedgerError as error:
         failure = error
     except SystemExit:
