@@ -11,6 +11,7 @@ import comparison_ledgers as runs
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
+from regraded_ledgers import regrade
 
 import labledger
 from labledger.compare.statistics import paired_rates
@@ -123,7 +124,10 @@ def test_a_dry_run_says_what_to_expect(lab: Path) -> None:
 
 
 def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
-    """Other experiments and runs without a committed slot are not used, unless they are named."""
+    """Other experiments and runs without a committed slot are not used, unless they are named.
+
+    Nor are regradings, whose trials are those of a run that is used.
+    """
     with pytest.raises(InvalidInput, match="no earlier run of this experiment"):
         plan(lab)
     make_history(lab, "other", experiment_id="another")
@@ -132,6 +136,8 @@ def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
     assert plan(lab, from_runs=("other",)).runs == ("other",)
     make_history(lab, "one")
     make_history(lab, "two")
+    slots = 30 * 2 * 3
+    regrade(lab / ".lab" / "ledger.sqlite", "one", 2, "pfp" * (slots // 3))
     assert set(plan(lab).runs) == {"one", "two"}
     with pytest.raises(RunNotFound):
         plan(lab, from_runs=("absent",))
