@@ -1,7 +1,7 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-The only module of this package, beside `host_identity` and `certificates`, that the runner, the
-library and the command line use. Dask is imported when the first connection is made.
+What the runner, maintenance and the library use of this package, beside types and `certificates`.
+Dask is imported when the first connection is made.
 """
 
 from __future__ import annotations

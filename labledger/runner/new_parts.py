@@ -29,7 +29,7 @@ def because_problems(because: str | None) -> Iterator[Problem]:
     try:
         because.encode()
     except UnicodeEncodeError:
-        yield Problem("--because", "found bytes that are no UTF-8; expected text")
+        yield Problem("--because", "found bytes that are not UTF-8; expected text")
 
 
 def check_because(because: str | None) -> None:

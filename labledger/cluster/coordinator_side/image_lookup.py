@@ -60,8 +60,8 @@ class _Lookup:
 
     async def find(self, refs: tuple[str, ...], *, pull: bool) -> ImagesOfHosts:
         ids: dict[str, dict[str, str]] = {ref: {} for ref in refs}
-        found = await asyncio.gather(*(self._ask(host, refs) for host in self.hosts))
-        for host, of_host in zip(self.hosts, found, strict=True):
+        replies = await asyncio.gather(*(self._ask(host, refs) for host in self.hosts))
+        for host, of_host in zip(self.hosts, replies, strict=True):
             for ref, image in of_host.items():
                 ids[ref][host.name] = image
         missing = [ref for ref in refs if not ids[ref]] if pull and self.hosts else []

@@ -85,8 +85,8 @@ class HostInputs:
     def find_images(self, refs: Iterable[str]) -> dict[str, str]:
         """Return the ids of the images that the host has. Raises `EngineUnavailable`."""
         with self._engines.engine() as engine:
-            found = {ref: engine.image_id(ref) for ref in refs}
-        return {ref: image for ref, image in found.items() if image is not None}
+            ids = {ref: engine.image_id(ref) for ref in refs}
+        return {ref: image for ref, image in ids.items() if image is not None}
 
     def pull_image(self, ref: str) -> PulledImage:
         """Begin to pull an image that the host lacks, or return how that has ended.

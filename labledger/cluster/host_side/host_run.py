@@ -128,9 +128,9 @@ class HostRun:
     # -- orders of the coordinator
 
     def enter_epoch(self, setup: RunSetup) -> None:
-        """Serve the coordinator of an epoch from now on. Raises `SupersededEpoch` for an old one.
+        """Serve the coordinator of an epoch from now on.
 
-        Also stages the run's files, once. The host must have their artifacts.
+        Raises `SupersededEpoch` if a later one has been seen.
         """
         with self.changed:
             if setup.epoch < self.epoch:
@@ -173,6 +173,7 @@ class HostRun:
         return self._report(request)
 
     def _stage_files(self, setup: RunSetup) -> None:
+        """Stage the run's files, once. The host must have their artifacts."""
         with self.changed:
             if not self._setup_done:
                 deps = self.folder.dependencies

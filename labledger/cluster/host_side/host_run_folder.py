@@ -94,10 +94,10 @@ class HostRunFolder:
 
     def attempts(self) -> set[AttemptKey]:
         """Return every attempt of which something lies here, but for results in the outbox."""
-        found = set(self.accepted())
+        keys = set(self.accepted())
         for name in ("trials", "stores"):
-            found |= set(_keys((self.path / name).glob("*-*")))
-        return found | set(_keys(attempt_notes.folders_with_notes(self.path)))
+            keys |= set(_keys((self.path / name).glob("*-*")))
+        return keys | set(_keys(attempt_notes.folders_with_notes(self.path)))
 
     def _accept_file(self, key: AttemptKey) -> Path:
         return self.path / "accepted" / attempt_name(key)

@@ -42,8 +42,8 @@ def journal_hosts(connection: Connection, run_no: int, run_id: str, start: int) 
 def _dispatches(
     connection: Connection, run_no: int, run_id: str, start: int
 ) -> Iterator[tuple[int, int, int, int, str, str, str]]:
-    found = connection.exec_driver_sql(_EVIDENCE_SQL, (run_no, start))
-    for idx, attempt, epoch, container, record, started_at in found:
+    rows = connection.exec_driver_sql(_EVIDENCE_SQL, (run_no, start))
+    for idx, attempt, epoch, container, record, started_at in rows:
         host = _host(record)
         if host is not None and container.endswith(f"-{run_id}-{idx}-{attempt}"):
             yield run_no, idx, attempt, epoch, container, host, started_at
