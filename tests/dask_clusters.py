@@ -6,6 +6,7 @@ folder of its own; nothing but the engine is common to them.
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from labledger.cluster.host_transport import FoundHost
 
 
 class DaskCluster:
-    """A scheduler and its hosts. `file` is what `--on` takes."""
+    """A scheduler and its hosts. `file` is what `--on` takes, `names` what the hosts are called."""
 
     def __init__(self, folder: Path, *, tls: bool = True) -> None:
         self.folder = folder
@@ -38,6 +39,7 @@ class DaskCluster:
         self.file.write_text(f"address: {self.address}\n" + (f"tls:\n{pair}" if tls else ""))
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.names: tuple[str, ...] = ()
 
     @property
     def on(self) -> str:
@@ -81,7 +83,15 @@ class DaskCluster:
         return {each.described.state.name.partition("/")[0]: each for each in found}  # type: ignore[union-attr]
 
     def wait_for_hosts(self, *names: str) -> None:
-        wait_until(lambda: set(names) <= self.hosts().keys(), f"hosts {names}")
+        """Return once hosts answer; fail at once, with its log, where a worker has ended."""
+
+        def answer() -> bool:
+            for name in names:
+                log = self.folder / f"{name}.log"
+                assert self.workers[name].poll() is None, log.read_text()
+            return set(names) <= self.hosts().keys()
+
+        wait_until(answer, f"hosts {names}")
 
     def kill(self, process: subprocess.Popen[bytes] | None) -> None:
         assert process is not None
@@ -120,15 +130,18 @@ main()
 def dask_cluster(
     folder: Path, *names: str, slots: int = 2, tls: bool = True
 ) -> Iterator[DaskCluster]:
-    """A cluster with a running scheduler and a host for each name."""
+    """A cluster with a running scheduler and a host for each name, with a mark of its own behind.
+
+    Tests that run at once share an engine, and an engine has one worker of each name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, tls=tls)
+    cluster.names = tuple(f"{name}-{secrets.token_hex(3)}" for name in names)
     try:
         cluster.start_scheduler()
-        for name in names:
+        for name in cluster.names:
             cluster.start_worker(name, slots)
-        if names:
-            cluster.wait_for_hosts(*names)
+        cluster.wait_for_hosts(*cluster.names)
         yield cluster
     finally:
         cluster.stop()
