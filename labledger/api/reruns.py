@@ -11,10 +11,10 @@ from pathlib import Path
 from labledger.compare.wording.rerun_sentences import rerun_sentences as rerun_sentences
 from labledger.ledger.reader import LedgerReader
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.rerun_choice import RerunPlan as RerunPlan
-from labledger.runner.rerun_choice import RerunSelection as RerunSelection
-from labledger.runner.rerun_choice import RerunSlot as RerunSlot
-from labledger.runner.rerun_choice import choose_slots
+from labledger.runner.parts.rerun_choice import RerunPlan as RerunPlan
+from labledger.runner.parts.rerun_choice import RerunSelection as RerunSelection
+from labledger.runner.parts.rerun_choice import RerunSlot as RerunSlot
+from labledger.runner.parts.rerun_choice import choose_slots
 from labledger.storage.lab_folder import LabFolder
 
 
@@ -78,6 +78,6 @@ def rerun(plan: RerunPlan, options: RunOptions | None = None) -> RunOutcome:
         >>> outcome.complete
         True
     """
-    from labledger.runner.rerun import rerun_slots
+    from labledger.runner.parts.rerun import rerun_slots
 
     return rerun_slots(plan, options or RunOptions())

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.api.experiment_sources import experiment_to_check, read_source
-from labledger.runner import extend as extending
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.parts import extend as extending
 
 if TYPE_CHECKING:
     from labledger.records import JsonObject

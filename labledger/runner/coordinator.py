@@ -32,8 +32,8 @@ from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.next_attempts import NextAttempts
-from labledger.runner.pending_attempts import PendingAttempts
+from labledger.runner.dispatch.next_attempts import NextAttempts
+from labledger.runner.dispatch.pending_attempts import PendingAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.collect import infra_error_result
 from labledger.trial.life.start_limiter import StartRefused

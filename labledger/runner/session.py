@@ -44,9 +44,10 @@ from labledger.run_control.pruning import Pruning
 from labledger.run_control.stop_requests import on_signals
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.dispatch.next_attempts import NextAttempts
+from labledger.runner.dispatch.slot_queue import SlotQueue, StoredTrials
 from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.lease_acquisition import owning_run
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.run_hosts import (
     LostHosts,
@@ -54,7 +55,6 @@ from labledger.runner.run_hosts import (
     given_settings,
     require_reachable_attempts,
 )
-from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.attempt_spec import TrialPlan

@@ -38,9 +38,9 @@ from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.dispatch.next_attempts import NextAttempts
+from labledger.runner.dispatch.slot_queue import SlotQueue
 from labledger.runner.heartbeat import Heartbeat
-from labledger.runner.next_attempts import NextAttempts
-from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 

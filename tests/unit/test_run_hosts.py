@@ -30,8 +30,8 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
+from labledger.runner.dispatch.slot_queue import SlotQueue
 from labledger.runner.run_hosts import LostHosts, require_reachable_attempts
-from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
 
 HOSTS = ("node-a/00000001", "node-b/00000002")

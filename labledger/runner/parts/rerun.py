@@ -21,9 +21,9 @@ from labledger.maintenance.image_checks.egress_checks import require_egress_imag
 from labledger.records.identity import Slot
 from labledger.run_control.budget import check_limits
 from labledger.runner import environment_values
-from labledger.runner.new_parts import require_budget
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.rerun_choice import RerunPlan
+from labledger.runner.parts.new_parts import require_budget
+from labledger.runner.parts.rerun_choice import RerunPlan
 from labledger.runner.run_hosts import cluster_of, require_host
 from labledger.runner.session import Session
 from labledger.runner.start_and_resume import (

@@ -19,7 +19,7 @@ from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
-from labledger.runner.new_parts import because_problems
+from labledger.runner.parts.new_parts import because_problems
 
 ENVIRONMENT_STATUSES = (
     SlotStatus.INFRA_ERROR.value,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from labledger.executors.executor import TrialExecutor
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.slot_queue import SlotQueue
-from labledger.runner.unplaced_attempts import UnplacedAttempts
+from labledger.runner.dispatch.slot_queue import SlotQueue
+from labledger.runner.dispatch.unplaced_attempts import UnplacedAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 
 MIN_WINDOW = 1000

@@ -39,8 +39,8 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.run_control.process_identity import process_is_dead
 from labledger.runner import environment_values
-from labledger.runner.new_parts import check_because, require_budget
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.parts.new_parts import check_because, require_budget
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.session import Session
 from labledger.runner.start_and_resume import (
