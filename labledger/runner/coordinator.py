@@ -69,8 +69,8 @@ class Coordinator:
     folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
-    find_loss: Callable[[str], str | None] = field(default=lambda _: None)
-    """Returns why a host of a cluster was declared lost, or None if it was not."""
+    report_losses: Callable[[], None] = lambda: None
+    """Tells the executor which hosts of a cluster were declared lost since it was last called."""
     patience_s: float = PATIENCE_S
     """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
     stop_cause: Stop | None = None
@@ -179,8 +179,9 @@ class Coordinator:
             new = [spec for spec in specs if _attempt_key(spec) not in self._journaled]
             is_written = write(new)
         except HostLost as error:
-            # The result's host was declared lost just before: the next read of it finds that.
+            # The result's host was declared lost just before. Submitted again, it ends as lost.
             self._warn(error.message)
+            self.report_losses()
             is_written = False
         if not is_written:
             for spec in specs:
@@ -334,8 +335,6 @@ class Coordinator:
         """
         try:
             result = future.result()
-            if spec.is_remote and (why := self.find_loss(spec.host)) is not None:
-                raise HostLost(why)
         except StartRefused:
             return None
         except HostLost as error:

@@ -125,11 +125,6 @@ class LostHosts:
                 self._known.add(lost.host)
                 self.executor.lose_host(lost.host, _sentence(lost))
 
-    def find_loss(self, host: str) -> str | None:
-        """Return why a host was declared lost, as a sentence; None if it was not."""
-        lost = (each for each in self.reader.lost_hosts(self.run_id) if each.host == host)
-        return next(map(_sentence, lost), None)
-
 
 def _sentence(lost: LostHost) -> str:
     return f"host {lost.host} was declared lost at {lost.declared_at}: {lost.because}"

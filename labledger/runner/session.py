@@ -264,7 +264,7 @@ class Session:
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
-            find_loss=lost_hosts.find_loss,
+            report_losses=lost_hosts.report_new,
             patience_s=self.options.patience_s,
         )
         coordinator.execute()

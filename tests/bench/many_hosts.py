@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,6 +59,7 @@ def _sleeping(folder: Path, cluster: Cluster) -> Iterator[Row]:
     say(f"hosts: {_TRIALS} trials that sleep {_SLEEP_S} s, twice")
     experiment = _write(folder / "sleeping", _TRIALS, _SLEEP_S)
     runs = [_on_cluster(experiment, cluster) for _ in range(2)]
+    plain_s = _plain_loop(cluster)
     waves = -(-_TRIALS // (_HOSTS * _SLOTS))
     ideal = waves * _SLEEP_S
     what = f"{_TRIALS} trials that sleep {_SLEEP_S} s on {_HOSTS} hosts × {_SLOTS} slots"
@@ -73,6 +75,23 @@ def _sleeping(folder: Path, cluster: Cluster) -> Iterator[Row]:
             f"≤ {GOAL_IDEAL}",
             seconds / ideal <= GOAL_IDEAL,
         )
+    yield Row(
+        "  first dispatch to last commit, beside the same containers by hand",
+        f"{runs[-1].trials_s:.1f} s",
+        f"{plain_s:.1f} s docker run --rm",
+        f"{runs[-1].trials_s / plain_s:.2f}",
+    )
+
+
+def _plain_loop(cluster: Cluster) -> float:
+    """Seconds that `docker run --rm` takes for containers that sleep, as many at once as trials."""
+    sleep = ("python3", "-c", _WORK.format(seconds=_SLEEP_S))
+    words = ("run", "--rm", "--network", "none", synthetic.IMAGE, *sleep)
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(_HOSTS * _SLOTS) as pool:
+        for number in range(_TRIALS):
+            pool.submit(cluster.hosts[number % _HOSTS].docker, *words)
+    return time.perf_counter() - begun
 
 
 def _short(folder: Path, cluster: Cluster, trials: int) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,12 @@ def hold_a_container(folder: str) -> None:
 
 def other_processes() -> list[str]:
     """Return the commands of all live processes but the first."""
-    lines = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != "1"]
-    return sorted(filter(None, (path.read_text().replace("\0", " ").strip() for path in lines)))
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+            command = path.read_text().replace("\0", " ").strip()
+            commands += [command] if path.parent.name != "1" else []
+    return sorted(filter(None, commands))
 
 
 def outlive_a_killed_test(folder: str) -> list[str]:

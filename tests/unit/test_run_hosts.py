@@ -114,7 +114,7 @@ def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]
     made = Run(writer, reader, path.parent, WIDTH, Hosts)
     lost = LostHosts(reader, kit.RUN, made.trials)
     made.commit_queue.heartbeat.on_renewal = lost.report_new
-    made.coordinator.find_loss = lost.find_loss
+    made.coordinator.report_losses = lost.report_new
     yield made
     made.mirrors.close()
 
