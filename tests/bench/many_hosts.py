@@ -34,7 +34,7 @@ _HOSTS, _FLEET, _SLOTS = 3, 500, 8
 _TRIALS, _SLEEP_S = 64, 2
 _WORK = "import time; time.sleep({seconds})\n"
 _RUN = "bench"
-_VARIANTS = len(synthetic.VARIANTS)
+_VARIANTS, _REPLICATIONS = len(synthetic.VARIANTS), 25
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def fleet(folder: Path, *, quick: bool) -> Iterator[Row]:
     slots, dispatches = (20_000, 7_500) if quick else (1_000_000, 10_000)
     place, seconds = folder / "fleet", 4.0
     say(f"fleet: {slots:,} slots on {_FLEET:,} made-up hosts")
-    synthetic.write_experiment(place, tasks=slots // _VARIANTS, variants=_VARIANTS)
+    tasks = slots // _VARIANTS // _REPLICATIONS
+    synthetic.write_experiment(place, tasks=tasks, variants=_VARIANTS, replications=_REPLICATIONS)
     lab = ["--lab-dir", str(place / ".lab"), "--quiet"]
     with _made_up_hosts(folder / "socket", seconds) as socket:
         on = ["--on", "tcp://127.0.0.1:1"]
@@ -167,7 +168,7 @@ def fleet(folder: Path, *, quick: bool) -> Iterator[Row]:
     yield Row(
         f"peak memory of the coordinator, {first['in_flight']:,} attempts submitted",
         f"{first['peak_mb']:.0f} MB",
-        f"{slots:,} slots",
+        f"{slots:,} slots: {tasks:,} tasks × {_VARIANTS} × {_REPLICATIONS}",
         goal=f"< {GOAL_MB} MB",
         met=first["peak_mb"] < GOAL_MB,
     )

@@ -58,10 +58,11 @@ def write_experiment(
     *,
     tasks: int,
     variants: int = 1,
+    replications: int = 1,
     concurrency: int = 8,
     mode: str | None = None,
 ) -> Path:
-    """An experiment of `tasks` × `variants` slots whose trials do next to nothing.
+    """An experiment of `tasks` × `variants` × `replications` whose trials do next to nothing.
 
     `mode` is that of their grading, None to leave it out.
     """
@@ -88,7 +89,11 @@ def write_experiment(
             "grader": grader,
             "evaluator": {"name": "bench-check", "mode": "custom"},
         },
-        "design": {"max_concurrency": concurrency, "schedule": "paired_interleaved"},
+        "design": {
+            "max_concurrency": concurrency,
+            "replications": replications,
+            "schedule": "paired_interleaved",
+        },
     }
     path = folder / "experiment.yaml"
     path.write_text(json.dumps(document, indent=2), "utf-8")  # JSON is YAML.
