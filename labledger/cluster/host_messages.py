@@ -2,17 +2,14 @@
 
 A request names the session of the host's process that it is meant for, and the epoch of the run's
 coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
-dataclass that can be pickled; the transport carries bytes. Requests may hold secrets in the
+dataclass that can be pickled; `message_bytes` makes bytes of it. Requests may hold secrets in the
 environment of attempts: they are never logged.
 """
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from labledger.errors import LabLedgerError
 from labledger.executors.executor import HostState
@@ -20,14 +17,11 @@ from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
 """How many bytes of a file one message carries at most."""
-
-_PLAIN, _COMPRESSED = b"p", b"z"
-_MAX_COMPRESSED_BYTES = 1 << 20
 
 AttemptKey = tuple[int, int]
 """Slot and attempt."""
@@ -364,21 +358,3 @@ class Refusal:
     def raised(self) -> HostRefused:
         kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch)}
         return kinds.get(self.kind, HostRefused)(self.message)
-
-
-def encode(message: object) -> bytes:
-    """Return a message as bytes.
-
-    Compressed unless it is large, so that no log of a transport shows what is in it.
-    """
-    content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    if len(content) > _MAX_COMPRESSED_BYTES:
-        return _PLAIN + content
-    return _COMPRESSED + zlib.compress(content, 1)
-
-
-def decode(content: bytes) -> Any:
-    """Return the message in `content`, which must come from a peer that TLS has identified."""
-    body = memoryview(content)[1:]
-    plain = zlib.decompress(body) if content[:1] == _COMPRESSED else body
-    return pickle.loads(plain)  # noqa: S301

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from labledger import __version__
 from labledger.cluster import host_messages as messages
 from labledger.cluster.host_messages import Describe, Described, HostRefused, Refusal
+from labledger.cluster.message_bytes import decode, encode
 from labledger.errors import LabLedgerError
 
 DESCRIBE_TIMEOUT_S = 10.0
@@ -102,8 +103,8 @@ class ClusterConnection:
 
     async def call(self, address: str, request: object, timeout_s: float) -> Any:
         """Return a worker's reply. Raises `HostUnreachable`, and `HostRefused` for a refusal."""
-        content = await self.transport.call(address, messages.encode(request), timeout_s)
-        reply = messages.decode(content)
+        content = await self.transport.call(address, encode(request), timeout_s)
+        reply = decode(content)
         if isinstance(reply, Refusal):
             raise reply.raised()
         return reply

@@ -23,6 +23,7 @@ from typing import Any
 from bench import synthetic
 from labledger import __version__
 from labledger.cluster import host_messages as messages
+from labledger.cluster.message_bytes import decode, encode
 from labledger.executors.executor import HostState
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -142,7 +143,7 @@ async def serve(path: str, hosts: list[MadeUpHost]) -> None:
         task.add_done_callback(tasks.discard)
 
     async def answer(writer: asyncio.StreamWriter, call: int, host: int, request: bytes) -> None:
-        reply = messages.encode(await hosts[host].answer(messages.decode(request)))
+        reply = encode(await hosts[host].answer(decode(request)))
         if not writer.is_closing():
             writer.write(FRAME.pack(len(reply), call, host) + reply)
 

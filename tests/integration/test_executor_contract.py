@@ -150,7 +150,8 @@ def test_a_result_is_complete_and_stays_until_it_is_acknowledged(
     assert b"done" in trials.content(result, "workspace_patch")
     assert len(trials.content(result, "agent_stdout")) >= 1 << 20
     host = result.evidence[0].get("ext", {}).get("host")
-    assert host == ({"name": "a", "id": spec.host.partition("/")[2]} if spec.is_remote else None)
+    name, _, host_id = spec.host.partition("/")
+    assert host == ({"name": name, "id": host_id} if spec.is_remote else None)
     assert executor.has_started(spec)
     assert trials.containers() == [spec.container_name]
     executor.remove(spec, keep_folder=False).result(PATIENCE_S)
@@ -299,7 +300,7 @@ def test_large_files_of_a_cluster_go_through_its_object_store(
         spec = placed(executor, spec)
         result = executor.submit(spec).result(PATIENCE_S)
         assert len(trials.content(result, "agent_stdout")) >= 1 << 20
-        assert ArtifactStore(cluster.host_folder("a") / "store").path(digest).exists()
+        assert ArtifactStore(cluster.host_folder(*cluster.names) / "store").path(digest).exists()
         assert executor.sent_bytes == {}
         objects = [path for path in bucket.rglob("*") if path.is_file()]
         assert objects == [bucket / spec.plan.ledger_id / spec.run_id / "1" / f"inputs-{digest}"]

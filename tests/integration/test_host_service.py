@@ -32,11 +32,10 @@ from labledger.cluster.host_messages import (
     StorePlace,
     SupersededEpoch,
     WrongSession,
-    decode,
-    encode,
 )
 from labledger.cluster.host_side.host_identity import HostBusy, serving_host
 from labledger.cluster.host_side.host_service import HostService, HostSettings
+from labledger.cluster.message_bytes import decode, encode
 from labledger.cluster.object_store import ObjectStore
 from labledger.docker import image_files
 from labledger.errors import InvalidInput

@@ -17,9 +17,17 @@ from waiting import wait_until
 from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink, Pending
 from labledger.cluster.coordinator_side.host_rooms import HostRooms
-from labledger.cluster.host_messages import Describe, Described, decode, encode
+from labledger.cluster.host_messages import (
+    Describe,
+    Described,
+    Exchange,
+    Removal,
+    RunKey,
+    RunSetup,
+)
 from labledger.cluster.host_side.host_gpus import count_gpus
 from labledger.cluster.host_side.outbox import Outbox
+from labledger.cluster.message_bytes import decode, encode
 from labledger.cluster.partial_files import DigestMismatch, PartialFile
 from labledger.executors.executor import HostState
 from labledger.executors.placement import Needs, choose_host
@@ -102,6 +110,21 @@ def test_messages_show_nothing_of_what_they_hold() -> None:
     assert decode(encode(reply)) == reply
     assert decode(encode([b"x" * (2 << 20)])) == [b"x" * (2 << 20)]
     assert decode(encode(Describe())) == Describe()
+
+
+def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trials) -> None:
+    """Also with settings of their own, and from message to message; other plans stay apart."""
+    first, second = trials.spec("true"), trials.spec("false", environment={"KEY": "hidden"})
+    setup = RunSetup(RunKey("ledger", "run"), 1, {}, False)
+    specs = (first, replace(first, attempt=2), second)
+    message = Exchange("session", setup, None, attempts=specs, removals=(Removal(second, True),))
+    for _ in range(2):
+        arrived = decode(encode(message))
+        assert arrived == message
+        assert [spec.settings for spec in arrived.attempts] == [spec.settings for spec in specs]
+        plans = [spec.plan for spec in (*arrived.attempts, decode(encode(first)))]
+        assert plans[0] is plans[1] is plans[3]
+        assert plans[2] == second.plan != first.plan
 
 
 def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials) -> None:

@@ -22,10 +22,9 @@ from labledger.cluster.host_messages import (
     HostRefused,
     PulledImage,
     PullImage,
-    decode,
-    encode,
 )
 from labledger.cluster.host_transport import ClusterConnection
+from labledger.cluster.message_bytes import decode, encode
 from labledger.executors.executor import HostState
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult

@@ -25,6 +25,7 @@ from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run import HostRun
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.host_side.store_transfers import StoreTransfers
+from labledger.cluster.message_bytes import decode, encode
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -101,12 +102,12 @@ class HostService:
         hold secrets.
         """
         try:
-            return messages.encode(self.reply(messages.decode(request)))
+            return encode(self.reply(decode(request)))
         except LabLedgerError as error:
             refusal = Refusal(type(error).__name__, error.message)
         except Exception as error:
             refusal = Refusal(type(error).__name__, f"{type(error).__name__}: {error}")
-        return messages.encode(refusal)
+        return encode(refusal)
 
     def reply(self, request: object) -> object:
         """Carry out a request and return the reply. Raises `LabLedgerError`, and `OSError`."""
