@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,8 +69,8 @@ class Coordinator:
     folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
-    report_losses: Callable[[], None] = lambda: None
-    """Tells the executor which hosts of a cluster were declared lost since it was last called."""
+    report_losses: Callable[[], Collection[str]] = frozenset
+    """Tells the executor which hosts of a cluster were declared lost, and returns all of them."""
     patience_s: float = PATIENCE_S
     """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
     stop_cause: Stop | None = None
@@ -181,7 +181,7 @@ class Coordinator:
         except HostLost as error:
             # The result's host was declared lost just before. Submitted again, it ends as lost.
             self._warn(error.message)
-            self.report_losses()
+            specs = self._off_lost_hosts(specs)
             is_written = False
         if not is_written:
             for spec in specs:
@@ -195,6 +195,16 @@ class Coordinator:
             self._pending.add(self.executor.submit(spec), spec)
             self.emit(run_event("slot_dispatched", **_identity_fields(spec)))
         return True
+
+    def _off_lost_hosts(self, specs: list[AttemptSpec]) -> list[AttemptSpec]:
+        """Return the same attempts; those that were only placed on a lost host have none again."""
+        lost = self.report_losses()
+        return [
+            spec.on_host("")
+            if spec.host in lost and _attempt_key(spec) not in self._journaled
+            else spec
+            for spec in specs
+        ]
 
     def _choose_attempts(self) -> list[AttemptSpec]:
         """Return the attempts to dispatch next, no more than there is capacity for."""

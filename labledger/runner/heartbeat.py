@@ -37,7 +37,7 @@ class Heartbeat:
     lease: Lease
     executor: TrialExecutor
     emit: Listener
-    on_renewal: Callable[[], None] = lambda: None
+    on_renewal: Callable[[], object] = lambda: None
     """Called after each renewal: the session reads then what others have written of the run."""
     _last_renewal: float | None = None
     _reported_requests: set[str] = field(default_factory=set)

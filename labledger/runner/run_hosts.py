@@ -7,7 +7,7 @@ by starting, resuming, regrading and the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,12 +118,16 @@ class LostHosts:
     executor: TrialExecutor
     _known: set[str] = field(default_factory=set)
 
-    def report_new(self) -> None:
-        """Tell the executor of the hosts that were declared lost since the last call."""
+    def report_new(self) -> Collection[str]:
+        """Tell the executor of the hosts that were declared lost since the last call.
+
+        Return every lost host.
+        """
         for lost in self.reader.lost_hosts(self.run_id):
             if lost.host not in self._known:
                 self._known.add(lost.host)
                 self.executor.lose_host(lost.host, _sentence(lost))
+        return self._known
 
 
 def _sentence(lost: LostHost) -> str:

@@ -78,6 +78,7 @@ class Hosts(Trials):
         key = spec.slot.schedule_idx, spec.attempt
         future.add_done_callback(lambda _: self.taken.pop(key))
         if spec.host in self.lost:
+            del self.going[spec.slot.schedule_idx]
             future.set_exception(HostLost(self.lost[spec.host]))
         return future
 
@@ -217,15 +218,20 @@ def test_a_waiting_slot_of_a_variant_that_is_given_up_is_skipped(large_run: Run)
     assert [idx for _, idx in run.names("slot_committed")] == list(range(SLOTS))
 
 
+@pytest.mark.parametrize("found_by", ["heartbeat", "result"])
 def test_a_lost_host_ends_its_attempts_which_are_tried_elsewhere(
-    run: Run, writer: LedgerWriter, path: Path
+    run: Run, writer: LedgerWriter, path: Path, found_by: str
 ) -> None:
-    """The declaration is found with the next heartbeat; each attempt there ends as host_lost."""
+    """The declaration is found with the next heartbeat, or with a result that arrives before it;
+    each attempt there ends as host_lost."""
 
     def declare() -> None:
         run.when_idle = run.end_all
         writer.declare_host_lost(kit.RUN, HOSTS[0], "its disk is dead")
-        run.commit_queue.heartbeat._last_renewal = None
+        if found_by == "heartbeat":
+            run.commit_queue.heartbeat._last_renewal = None
+        else:
+            run.end_all()
 
     run.when_idle = declare
     assert run.coordinator.execute()

@@ -60,10 +60,15 @@ class NextAttempts:
         if only_started:
             return self._place_next(limit, only_started=True, new_first=new_first)
         specs = self._unplaced.place(self.executor.place, limit, self._skip_if_pruned)
-        if self._unplaced and not self.executor.has_room:
-            return specs
         further = limit - len(specs)
+        if self._unplaced and not self.executor.has_room:
+            # Attempts that were placed and then not submitted take room, and need no more of it.
+            return specs + self._place_again(further)
         return specs + self._place_next(further, only_started=False, new_first=new_first)
+
+    def _place_again(self, limit: int) -> list[AttemptSpec]:
+        again = map(self.executor.place, self.slot_queue.take_placed(limit))
+        return [spec for spec in again if spec is not None]
 
     def _place_next(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.

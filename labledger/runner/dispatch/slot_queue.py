@@ -100,6 +100,13 @@ class SlotQueue:
             return self._deferred.popleft()[1]
         return self._requeued.popleft() if self._requeued else None
 
+    def take_placed(self, limit: int) -> list[AttemptSpec]:
+        """Remove and return the requeued attempts that have a host, at most `limit`."""
+        taken = [spec for spec in self._requeued if spec.host][: max(limit, 0)]
+        for spec in taken:
+            self._requeued.remove(spec)
+        return taken
+
     def next_deferred(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt, even if other slots were to go first."""
         return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
