@@ -32,11 +32,11 @@ from labledger.cluster.host_messages import (
     RunKey,
     RunSetup,
     StorePlace,
-    decode,
 )
 from labledger.cluster.host_side.host_identity import HostIdentity
 from labledger.cluster.host_side.host_service import HostService
 from labledger.cluster.host_transport import ClusterConnection
+from labledger.cluster.message_bytes import decode
 from labledger.cluster.object_store import BadObject, ObjectStore, StoreUnusable, try_object_store
 from labledger.cluster.partial_files import PartialFile
 from labledger.errors import InvalidInput
