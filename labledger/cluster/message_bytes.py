@@ -27,7 +27,8 @@ _MAX_SHARED = 128
 """How many setups and plans each side keeps."""
 
 _sent: dict[int, tuple[object, bytes]] = {}
-"""Those that were sent, with their bytes, by identity: what is kept here cannot lose its own."""
+"""The setups and plans that were sent, with their bytes, by `id`. Each is kept so that no other
+object can get its id."""
 
 
 def encode(message: object) -> bytes:
@@ -57,7 +58,7 @@ def _dump(instance: object, reducers: Mapping[type, Callable[[Any], Any]]) -> by
 
 
 def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[object, ...]]]:
-    """Return a reducer that has an object made anew, of what its class is called with.
+    """Return a reducer for a dataclass: the reader calls the class with the fields of `__init__`.
 
     What pickle does by itself for a frozen dataclass takes longer, and includes derived fields.
     """
@@ -66,6 +67,7 @@ def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[object, ...]]]:
 
 
 def _by_kept_bytes(shared: TrialPlan | RunSetup) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    """Reduce a setup or a plan to bytes that are made once."""
     kept = _sent.get(id(shared))
     if kept is None:
         if len(_sent) >= _MAX_SHARED:
@@ -76,9 +78,9 @@ def _by_kept_bytes(shared: TrialPlan | RunSetup) -> tuple[Callable[[bytes], Any]
 
 @lru_cache(_MAX_SHARED)
 def load_shared(content: bytes) -> Any:
-    """Return a setup or a plan, the same one for the same bytes: nobody changes it.
+    """Return the setup or plan in `content`: one object for all messages, which nobody changes.
 
-    Messages name this function.
+    Pickled messages contain the name of this function.
     """
     return pickle.loads(content)  # noqa: S301
 

@@ -197,7 +197,7 @@ class Coordinator:
         return True
 
     def _off_lost_hosts(self, specs: list[AttemptSpec]) -> list[AttemptSpec]:
-        """Return the same attempts; those that were only placed on a lost host have none again."""
+        """Return the attempts, without their host if it is lost and they were not journaled."""
         lost = self.report_losses()
         return [
             spec.on_host("")

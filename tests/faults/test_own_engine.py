@@ -130,9 +130,10 @@ def other_processes() -> list[str]:
     """Return the commands of all live processes but the first."""
     commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
+        if path.parent.name == "1":
+            continue
         with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
-            command = path.read_text().replace("\0", " ").strip()
-            commands += [command] if path.parent.name != "1" else []
+            commands.append(path.read_text().replace("\0", " ").strip())
     return sorted(filter(None, commands))
 
 

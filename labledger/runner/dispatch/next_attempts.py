@@ -62,11 +62,12 @@ class NextAttempts:
         specs = self._unplaced.place(self.executor.place, limit, self._skip_if_pruned)
         further = limit - len(specs)
         if self._unplaced and not self.executor.has_room:
-            # Attempts that were placed and then not submitted take room, and need no more of it.
+            # Attempts that were placed but not submitted already have their room.
             return specs + self._place_again(further)
         return specs + self._place_next(further, only_started=False, new_first=new_first)
 
     def _place_again(self, limit: int) -> list[AttemptSpec]:
+        """Return requeued attempts that have a host, at most `limit`."""
         again = map(self.executor.place, self.slot_queue.take_placed(limit))
         return [spec for spec in again if spec is not None]
 
