@@ -89,8 +89,10 @@ def _plain_loop(cluster: Cluster) -> float:
     words = ("run", "--rm", "--network", "none", synthetic.IMAGE, *sleep)
     begun = time.perf_counter()
     with ThreadPoolExecutor(_HOSTS * _SLOTS) as pool:
-        for number in range(_TRIALS):
-            pool.submit(cluster.hosts[number % _HOSTS].docker, *words)
+        for done in [
+            pool.submit(cluster.hosts[number % _HOSTS].docker, *words) for number in range(_TRIALS)
+        ]:
+            done.result()
     return time.perf_counter() - begun
 
 
