@@ -107,6 +107,8 @@ class Exchange:
     """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
     stopping: bool = False
     """Whether the run starts no further container."""
+    is_lost: bool = False
+    """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
     attempts: tuple[AttemptSpec, ...] = ()
     removals: tuple[Removal, ...] = ()
     cancellations: tuple[Cancellation, ...] = ()

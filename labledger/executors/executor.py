@@ -157,7 +157,9 @@ class TrialExecutor(Protocol):
         """End every open attempt of a host that somebody has declared lost.
 
         The future of each raises `errors.HostLost`, and so does that of each attempt of this host
-        that is submitted later. Nothing that the host delivers afterwards is accepted, nothing is
+        that is submitted later, as soon as the host certainly starts no container any more: it was
+        told so, or the time that it was granted has run out. It is granted none from now on, and
+        what it had prepared is removed. Nothing that the host delivers afterwards is accepted, nothing is
         placed on it, and `remove` of its attempts ends at once.
         """
 

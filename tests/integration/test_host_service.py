@@ -161,6 +161,25 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
     assert host.result(0).status.value == "completed"
 
 
+def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
+    """What was told to be lost ends what runs, starts nothing, and removes what waits to start."""
+    runs = [host.spec(idx, "sleep 2") for idx in (0, 1)]
+    waits = host.spec(2)
+    host.exchange(*runs, waits)
+    wait_until(lambda: len(host.containers()) == 3 and all(map(_started, runs)), "three trials")
+    host.exchange(is_lost=True)
+    wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
+    # A request of before arrives late.
+    host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
+    assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
+    assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
+    trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
+    assert sorted(path.name for path in trials) == ["000000-1", "000001-1"]
+    host.epoch = 2
+    host.exchange(waits)
+    assert host.result(2).notes == []
+
+
 def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) -> None:
     """The next process of a host waits for the same container, and has the results of the last."""
     runs, ended = host.spec(0, "sleep 2; echo done"), host.spec(1)

@@ -194,6 +194,27 @@ def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
     assert link.grant_until(time.monotonic() + 30) is None
 
 
+def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
+    """It is told at once, once to each process, and may start nothing when it knows."""
+    link, setup, soon = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False), time.monotonic()
+    link.connect("address", Described(1, "session", host("a"), 5.0, 5.0))
+    link.record_contact(5.0)
+    link.pending[1, 1] = Pending(trials.spec(), Future(), is_ready=True)
+    assert not link.may_start
+    granted = link.next_exchange(setup, soon + 3600, stopping=False, with_orders=False)
+    assert granted.grant_until is not None
+    assert link.may_start
+    link.lost_because = "unplugged"
+    assert link.has_orders(stopping=False)
+    told = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
+    assert (told.is_lost, told.grant_until, told.attempts) == (True, None, ())
+    assert link.may_start, "it may not know yet"
+    link.record_delivery(told)
+    assert not link.may_start
+    link.connect("address", Described(1, "another-process", host("a"), 5.0, 5.0))
+    assert link.has_orders(stopping=False)
+
+
 def test_limiters_that_share_permits_take_turns() -> None:
     """Runs share a host's slots: a free one goes to the run with fewer trials, if it may start."""
     permits, order = RunPermits(1), []

@@ -38,7 +38,7 @@ from labledger.cluster.host_messages import (
     StorePlace,
 )
 from labledger.cluster.host_transport import ClusterConnection
-from labledger.errors import HostLost, LabLedgerError
+from labledger.errors import LabLedgerError
 from labledger.executors.executor import HostState, RunRecords
 from labledger.executors.local_executor import drain
 from labledger.experiment.inputs.staged_files import StagedFile
@@ -158,7 +158,8 @@ class ClusterExecutor:
             link.reserved.discard(key)
             self._state.rooms.update(link)
             if link.lost_because is not None:
-                future.set_exception(_host_lost(link))
+                link.pending[key] = Pending(spec, future)
+                self._end_lost(link)
                 return future
             link.received.discard(key)
             is_ready = self._exchanges.has_inputs(link, spec)
@@ -242,14 +243,17 @@ class ClusterExecutor:
             link = self._exchanges.link(host)
             link.lost_because = because
             self._state.lost[host] = because
-            pending, link.pending = list(link.pending.values()), {}
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
-            self._state.rooms.update(link)
-        for attempt in pending:
-            set_exception(attempt.future, _host_lost(link))
+            self._end_lost(link)
         for each in leaving:
             set_result(each.future, None)
+
+    def _end_lost(self, link: HostLink) -> None:
+        """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
+        self._state.rooms.update(link)
+        self._exchanges.wake(link)
+        self._exchanges.spawn(self._exchanges.end_lost(link))
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:
@@ -344,7 +348,3 @@ class ClusterExecutor:
     def _connected_links(self) -> list[HostLink]:
         with self._state.lock:
             return [link for link in self._state.links.values() if link.is_connected]
-
-
-def _host_lost(link: HostLink) -> HostLost:
-    return HostLost(f"{link.name} was declared lost: {link.lost_because}")

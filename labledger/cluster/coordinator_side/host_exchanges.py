@@ -36,7 +36,7 @@ from labledger.cluster.host_messages import (
     WrongSession,
 )
 from labledger.cluster.host_transport import ClusterConnection, FoundHost, HostUnreachable
-from labledger.errors import LabLedgerError
+from labledger.errors import HostLost, LabLedgerError
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
@@ -52,6 +52,7 @@ _PACE_S = 0.002
 """For each host of the run, how long a coroutine waits between two exchanges with the same host.
 What happens meanwhile goes together. A scheduler has about a millisecond of work for each exchange,
 so this bounds what all hosts ask of it; with few hosts it is not noticed."""
+_LOSS_CHECK_S = 0.05
 _RETRY_S = 0.5
 _MAX_RETRY_S = 5.0
 
@@ -361,14 +362,16 @@ class HostExchanges:
     def _record_ends(self, link: HostLink, reply: ExchangeReply) -> None:
         """Handle the attempts and removals that have ended. The lock is held."""
         link.started |= {message.key for message in reply.results}
+        # What a lost host delivers is not accepted; its attempts end by `end_lost`.
+        is_lost = link.lost_because is not None
         for message in reply.results:
             if message.key not in link.received:
                 link.received.add(message.key)
-                if message.key in link.pending:
+                if message.key in link.pending and not is_lost:
                     self.spawn(self._receive(link, message))
         for failure in reply.failures:
             link.received.add(failure.key)
-            if (attempt := link.pending.pop(failure.key, None)) is not None:
+            if not is_lost and (attempt := link.pending.pop(failure.key, None)) is not None:
                 is_refusal = failure.kind == "refused"
                 error = StartRefused() if is_refusal else OutputUnreadable(failure.message)
                 set_exception(attempt.future, error)
@@ -377,6 +380,21 @@ class HostExchanges:
                 set_result(leaving.future, None)
             link.received.discard(key)
             link.confirmed.add(key)
+
+    async def end_lost(self, link: HostLink) -> None:
+        """End the attempts of a host that was declared lost, once it certainly starts none of them.
+
+        An attempt that it had prepared is so never started there after it was started elsewhere.
+        """
+        while link.may_start:
+            await asyncio.sleep(_LOSS_CHECK_S)
+        with self._state.lock:
+            pending, link.pending = list(link.pending.values()), {}
+            self._state.rooms.update(link)
+        for attempt in pending:
+            set_exception(
+                attempt.future, HostLost(f"{link.name} was declared lost: {link.lost_because}")
+            )
 
     async def _receive(self, link: HostLink, message: ResultMessage) -> None:
         """Make what belongs to a result durable here, and end its future."""
@@ -390,6 +408,8 @@ class HostExchanges:
                 link.received.discard(message.key)
             return
         with self._state.lock:
+            if link.lost_because is not None:
+                return
             attempt = link.pending.pop(message.key, None)
             self._state.rooms.update(link)
             self._state.blocked.record_activity()

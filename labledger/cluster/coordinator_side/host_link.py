@@ -92,6 +92,10 @@ class HostLink:
     _clock_base: tuple[float, float] | None = None
     """The host's monotonic time in its last reply, and this machine's when that arrived."""
     _stop_delivered: bool = False
+    _loss_delivered: bool = False
+    """Whether its present process knows that it was declared lost."""
+    _granted_until: float = float("-inf")
+    """Until when it was allowed to start containers, by this machine's monotonic clock."""
 
     @property
     def is_connected(self) -> bool:
@@ -124,6 +128,14 @@ class HostLink:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
 
+    @property
+    def may_start(self) -> bool:
+        """Whether it may still start a container, which it may after it was declared lost.
+
+        It may not once it knows of that, or once all that it was granted has run out.
+        """
+        return not self._loss_delivered and time.monotonic() < self._granted_until
+
     def connect(self, address: str, described: Described) -> list[AttemptKey]:
         """Use the process of the host that answers at an address.
 
@@ -136,7 +148,7 @@ class HostLink:
             self.known_inputs.clear()
             self.supply_problem = None
             self._clock_base = None
-            self._stop_delivered = False
+            self._stop_delivered = self._loss_delivered = False
             self.received.clear()
             self.confirmed.clear()
             for key, pending in self.pending.items():
@@ -179,6 +191,7 @@ class HostLink:
         return (
             bool(self.kills)
             or (stopping and not self._stop_delivered)
+            or (self.lost_because is not None and not self._loss_delivered)
             or any(not each.is_delivered for each in self.leaving.values())
             or any(each.is_ready and not each.is_delivered for each in self.pending.values())
         )
@@ -186,8 +199,15 @@ class HostLink:
     def next_exchange(
         self, setup: RunSetup, allowed_until: float, *, stopping: bool, with_orders: bool
     ) -> Exchange:
-        """Return the next request for the host. Its session must be known."""
+        """Return the next request for the host. Its session must be known.
+
+        A host that was declared lost is granted no time.
+        """
         assert self.session is not None
+        is_lost = self.lost_because is not None
+        grant = None if is_lost else self.grant_until(allowed_until)
+        if grant is not None:
+            self._granted_until = max(self._granted_until, allowed_until)
         orders = [each.order for each in self.leaving.values() if not each.is_delivered]
         attempts = [
             each.spec for each in self.pending.values() if each.is_ready and not each.is_delivered
@@ -195,9 +215,12 @@ class HostLink:
         return Exchange(
             session=self.session,
             setup=setup,
-            grant_until=self.grant_until(allowed_until),
+            grant_until=grant,
             stopping=stopping,
-            attempts=tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders else (),
+            is_lost=is_lost,
+            attempts=(
+                tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders and not is_lost else ()
+            ),
             removals=tuple(o for o in orders if isinstance(o, Removal)) if with_orders else (),
             cancellations=(
                 tuple(o for o in orders if isinstance(o, Cancellation)) if with_orders else ()
@@ -222,6 +245,7 @@ class HostLink:
         self.kills = self.kills[len(request.kills) :]
         self.confirmed -= request.confirmed
         self._stop_delivered = self._stop_delivered or request.stopping
+        self._loss_delivered = self._loss_delivered or request.is_lost
 
 
 def attempt_key(spec: AttemptSpec) -> AttemptKey:

@@ -107,6 +107,8 @@ class HostRun:
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
     _warnings: list[str] = field(default_factory=list)
     _granted_until: float = 0.0
+    _is_lost: bool = False
+    """Whether the coordinator of this epoch has said that the host was declared lost."""
     _last_problem: str = ""
     _problem: str | None = None
     """Why an attempt could not go on, until it is tried again."""
@@ -144,6 +146,7 @@ class HostRun:
                 self._granted_until = 0.0
                 self._limiter.allow_until(0.0)
                 self._limiter.reopen()
+                self._is_lost = False
                 self._failures.clear()
                 self._unconfirmed.clear()
 
@@ -153,7 +156,12 @@ class HostRun:
         if request.attempts:
             self._stage_files(request.setup)
         with self.changed:
-            if request.grant_until is not None:
+            self._is_lost = self._is_lost or request.is_lost
+            if self._is_lost:
+                # Taken back, also from what is prepared; a request that was delayed is too late.
+                self._limiter.allow_until(0.0)
+                self._limiter.close()
+            elif request.grant_until is not None:
                 # A request that was delayed must not take back what a later one has allowed.
                 self._granted_until = max(self._granted_until, request.grant_until)
                 self._limiter.allow_until(self._granted_until)
@@ -187,7 +195,7 @@ class HostRun:
             if self._leaving.get(key, self.epoch) != self.epoch:
                 self._returning[key] = spec
                 return
-            is_over = self._removed.get(key) == self.epoch or key in self._leaving
+            is_over = self._removed.get(key) == self.epoch or key in self._leaving or self._is_lost
             if self._closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)
