@@ -37,7 +37,7 @@ from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.events import EventFile
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
-from labledger.records.outcomes import SlotStatus
+from labledger.records.outcomes import UNEXECUTED, SlotStatus
 from labledger.records.slot_records import SlotRecords
 from labledger.storage import network_filesystems
 from labledger.storage.artifact_store import ArtifactStore
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
     from labledger.ledger.read.tombstones import Tombstone
-
-UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
-"""Statuses of slots that are committed without a trial."""
 
 _ROWS_PER_BATCH = 1000
 

@@ -21,6 +21,10 @@ class SlotStatus(StrEnum):
     SKIPPED_PRUNED = "skipped_pruned"
 
 
+UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
+"""Statuses of slots that are committed without a trial."""
+
+
 class Verdict(StrEnum):
     """What the grader decided. Only a score carries one."""
 

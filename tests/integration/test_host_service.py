@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -90,7 +91,7 @@ class Host:
 
         wait_until(reported, f"the result of slot {idx}")
         (message,) = (each for each in replies[-1].results if each.key == (idx, 1))
-        return AttemptResult.from_json(message.result)
+        return AttemptResult.from_json(json.loads(message.result))
 
     def remove(self, spec: AttemptSpec) -> None:
         self.exchange(removals=(Removal(spec, keep_folder=False),))

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from labledger.cluster.coordinator_side.host_cleanup import (
@@ -67,11 +68,13 @@ class ClusterRun:
     """The coordinator's artifact store."""
     max_concurrency: int | None = None
     """How many attempts may be submitted at once; None for as many as the hosts take."""
+    known_hosts: frozenset[str] = frozenset()
+    """The hosts that have open attempts of earlier coordinators."""
 
     @property
     def setup(self) -> RunSetup:
         key = RunKey(self.ledger_id, self.run_id)
-        return RunSetup(key, self.epoch, self.files, self.is_sealed)
+        return RunSetup(key, self.epoch, self.files, self.is_sealed, self.known_hosts)
 
 
 class ClusterExecutor:
@@ -93,12 +96,12 @@ class ClusterExecutor:
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""
-        self._exchanges.spawn(self._exchanges.discover())
+        self._exchanges.spawn(self._exchanges.discover, None)
         deadline = time.monotonic() + _FIRST_CONTACT_S
         while time.monotonic() < deadline:
             with self._state.lock:
                 links = list(self._state.links.values())
-                if links and all(link.has_answered or not link.is_connected for link in links):
+                if links and not any(link.is_awaited for link in links):
                     break
             time.sleep(0.02)
         return self
@@ -169,7 +172,7 @@ class ClusterExecutor:
         if is_ready:
             self._exchanges.wake(link)
         else:
-            self._exchanges.spawn(self._exchanges.prepare(link, key))
+            self._exchanges.spawn(partial(self._exchanges.prepare, link, key), link)
         return future
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
@@ -253,7 +256,7 @@ class ClusterExecutor:
         """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
         self._state.rooms.update(link)
         self._exchanges.wake(link)
-        self._exchanges.spawn(self._exchanges.end_lost(link))
+        self._exchanges.spawn(partial(self._exchanges.end_lost, link), link)
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:

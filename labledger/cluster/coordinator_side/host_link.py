@@ -8,9 +8,11 @@ connection use it, under the executor's lock.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from labledger.cluster.host_messages import (
     AttemptKey,
@@ -73,6 +75,14 @@ class HostLink:
     """Since when nothing of it can advance; only meaningful while `problem` is not None."""
     supply_problem: str | None = None
     """Why it cannot be given what an attempt needs."""
+    duplicates: str | None = None
+    """That several machines say that they are this host, and where."""
+    bad_reply: str | None = None
+    """Why its last reply could not be used."""
+    bad_results: dict[AttemptKey, str] = field(default_factory=dict)
+    """Why results of attempts cannot be used, of its present process."""
+    mark: str = field(default_factory=partial(secrets.token_hex, 8))
+    """By which this coordinator knows the machine again."""
     reserved: set[AttemptKey] = field(default_factory=set)
     """Attempts that are placed here and not submitted yet."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
@@ -91,6 +101,8 @@ class HostLink:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _clock_base: tuple[float, float] | None = None
     """The host's monotonic time in its last reply, and this machine's when that arrived."""
+    _is_marked: bool = False
+    """Whether the host has kept `mark`."""
     _stop_delivered: bool = False
     _loss_delivered: bool = False
     """Whether its present process knows that it was declared lost."""
@@ -103,14 +115,25 @@ class HostLink:
         return self.address is not None and self.session is not None
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether its first reply may come any moment."""
+        return self.is_connected and not self.has_answered and self.bad_reply is None
+
+    @property
     def problem(self) -> str | None:
         """Why nothing is placed here, None if trials may be."""
         if self.lost_because is not None:
             return f"it was declared lost: {self.lost_because}"
+        if self.duplicates is not None:
+            return self.duplicates
+        if self.bad_reply is not None:
+            return self.bad_reply
         if not self.is_connected or not self.has_answered:
             return "it does not answer"
         if self.supply_problem is not None:
             return self.supply_problem
+        if self.bad_results:
+            return next(iter(self.bad_results.values()))
         return None if self.state is None else self.state.problem
 
     @property
@@ -151,12 +174,15 @@ class HostLink:
             self._stop_delivered = self._loss_delivered = False
             self.received.clear()
             self.confirmed.clear()
+            self.bad_reply = None
+            self.bad_results.clear()
             for key, pending in self.pending.items():
                 if pending.is_ready:
                     unprepared.append(key)
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
+        self.duplicates = None
         self.address = self.last_address = address
         self.state = described.state
         self.wake.set()
@@ -172,6 +198,7 @@ class HostLink:
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
         self.last_contact = time.monotonic()
+        self.bad_reply = None
         self._clock_base = (monotonic, self.last_contact)
         self.has_answered = True
 
@@ -215,6 +242,8 @@ class HostLink:
         return Exchange(
             session=self.session,
             setup=setup,
+            mark=self.mark,
+            is_marked=self._is_marked,
             grant_until=grant,
             stopping=stopping,
             is_lost=is_lost,
@@ -244,6 +273,7 @@ class HostLink:
                 leaving.is_delivered = True
         self.kills = self.kills[len(request.kills) :]
         self.confirmed -= request.confirmed
+        self._is_marked = True
         self._stop_delivered = self._stop_delivered or request.stopping
         self._loss_delivered = self._loss_delivered or request.is_lost
 
