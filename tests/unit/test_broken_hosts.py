@@ -173,7 +173,8 @@ class MadeUpWorker:
         return reply if isinstance(reply, bytes) else encode(reply)
 
     def _state(self) -> HostState:
-        return HostState(self.name, self.name[-8:], 2, 0, labledger_version=__version__)
+        images = frozenset(IMAGES.values())
+        return HostState(self.name, self.name[-8:], 2, 0, images, labledger_version=__version__)
 
     def _reply(self, request: object) -> object:
         match request:
