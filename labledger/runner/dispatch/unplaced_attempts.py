@@ -1,8 +1,8 @@
 """The attempts for which no host had room when they were due, by what they ask for.
 
 They wait here while later slots go on, and are offered before these at each turn. Attempts that ask
-for the same, with the same image, are placed or refused alike, so only the first of each kind is tried: a turn costs the
-same however many wait. Used by the coordinator's thread alone.
+for the same, with the same image, are placed or refused alike, so only the first of each kind is
+tried: a turn costs the same however many wait. Used by the coordinator's thread alone.
 """
 
 from __future__ import annotations
