@@ -201,7 +201,7 @@ def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
-    """A machine without a coordinator's mark, or without anything of a run that the host has."""
+    """A machine without the mark or an attempt that the host has, or anything of its run."""
     spec, folder = host.spec(0), host.settings.folder
     assert folder is not None
     host.exchange(mark="of this coordinator")
@@ -212,6 +212,8 @@ def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
     host.stop()
     shutil.rmtree(folder / "runs")
     host.start()
+    old = host.exchange(spec, mark="of another", delivered_before=frozenset({(0, 1)}))
+    assert (old.kind, host.containers()) == (AnotherHost.__name__, [])
     refusal = host.exchange(spec, mark="of this coordinator", is_marked=True)
     assert (refusal.kind, host.containers()) == (AnotherHost.__name__, [])
     host.epoch = 2
