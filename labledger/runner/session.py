@@ -117,6 +117,7 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 self.writer.leases.release(lease, status, None if complete else stop)
             regrading = self._regrading(experiment, reader, complete)
+            spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
@@ -128,6 +129,7 @@ class Session:
             regrading=regrading,
             budget=budget.limits,
             used_up=budget.exhausted(),
+            spent=spent,
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
@@ -401,6 +403,7 @@ def _ended_event(outcome: RunOutcome) -> JsonObject:
         stopped=outcome.stopped,
         trouble=outcome.trouble,
         stop=outcome.stop and outcome.stop.as_json(),
+        spent={kind: spent.as_json() for kind, spent in outcome.spent.items()},
         unscored_variants=list(outcome.unscored_variants),
         exit_code=int(outcome.exit_code),
         summary=outcome.summary,
