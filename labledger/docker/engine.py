@@ -21,6 +21,7 @@ from labledger.docker.engine_errors import (
     ContainerFailed,
     NoSuchContainer,
     first_line,
+    refused_socket_error,
     translating_errors,
 )
 from labledger.docker.kernel_files import with_read_only_kernel_files
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05
+_DEFAULT_SOCKET = "/var/run/docker.sock"
 _NOT_FOUND = 404
 
 
@@ -348,9 +350,9 @@ def _connect() -> APIClient:
     try:
         return APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings)
     except DockerException as error:
-        raise EngineUnavailable(
-            f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
-            f"{first_line(error)}",
+        address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
+        raise refused_socket_error(address) or EngineUnavailable(
+            f"no Docker engine answers at {address}: {first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
 
