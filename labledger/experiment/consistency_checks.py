@@ -154,8 +154,12 @@ def _runtime_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProb
     """Check a `runtime` section: an experiment's, a variant's or a task's."""
     yield from _memory_problems(valid, (*path, "resources", "memory"))
     agent = (*path, "agent", "user")
-    if (user := valid.get(agent)) is not None and is_root(user):
-        hint = "leave it out: the agent then runs as the container's user, root in most images"
+    is_images = valid.get((*path, "user")) == USER_OF_IMAGE
+    if (user := valid.get(agent)) is not None and is_root(user) and not is_images:
+        hint = (
+            "leave it out: the agent then runs as the container's user, root in most images; or "
+            "set runtime.user to image beside it"
+        )
         yield FieldProblem(agent, f"found {user}; expected a user other than root", hint)
     for phase in (path, (*path, "setup"), (*path, "agent")):
         yield from _phase_problems(valid, phase)

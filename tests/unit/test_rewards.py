@@ -212,6 +212,6 @@ def test_secrets(spec: AttemptSpec) -> None:
     assert outcome.reason == "grader_bootstrap_failed"
     assert secret not in str(outcome)
     for broken in (f'{{"{secret}": "x"}}', f'{{"a": 1, "{secret}": 1}}', f'"{secret}'):
-        outcome = grade(left(spec, reward_json=broken))
+        outcome = grade(left(spec, reward_json=broken), primary="accuracy")
         assert outcome.reason == "reward_invalid"
         assert secret not in str(outcome)

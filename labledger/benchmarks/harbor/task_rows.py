@@ -172,11 +172,19 @@ def _runtime(config: TaskConfig) -> JsonObject:
     return {
         "workspace": environment.workdir and str(PurePosixPath(environment.workdir)),
         **_network(config.agent.network or environment.network),
-        "agent": {} if config.agent.user is None else {"user": config.agent.user},
+        **_agent_user(config.agent.user),
         "setup": _setup(environment),
         "resources": _resources(environment),
         "env": env_templates.authored_env(environment.env),
     }
+
+
+def _agent_user(user: str | None) -> JsonObject:
+    if user is None:
+        return {}
+    # An experiment that starts containers as root says so wherever an agent is root.
+    is_root = user.partition(":")[0].strip("0") in {"", "root"}
+    return {"agent": {"user": user}} | ({"user": "image"} if is_root else {})
 
 
 def _network(policy: NetworkPolicy) -> JsonObject:
