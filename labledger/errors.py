@@ -129,6 +129,10 @@ class LedgerError(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class ArtifactChanged(LedgerError):
+    """A file of the artifact store was changed."""
+
+
 class LedgerMissing(LedgerError):
     """There is no ledger at this path."""
 

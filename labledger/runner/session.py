@@ -59,7 +59,7 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files import staged_programs
 
 
 @dataclass(slots=True)
@@ -190,14 +190,19 @@ class Session:
             self.options.on_event(run_event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
-        """Create the run folder and its files from the ledger and the artifact store."""
+        """Create the run folder and its files from the ledger and the artifact store.
+
+        Raises `LedgerError` if programs that an earlier session put there were changed since.
+        """
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         if run.on is not None:
             # Each host stages them for its own trials.
             return
         sealed = experiment.is_sealed
-        stage_dependencies(experiment.files, self.store, folder / "deps", sealed=sealed)
+        deps = folder / "deps"
+        staged_programs.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        staged_programs.require_unchanged_files_of_tasks(folder, self.store)
 
     def _run_slots(
         self,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from labledger import resources
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
-from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -22,7 +22,7 @@ class _PhaseUser(NamedTuple):
     """A user that a phase runs as in containers of an image."""
 
     phase: str
-    """`agent` or `grader`."""
+    """`agent`, `grader` or, with the image's entrypoint, `setup`."""
     user: str
     container_user: str | None
 
@@ -33,14 +33,18 @@ def check_users(
     """Check each user that agents and graders run as in containers of the image."""
     sets_up: dict[_PhaseUser, bool] = {}
     for merged in settings:
-        grader_user = merged.grading.user
-        if merged.grading.mode is GradingMode.SEPARATE:
-            # Its container has another image.
-            grader_user = None
-        for phase, user in (("agent", merged.runtime.agent_user), ("grader", grader_user)):
+        runtime, sets_up_itself = merged.runtime, "setup" in merged.phases
+        is_images = runtime.user == USER_OF_IMAGE
+        of_image = probes.engine.image_user(image) if is_images else None
+        users = {"agent": runtime.agent_user, "grader": merged.grading.user}
+        users = {phase: user for phase, user in users.items() if phase in merged.phases}
+        if sets_up_itself or "image" in {runtime.entrypoint, runtime.healthcheck}:
+            users["setup"] = None
+        for phase, own in users.items():
+            user = user_of_phase(own, runtime.user, of_image)
             if user is not None:
-                key = _PhaseUser(phase, user, merged.runtime.user)
-                sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
+                key = _PhaseUser(phase, user, "root" if is_images else runtime.user)
+                sets_up[key] = sets_up.get(key, False) or sets_up_itself
     for phase_user, has_setup in sets_up.items():
         yield _check_user(probes, ref, image, phase_user, sets_up=has_setup)
 
@@ -50,7 +54,8 @@ def _check_user(
 ) -> CheckResult:
     phase, user, container_user = phase_user
     trial_script = resources.trial_script().read_text("utf-8")
-    script = f"set -- check-{phase}-user {shlex.quote(user)}\n{trial_script}"
+    checked = "grader" if phase == "grader" else "agent"
+    script = f"set -- check-{checked}-user {shlex.quote(user)}\n{trial_script}"
     try:
         status, output = probes.run_probe(image, script, container_user)
     except EngineUnavailable:
