@@ -33,7 +33,7 @@ def test_what_needs_buildkit(text: str, found: str) -> None:
         "RUN echo $((1<<2)) && cat <<<EOF\n",
         "RUN printf 'cat <<EOF\\nx\\nEOF\\n' >x\n",
         "# RUN <<EOF\nCOPY --from=0 --chown=a a b\n",
-        "RUN program --mount=x\nARG TARGETS\nLABEL x=--link\n",
+        "RUN program --mount=x\nARG TARGETS\nARG TARGETOS=linux\nLABEL x=--link\n",
         "HEALTHCHECK CMD cat <<EOF\n",
     ],
 )
