@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
 from labledger.storage.file_contents import FileContent, content_key
@@ -204,6 +204,23 @@ def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
             refused,
             hint="choose others with --task, or leave them out with --skip-refused",
         )
+
+
+def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
+    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
+    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
+    return replace(
+        benchmark,
+        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
+        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
+    )
+
+
+def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task if no other one is selected."""
+    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
+        message = f"{benchmark.name} has no selected task that can be run"
+        raise InvalidInput(message, _refusals(benchmark, globs))
 
 
 def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
