@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 
-from labledger.errors import RunNotFound
+from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import Finding, verify
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
@@ -517,3 +518,43 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(1), kit.slots(2))
     [finding] = verify(path).findings
     assert "cannot be read from its resolved experiment" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DELETE FROM ledger_meta WHERE key = 'ledger_id'", "own id or its time of creation"),
+        ("UPDATE ledger_meta SET value = 'x' WHERE key = 'ledger_id'", "own id or its time"),
+        ("DELETE FROM ledger_meta WHERE key = 'digest'", "own id or its time of creation"),
+        ("DELETE FROM ledger_meta", "own id or its time of creation"),
+    ],
+)
+def test_damaged_identity_is_a_finding(path: Path, statement: str, message: str) -> None:
+    """A ledger without its id is verified, and what needs the id says what is wrong."""
+    kit.tamper(path, statement)
+    (finding,) = verify_lab(LabFolder(path.parent), None).findings
+    assert message in finding
+    with LedgerReader.open(path) as reader:
+        assert [run.run_id for run in reader.runs()] == [kit.RUN]
+        if "'digest'" not in statement:
+            with pytest.raises(LedgerError, match="where it should say the ledger's id"):
+                _ = reader.ledger_id
+            with pytest.raises(LedgerError, match="where it should say the ledger's id"):
+                kit.open_writer(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["DELETE FROM alembic_version", "INSERT INTO alembic_version VALUES ('0001')"],
+)
+def test_damaged_revision_is_named(path: Path, statement: str) -> None:
+    """Without exactly one revision nothing opens the ledger, and the error says what to do."""
+    kit.tamper(path, statement)
+    for use in (
+        lambda: verify(path),
+        lambda: LedgerReader.open(path),
+        lambda: kit.open_writer(path),
+    ):
+        with pytest.raises(LedgerError, match="alembic_version has") as refused:
+            use()
+        assert "restore a copy" in (refused.value.hint or "")
