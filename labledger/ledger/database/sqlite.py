@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from labledger.errors import LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.row_digests import row_digest
+from labledger.ledger.database.row_digests import combine, row_digest
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -44,6 +44,8 @@ _WRITER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA wal_autocheckpoint = 4000",
+    # The triggers of `run_tally` call functions of this package.
+    "PRAGMA trusted_schema = ON",
 )
 
 
@@ -157,6 +159,7 @@ def _engine(
         connection.create_function("regexp", 2, _regexp, deterministic=True)
         if not reading:
             connection.create_function("row_digest", -1, row_digest, deterministic=True)
+            connection.create_function("combine", 2, combine, deterministic=True)
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
