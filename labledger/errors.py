@@ -203,6 +203,10 @@ class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
 
 
+class LedgerReplaced(LeaseLost):
+    """The ledger's file was removed or replaced while this process wrote to it."""
+
+
 class TakeoverStopped(LabLedgerError):
     """The wait for a run was stopped; nothing was changed."""
 

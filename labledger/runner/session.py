@@ -16,7 +16,7 @@ from pathlib import Path
 from labledger import faults
 from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
-from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
 from labledger.executors.executor import TrialExecutor
 from labledger.executors.local_executor import LocalExecutor
 from labledger.experiment.plan import ExperimentPlan
@@ -28,6 +28,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.image_checks.egress_checks import egress_image_ref
+from labledger.maintenance.replaced_ledger import rescue_run
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
     find_unfinished_slots,
@@ -82,8 +83,16 @@ class Session:
     def run_session(self) -> RunOutcome:
         """Acquire the run, run its uncommitted slots, and return how it ended.
 
-        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over.
+        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over,
+        and `LedgerReplaced` with a hint of how to get the run back.
         """
+        try:
+            return self._run_session()
+        except LedgerReplaced as error:
+            hint = rescue_run(self.lab, self.writer, self.run_id)
+            raise LedgerReplaced(error.message, hint=hint) from error
+
+    def _run_session(self) -> RunOutcome:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
