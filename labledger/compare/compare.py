@@ -296,15 +296,16 @@ def _sensitivities(
     """
     if not options.is_rate:
         return
+    rates = two.paired.rates
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                yield Sensitivity(errors.value, two.paired.pairs, difference)
+                yield Sensitivity(errors.value, two.paired.pairs, difference, *rates)
                 continue
             paired = pair(*two.trials, other)
             recounted = estimates.difference(question.sample(paired, other, family))
-            yield Sensitivity(errors.value, paired.pairs, recounted)
+            yield Sensitivity(errors.value, paired.pairs, recounted, *paired.rates)
 
 
 def _task_rows(paired: Paired) -> Iterator[TaskRow]:

@@ -125,6 +125,9 @@ class Sensitivity:
     errors: str
     pairs: int
     difference: Estimate | None
+    a: float | None
+    """A's pass rate, over the tasks compared then; None where nothing is paired."""
+    b: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,9 @@ def compare(
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed did not pass; left-out: only graded trials "
-            "count; all-as-failures: whatever ran and did not pass is a failure."
+            help="as-failures: an agent that crashed and has no verdict did not pass; strict: an "
+            "agent that crashed or timed out never passed; left-out: only graded trials count; "
+            "all-as-failures: whatever ran and did not pass is a failure."
         ),
     ] = "as-failures",
     pass_at: Annotated[
