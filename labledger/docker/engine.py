@@ -23,6 +23,7 @@ from labledger.docker.engine_errors import (
     first_line,
     translating_errors,
 )
+from labledger.docker.kernel_files import with_read_only_kernel_files
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
@@ -162,7 +163,11 @@ class Engine:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
     def create(self, name: str, config: JsonObject) -> str:
-        """Create a container and return its id. Raises `ContainerFailed`."""
+        """Create a container and return its id. Raises `ContainerFailed`.
+
+        It cannot change the kernel's files of /proc, which all containers share.
+        """
+        config = with_read_only_kernel_files(config)
         with translating_errors(f"create container {name}"):
             created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
             return str(created["Id"])
