@@ -188,7 +188,7 @@ class RunOutcome:
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
         variants = self.summary["ext"]["variants"]
-        return {v["variant_id"]: PassCounts(v["passed"], v["not_passed"]) for v in variants}
+        return {v["variant_id"]: PassCounts.of_json(v) for v in variants}
 
     @property
     def infra_errors(self) -> int:

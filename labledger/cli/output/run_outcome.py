@@ -224,9 +224,10 @@ def print_summary(summary: JsonObject) -> None:
     names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
     mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
     rows, left_out, no_verdict = [], 0, 0
+    all_passes: dict[str, PassCounts] = {}
     for variant in summary["variants"]:
         ext = extensions[variant["variant_id"]]
-        passes = PassCounts(ext["passed"], ext["not_passed"])
+        passes = all_passes[variant["variant_id"]] = PassCounts.of_json(ext)
         verdicts = [variant[verdict] for verdict in VERDICTS]
         failed = without_verdict(passes, verdicts)
         numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
@@ -239,10 +240,19 @@ def print_summary(summary: JsonObject) -> None:
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
         out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
-    if no_verdict:
-        out(f"not passed, without a verdict, because the agent failed: {no_verdict}")
+    broken = sum(passes.graders_broken for passes in all_passes.values())
+    if no_verdict > broken:
+        out(f"not passed, without a verdict, because the agent failed: {no_verdict - broken}")
+    if broken:
+        out(
+            "not passed, without a verdict, because the grader failed that worked for another "
+            f"trial of the task: {broken}"
+        )
     if left_out:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
+    if any(passes.left_out for passes in all_passes.values()):
+        rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
+        out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
 
 
 def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
