@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.compare.statistics import (
     paired_rates,
@@ -40,6 +40,16 @@ class Variation:
 
     def of_task(self, replications: int) -> float:
         return self.between + (self.within or 0.0) / replications
+
+    def with_half_a_pair(self, tasks: int) -> Variation:
+        """Return the same as if of `tasks` pairs of a pilot half a pair more had differed.
+
+        So few tasks tell a rate that is near 0 or 1 too small as often as too large, but a plan
+        loses more by the first than it gains by the second. Half an observation is what Jeffreys'
+        prior adds to a count.
+        """
+        alike = max(0.0, 1 - self.of_task(1))
+        return replace(self, between=(tasks * self.between + alike / 2) / (tasks + 0.5))
 
     def times(self, factor: float) -> Variation:
         """Return the same with all variances multiplied by a factor."""
