@@ -59,7 +59,7 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         >>> options.stop_request.raise_level()
     """
     options = options or RunOptions()
-    return run_source(read_runnable(experiment, options), options)
+    return run_source(*read_runnable(experiment, options))
 
 
 def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunOutcome:

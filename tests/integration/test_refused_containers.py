@@ -63,6 +63,14 @@ def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> Non
     assert not (tmp_path / ".lab/ledger.sqlite").exists()
 
 
+def test_a_refused_task_beside_others(tasks: Path, tmp_path: Path) -> None:
+    """A task that is named and refused is left out like one that a pattern matches."""
+    chosen = options(tmp_path, tasks=("plain", "no-folder"), skip_refused=True, run_id="named")
+    assert labledger.run(f"harbor:{tasks}", chosen).complete
+    with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
+        assert list(ledger.rows("SELECT task_id FROM trials")[1]) == [("plain",)]
+
+
 def test_only_refused_tasks(tasks: Path, tmp_path: Path) -> None:
     """If no selected task remains, the reasons are the error."""
     chosen = options(tmp_path, tasks=("no-*",), skip_refused=True)

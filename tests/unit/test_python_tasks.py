@@ -285,6 +285,35 @@ def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
     assert refused("mbpp", path)
 
 
+@pytest.mark.parametrize(
+    ("format_name", "rows", "looks_like"),
+    [
+        ("humaneval", MBPP, "mbpp"),
+        ("mbpp", HUMANEVAL, "humaneval"),
+        ("humaneval", ({"question": "a", "answer": "b"},), None),
+    ],
+)
+def test_a_file_of_another_format(
+    format_name: str, rows: tuple[Row, ...], looks_like: str | None, tmp_path: Path
+) -> None:
+    """One problem says what its rows have, and which format the file looks like."""
+    path = write_lines(tmp_path / "rows.jsonl", rows * 500)
+    with pytest.raises(InvalidInput) as raised:
+        read_benchmark(BenchmarkReference(format_name, str(path)))
+    [problem] = raised.value.problems
+    assert problem.message.startswith(f"a row of {format_name} has task_id, ")
+    assert problem.message.endswith(f"found {', '.join(rows[0])}")
+    assert problem.hint == (looks_like and f"it looks like {looks_like}:{path}")
+
+
+def test_many_problems_are_counted(tmp_path: Path) -> None:
+    """Of a file with very many problems the first are shown, and how many there are."""
+    wrong = [{**HUMANEVAL[0], "task_id": index, "prompt": 1} for index in range(1000)]
+    problems = refused("humaneval", write_lines(tmp_path / "h.jsonl", wrong))
+    assert len(problems) == 51
+    assert problems[-1].endswith("has 950 more problems")
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     """The error names the file."""
     assert "cannot be read: No such file" in refused("humaneval", tmp_path / "none")[0]
