@@ -143,6 +143,10 @@ class NotALedger(LedgerError):
     """The file is not a ledger of labledger."""
 
 
+class LedgerDamaged(LedgerError):
+    """The ledger's file is damaged."""
+
+
 class LedgerOutdated(LedgerError):
     """The ledger was written by an older labledger; `labledger db upgrade` brings it up to date."""
 

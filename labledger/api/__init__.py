@@ -88,7 +88,8 @@ _NAMES_BY_MODULE = {
     "compare.wording.ranking_text": "RankingText ranking_text",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
-    "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError "
+    "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
+    "LedgerDiskFull LedgerError "
     "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger NothingToExtend "
     "PreflightFailed Problem "
     "QueryFailed "

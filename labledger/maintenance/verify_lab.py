@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, LedgerDamaged
 from labledger.export import mirrors, run_folder, summary
+from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import verify
@@ -62,7 +63,18 @@ class VerificationReport:
 
 
 def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
-    """Verify one run, or all runs and their artifacts if `run_id` is None."""
+    """Verify one run, or all runs and their artifacts if `run_id` is None.
+
+    Raises `LedgerDamaged` if the file is damaged so much that nothing can be verified.
+    """
+    try:
+        return _verify_lab(lab, run_id)
+    except LedgerDamaged as error:
+        hint = f"move the file away and {recovery_hint(lab.ledger)}"
+        raise LedgerDamaged(error.message, hint=hint) from error
+
+
+def _verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
     verified = verify(lab.ledger, run_id)
     findings = []
     for finding in verified.findings:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+from commands import run_forked
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database import row_digests
@@ -625,3 +626,34 @@ def test_damaged_revision_is_named(path: Path, statement: str) -> None:
         with pytest.raises(LedgerError, match="alembic_version has") as refused:
             use()
         assert "restore a copy" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.02])
+def test_a_ledger_that_is_cut_off_says_what_is_missing(path: Path, share: float) -> None:
+    """`verify` of a cut-off ledger says how much is missing and what to do, not to call it."""
+    size = path.stat().st_size
+    os.truncate(path, int(size * share))
+    done = run_forked("verify", folder=path.parent.parent)
+    assert done.returncode == 3
+    found = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
+    assert found in done.stderr.splitlines()[0]
+    assert "`labledger verify" not in done.stderr
+    assert f"`labledger import {path.parent}/runs/RUN_ID " in done.stderr
+    assert "`labledger db backup" in done.stderr
+    listed = run_forked("runs", folder=path.parent.parent)
+    assert found in listed.stderr
+    assert "`labledger verify" in listed.stderr
+
+
+@pytest.mark.parametrize("page", range(0, 12, 4))
+def test_verify_never_refers_to_itself(path: Path, page: int) -> None:
+    """Whichever of the first pages is damaged, `verify` says something of its own."""
+    with path.open("r+b") as file:
+        file.seek(max(4096 * page, 100))
+        file.write(b"\xff" * 2048)
+    try:
+        report = verify_lab(LabFolder(path.parent), None)
+    except LedgerError as error:
+        assert "labledger verify" not in (error.hint or "")  # noqa: PT017
+    else:
+        assert report.findings or page > 0
