@@ -8,7 +8,15 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent, rerun_sentences
+from labledger.api import (
+    Exit,
+    PassCounts,
+    RunStatus,
+    SlotStatus,
+    Spent,
+    StopCause,
+    rerun_sentences,
+)
 from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState
+    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
 
 _MAX_SLOTS = 12
 """How many open slots of a host are listed."""
@@ -168,6 +176,8 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
     if run.status is RunStatus.COMPLETED:
         say(f"next: {add_lab_dir(f'labledger show {run.run_id} 0', lab_dir)}")
+    elif run.regrades is not None and _has_failed(run.stop):
+        say(f"next: {_regrade_command(run.regrades['run_id'], lab_dir)}")
     else:
         say(f"next: {add_lab_dir(_resume_command(run.run_id, state.used_up), lab_dir)}")
 
@@ -235,6 +245,8 @@ def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
 def _next_commands(outcome: RunOutcome) -> list[str]:
     """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
+    if not outcome.complete and outcome.regrading is not None and _has_failed(outcome.stop):
+        return [_regrade_command(outcome.regrading.root_id), f"labledger status {run_id}"]
     if not outcome.complete:
         return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
@@ -249,11 +261,21 @@ def _next_commands(outcome: RunOutcome) -> list[str]:
     if any(statuses.get(status) for status in _ENVIRONMENT_STATUSES):
         commands.append(f"labledger rerun {run_id}   (once the cause is gone)")
     if statuses.get(SlotStatus.GRADE_ERROR):
-        commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
+        commands.append(_regrade_command(run_id))
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")
     return commands
+
+
+def _has_failed(stop: Stop | None) -> bool:
+    """Return whether too many slots ended with an error: a resume would only stop again."""
+    return stop is not None and stop.cause == StopCause.ERROR_RATE
+
+
+def _regrade_command(run_id: str, lab_dir: Path | None = None) -> str:
+    command = add_lab_dir(f"labledger regrade {run_id} --grader FILE", lab_dir)
+    return f"{command}   (once the grader is fixed)"
 
 
 def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:
