@@ -39,11 +39,11 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.run_control.budget import Budget
 from labledger.run_control.disk_space import DiskSpace, engine_data_folder
 from labledger.run_control.dispatch_pauses import DispatchPauses
-from labledger.run_control.error_rate import REGRADING_ERRORS, ErrorRate
+from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import run_event
 from labledger.run_control.pruning import Pruning
 from labledger.run_control.stop_requests import on_signals
-from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.dispatch.next_attempts import NextAttempts
 from labledger.runner.dispatch.slot_queue import SlotQueue, StoredTrials
@@ -256,9 +256,9 @@ class Session:
             mirrors=mirrors,
             repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
             pruning=self._pruning(experiment, reader),
-            error_rate=self._error_rate(experiment),
+            error_rate=self._error_rate(run, counts),
             budget=budget,
-            staged={idx: None for idx, slot in unfinished.items() if slot.staged},
+            staged=self._staged(run, reader, unfinished),
             disk_pause=pauses.disk,
             full_disks=full_disks,
             next_idx=run.next_schedule_idx,
@@ -325,9 +325,24 @@ class Session:
         regrades = experiment.regrades
         return None if regrades is None else StoredTrials(reader, regrades.run_id)
 
-    def _error_rate(self, experiment: ExperimentPlan) -> ErrorRate:
-        rate = ErrorRate(self.options.max_error_rate)
-        return replace(rate, error_statuses=REGRADING_ERRORS) if experiment.regrades else rate
+    def _error_rate(self, run: RunInfo, counts: Sequence[VariantCounts]) -> ErrorRate:
+        limit = self.options.max_error_rate
+        if run.regrades is None:
+            return ErrorRate(limit)
+        statuses = (variant.statuses for variant in counts)
+        return ErrorRate.of_regrading(limit, run.total_slots, statuses)
+
+    def _staged(
+        self, run: RunInfo, reader: LedgerReader, unfinished: Mapping[int, UnfinishedSlot]
+    ) -> dict[int, Ending | None]:
+        """Return the slots with a staged result; of the last slot, how it ended."""
+        staged: dict[int, Ending | None] = {
+            idx: None for idx, slot in unfinished.items() if slot.staged
+        }
+        last = run.total_slots - 1
+        if last in staged and (result := reader.staged_result(run.run_id, last)) is not None:
+            staged[last] = Ending(result.ids.variant_id, result.status)
+        return staged
 
     def _pruning(self, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""

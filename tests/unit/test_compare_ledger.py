@@ -591,7 +591,10 @@ def test_equivalence_goes_by_the_interval(path: Path) -> None:
     suite = compare(path, "run-1", require_equivalent=1.0, estimand=Estimand.SUITE)
     assert not suite.gates[0].passed
     assert "has no replications" in suite.gates[0].text
-    numbers = {"base": [[float(n)] for n in range(9)], "treat": [[n + 0.4 + n % 2 / 10] for n in range(9)]}
+    numbers = {
+        "base": [[float(n)] for n in range(9)],
+        "treat": [[n + 0.4 + n % 2 / 10] for n in range(9)],
+    }
     runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, "numbers", numbers=numbers)
     gates = compare(path, "numbers", metric="tokens", require_equivalent=0.6).gates
     assert [gate.passed for gate in gates] == [True]

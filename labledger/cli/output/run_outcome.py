@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, rerun_sentences
+from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
 from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState
+    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
 
 _MAX_SLOTS = 12
 """How many open slots of a host are listed."""
@@ -67,9 +67,13 @@ def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
     """Print what to type next. `lab_dir` is the lab folder that the command line named."""
     say("next:")
     for line in _next_commands(outcome):
-        # A line may end with a note in parentheses, before which the option belongs.
-        command, gap, note = line.partition("   (")
-        say(f"  {add_lab_dir(command, lab_dir)}{gap}{note}")
+        say(f"  {_in_lab(line, lab_dir)}")
+
+
+def _in_lab(line: str, lab_dir: Path | None) -> str:
+    """Return a command, perhaps with a note in parentheses after it, with its `--lab-dir`."""
+    command, gap, note = line.partition("   (")
+    return f"{add_lab_dir(command, lab_dir)}{gap}{note}"
 
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
@@ -164,7 +168,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         rows.append((counts.variant_id, *numbers, other))
     columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
-    say(f"next: {add_lab_dir(_command_after_status(state), lab_dir)}")
+    say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:
@@ -189,6 +193,8 @@ def _command_after_status(state: RunState) -> str:
         return f"labledger status {run_id} --watch"
     if state.run.status is RunStatus.COMPLETED:
         return f"labledger show {run_id} 0"
+    if state.run.regrades is not None and _has_failed(state.run.stop):
+        return _regrade_command(state.run.regrades["run_id"])
     return _resume_command(run_id, state.used_up)
 
 
@@ -265,6 +271,8 @@ def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
 def _next_commands(outcome: RunOutcome) -> list[str]:
     """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
+    if not outcome.complete and outcome.regrading is not None and _has_failed(outcome.stop):
+        return [_regrade_command(outcome.regrading.root_id), f"labledger status {run_id}"]
     if not outcome.complete:
         return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
@@ -279,11 +287,20 @@ def _next_commands(outcome: RunOutcome) -> list[str]:
     if any(statuses.get(status) for status in _ENVIRONMENT_STATUSES):
         commands.append(f"labledger rerun {run_id}   (once the cause is gone)")
     if statuses.get(SlotStatus.GRADE_ERROR):
-        commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
+        commands.append(_regrade_command(run_id))
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")
     return commands
+
+
+def _has_failed(stop: Stop | None) -> bool:
+    """Return whether too many slots ended with an error: a resume would only stop again."""
+    return stop is not None and stop.cause == StopCause.ERROR_RATE
+
+
+def _regrade_command(run_id: str) -> str:
+    return f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)"
 
 
 def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:

@@ -157,9 +157,8 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     views_and_triggers.drop_all(connection)
     if before is not None:
         run_alembic(connection)
-    elif not cached_tables.create_tables(connection):
-        run_alembic(connection)
-        cached_tables.store_tables(connection)
+    else:
+        create_tables(connection)
     faults.fault_point("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -177,6 +176,13 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "nothing was changed",
             hint="`labledger verify` lists the damage",
         )
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables of a new ledger, inside the caller's transaction."""
+    if not cached_tables.create_tables(connection):
+        run_alembic(connection)
+        cached_tables.store_tables(connection)
 
 
 def run_alembic(connection: Connection, revision: str = "head") -> None:

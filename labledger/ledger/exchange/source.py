@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database import migrations
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.exchange import record_checks
@@ -211,12 +210,7 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 @cache
 def _expected_statements() -> dict[str, str]:
     """Return the CREATE statements of a new ledger's tables and indexes, by name."""
-    with TemporaryDirectory(prefix="labledger-") as scratch:
-        fresh = Path(scratch) / "fresh.sqlite"
-        migrations.upgrade(fresh)
-        engine = readonly_engine(fresh)
-        try:
-            with engine.connect() as connection:
-                return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
-        finally:
-            engine.dispose()
+    fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
+    with fresh.connect() as connection, connection.begin():
+        migrations.create_tables(connection)
+        return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
