@@ -92,7 +92,8 @@ _NAMES_BY_MODULE = {
     "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger NothingToExtend "
     "PreflightFailed Problem "
     "QueryFailed "
-    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
+    "RunExists RunNotComplete RunNotFound SchemaInvalid SecretsUnknown SlotNotFound "
+    "TakeoverStopped "
     "ImageBuildsStopped",
     "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",
