@@ -223,5 +223,9 @@ class QueryFailed(LedgerError):
     exit_code = Exit.INVALID
 
 
+class SecretsUnknown(LabLedgerError):
+    """The output of a running trial may show secrets, and no engine here says their values."""
+
+
 class ExtraMissing(LabLedgerError):
     """An optional part of labledger is not installed."""

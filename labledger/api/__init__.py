@@ -91,7 +91,8 @@ _NAMES_BY_MODULE = {
     "ExtraMissing HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
     "LedgerDiskFull LedgerError LedgerMissing LedgerOutdated LedgerReplaced LedgerTooNew "
     "MalformedJson NotALedger NothingToExtend PreflightFailed Problem QueryFailed "
-    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
+    "RunExists RunNotComplete RunNotFound SchemaInvalid SecretsUnknown "
+    "SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
     "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",

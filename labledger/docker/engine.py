@@ -228,6 +228,12 @@ class Engine:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
 
+    def environment(self, container: str) -> dict[str, str]:
+        """Return the environment of a container. Raises `NoSuchContainer` if it does not exist."""
+        with translating_errors(f"inspect container {container}"):
+            variables = self._client.inspect_container(container)["Config"]["Env"] or []
+        return dict(variable.partition("=")[::2] for variable in variables)
+
     def processes(self, container: str) -> frozenset[str]:
         """Return the numbers of a running container's processes, with its first one.
 
