@@ -7,13 +7,14 @@ them. Nothing is changed. Used by the API.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from labledger.errors import LabLedgerError
 from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verification.verify import Verification, verify
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
 from labledger.storage.file_comparison import Difference, NotRegularError, read_regular
@@ -68,7 +69,7 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
         findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
     with LedgerReader.open(lab.ledger) as reader:
         for name in _runs_not_running(reader, run_id, findings):
-            findings += _mirror_findings(lab, reader, name)
+            findings += _mirror_findings(lab, reader, name, verified)
         deleted = tuple(reader.deleted_run_ids()) if run_id is None else ()
     return VerificationReport(
         verified.runs, verified.slots, verified.artifacts, deleted, tuple(findings)
@@ -87,13 +88,18 @@ def _runs_not_running(reader: LedgerReader, run_id: str | None, findings: list[s
     return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
 
 
-def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[str]:
+def _mirror_findings(
+    lab: LabFolder, reader: LedgerReader, run_id: str, verified: Verification
+) -> list[str]:
     folder = lab.run_folder(run_id)
     if not folder.is_dir():
         return []
+    damaged = any(finding.run_id in (None, run_id) for finding in verified.findings)
+    pieces = None if damaged else verified.mirrors.get(run_id)
     hint = f"`labledger export {run_id}` regenerates it"
     findings = []
-    for compare in (mirrors.compare, _chain_differences, _summary_differences):
+    compare_mirrors = partial(mirrors.compare, verified=pieces)
+    for compare in (compare_mirrors, _chain_differences, _summary_differences):
         try:
             differences = compare(reader, run_id, folder)
         except (LabLedgerError, *UNREADABLE) as error:
