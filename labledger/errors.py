@@ -129,6 +129,10 @@ class LedgerError(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class ArtifactChanged(LedgerError):
+    """A file of the artifact store was changed."""
+
+
 class LedgerMissing(LedgerError):
     """There is no ledger at this path."""
 
@@ -197,6 +201,10 @@ class LeaseHeld(LedgerError):
 
 class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
+
+
+class LedgerReplaced(LeaseLost):
+    """The ledger's file was removed or replaced while this process wrote to it."""
 
 
 class TakeoverStopped(LabLedgerError):

@@ -56,6 +56,39 @@ def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | Non
     return None if reference is None else read_benchmark(reference, agents)
 
 
+def read_runnable(given: str | Path, options: RunOptions) -> Path | TranslatedExperiment:
+    """Return what `read_source` does, for a run that begins now.
+
+    With `options.skip_refused`, images are pulled and built already, and each task with a container
+    that cannot be had, such as one whose image cannot be built, is left out with a warning.
+    """
+    benchmark = given_benchmark(given, options.agents)
+    if benchmark is None:
+        return read_source(given, options)
+    return translate_runnable(benchmark, options)
+
+
+def translate_runnable(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
+    """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
+    from labledger.benchmarks.translate import refuse, require_some_selected
+    from labledger.run_control.events import run_event
+    from labledger.runner.start_and_resume import check_experiment
+
+    source = translate_for_run(benchmark, options)
+    while options.skip_refused:
+        with experiment_to_check(source) as path:
+            refused = check_experiment(path, options, pull=True, use_cache=True).refused
+        if not refused:
+            break
+        for task_id, reason in refused.items():
+            message = f"{task_id} is left out: {reason}"
+            options.on_event(run_event("warning", message=message))
+        benchmark = refuse(benchmark, refused)
+        require_some_selected(benchmark, options.tasks)
+        source = translate_for_run(benchmark, options)
+    return source
+
+
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
     from labledger.benchmarks.translate import require_no_refused, translate

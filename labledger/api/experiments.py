@@ -178,13 +178,22 @@ def preflight(
         ]
         if selects(options.tasks, task.task_id)
     )
-    refusals = list(_check_refused(tasks, skip_refused=options.skip_refused))
+    skips = options.skip_refused
     if not any(task.runs for task in tasks):
-        return Preflight(tuple(refusals), {}, tasks)
+        return Preflight(tuple(_check_refused(tasks, skip_refused=skips)), {}, tasks)
     source = translate_for_run(benchmark, replace(options, skip_refused=True))
     with experiment_to_check(source) as path:
         results = check_experiment(path, options, pull=pull)
-    return replace(results, checks=(*refusals, *results.checks), tasks=tasks)
+    refused = results.refused
+    tasks = tuple(replace(t, reason=t.reason or refused.get(t.task_id)) for t in tasks)
+    others_run = any(task.runs for task in tasks)
+    checks = [
+        # The tasks that it concerns are left out.
+        replace(c, warning=c.warning or not c.ok) if c.concerns and skips and others_run else c
+        for c in results.checks
+    ]
+    refusals = _check_refused(tasks, skip_refused=skips)
+    return replace(results, checks=(*refusals, *checks), tasks=tasks)
 
 
 def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:

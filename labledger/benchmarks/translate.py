@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
 from labledger.storage.file_contents import FileContent, content_key
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     import yaml
@@ -205,6 +206,23 @@ def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
         )
 
 
+def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
+    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
+    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
+    return replace(
+        benchmark,
+        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
+        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
+    )
+
+
+def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task if no other one is selected."""
+    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
+        message = f"{benchmark.name} has no selected task that can be run"
+        raise InvalidInput(message, _refusals(benchmark, globs))
+
+
 def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
     return [
         Problem(task.task_id, task.reason)
@@ -300,7 +318,9 @@ def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
 def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
     import yaml
 
-    head = [f"{benchmark.name}, {len(benchmark.tasks)} tasks, version {benchmark.version}."]
+    head = [
+        f"{benchmark.name}, {counted(len(benchmark.tasks), 'task')}, version {benchmark.version}."
+    ]
     head += benchmark.description.splitlines()
     head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]

@@ -185,7 +185,7 @@ def detectable(sample: Sample) -> Detectable | None:
     confidence = sample.confidence
     units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
     if not sample.options.is_rate:
-        possible = power.mean_can_be_shown(units, confidence)
+        possible = permutation_test.can_reject(units, confidence)
         differences = _array(sample.differences)
         error, _, degrees = samples.units_deviation(differences, sample.clusters)
         least = power.detectable_shift(error, degrees, confidence)

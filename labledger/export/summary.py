@@ -101,15 +101,24 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0006, variants in `ext` had no pass rate.
+    Before ledger revision 0013, slots counted alone in the pass rates of `ext`; before 0006,
+    variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True
-    variants = [
+    ext = summary["ext"]
+    without_rates = [
         {key: value for key, value in variant.items() if key not in _RATE_KEYS}
-        for variant in summary["ext"]["variants"]
+        for variant in ext["variants"]
     ]
-    return content == summary_bytes({**summary, "ext": {**summary["ext"], "variants": variants}})
+    alone = [
+        {**variant, **PassCounts.of_json(counted).alone()}
+        for variant, counted in zip(without_rates, ext["variants"], strict=True)
+    ]
+    return any(
+        content == summary_bytes({**summary, "ext": {**ext, "variants": variants}})
+        for variants in (alone, without_rates)
+    )
 
 
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:

@@ -6,6 +6,7 @@ them. Nothing is changed. Used by the API.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import Verification, verify
+from labledger.maintenance import run_folder_checks
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
 from labledger.storage.file_comparison import Difference, NotRegularError, read_regular
@@ -71,6 +73,7 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
         for name in _runs_not_running(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name, verified)
         deleted = tuple(reader.deleted_run_ids()) if run_id is None else ()
+        findings += _run_folder_findings(lab, reader, run_id, deleted)
     return VerificationReport(
         verified.runs, verified.slots, verified.artifacts, deleted, tuple(findings)
     )
@@ -86,6 +89,21 @@ def _runs_not_running(reader: LedgerReader, run_id: str | None, findings: list[s
         )
         return []
     return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
+
+
+def _run_folder_findings(
+    lab: LabFolder, reader: LedgerReader, run_id: str | None, deleted: Collection[str]
+) -> Iterator[str]:
+    """Check what the run folders hold beside copies of the ledger's rows."""
+    folders = run_folder_checks.run_folders(lab)
+    try:
+        known = [run.run_id for run in reader.runs()] if run_id is None else [run_id]
+    except (LabLedgerError, *UNREADABLE):
+        return
+    for name in known:
+        yield from run_folder_checks.find_changed_programs(lab, reader, name)
+    if run_id is None:
+        yield from run_folder_checks.find_unknown_runs(lab, folders, {*known, *deleted})
 
 
 def _mirror_findings(

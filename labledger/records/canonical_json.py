@@ -77,6 +77,9 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
+        # Which of two faults a parser reports first differs between versions of Python.
+        if _nests_deeper(text, max_depth):
+            raise MalformedJson(f"nests deeper than {max_depth} levels") from None
         raise MalformedJson(
             f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from None
@@ -147,6 +150,20 @@ _DECODER = json.JSONDecoder(
     parse_int=_bounded_int,
     parse_constant=_refuse_constant,
 )
+
+
+def _nests_deeper(text: str, max_depth: int) -> bool:
+    """Return whether the brackets of a text, those in strings left out, nest too deep."""
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        depth += match[0] in "[{"
+        depth -= match[0] in "]}"
+        if depth > max_depth:
+            return True
+    return False
+
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def _check_depth(value: Any, max_depth: int) -> None:

@@ -14,7 +14,7 @@ from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.shards import Shard
-from labledger.ledger.database.model import Stop
+from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
@@ -162,6 +162,9 @@ class RunOutcome:
     """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
     """The kinds of budget of which nothing is left."""
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
+    the committed ones spent."""
 
     @property
     def trouble(self) -> str | None:
@@ -185,7 +188,7 @@ class RunOutcome:
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
         variants = self.summary["ext"]["variants"]
-        return {v["variant_id"]: PassCounts(v["passed"], v["not_passed"]) for v in variants}
+        return {v["variant_id"]: PassCounts.of_json(v) for v in variants}
 
     @property
     def infra_errors(self) -> int:

@@ -39,6 +39,7 @@ from labledger.runner.start_and_resume import (
 )
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.text.phrases import counted_of
 
 
 def regrade_run(
@@ -57,8 +58,8 @@ def regrade_run(
         root = reader.run(gradings[0].root_id)
         if root.next_schedule_idx < root.total_slots:
             raise RunNotComplete(
-                f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
-                f"{root.total_slots} slots are committed",
+                f"run {root.run_id} cannot be regraded: "
+                f"{counted_of(root.next_schedule_idx, root.total_slots, 'slot')} are committed",
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
         plan = ExperimentPlan.of_document(root.resolved)

@@ -16,7 +16,7 @@ from pathlib import Path
 from labledger import faults
 from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
-from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
 from labledger.executors.executor import TrialExecutor
 from labledger.executors.local_executor import LocalExecutor
 from labledger.experiment.plan import ExperimentPlan
@@ -28,6 +28,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.image_checks.egress_checks import egress_image_ref
+from labledger.maintenance.replaced_ledger import rescue_run
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
     find_unfinished_slots,
@@ -59,7 +60,7 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files import staged_programs
 
 
 @dataclass(slots=True)
@@ -82,8 +83,16 @@ class Session:
     def run_session(self) -> RunOutcome:
         """Acquire the run, run its uncommitted slots, and return how it ended.
 
-        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over.
+        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over,
+        and `LedgerReplaced` with a hint of how to get the run back.
         """
+        try:
+            return self._run_session()
+        except LedgerReplaced as error:
+            hint = rescue_run(self.lab, self.writer, self.run_id)
+            raise LedgerReplaced(error.message, hint=hint) from error
+
+    def _run_session(self) -> RunOutcome:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
@@ -117,6 +126,7 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 self.writer.leases.release(lease, status, None if complete else stop)
             regrading = self._regrading(experiment, reader, complete)
+            spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
@@ -128,6 +138,7 @@ class Session:
             regrading=regrading,
             budget=budget.limits,
             used_up=budget.exhausted(),
+            spent=spent,
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
@@ -188,14 +199,19 @@ class Session:
             self.options.on_event(run_event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
-        """Create the run folder and its files from the ledger and the artifact store."""
+        """Create the run folder and its files from the ledger and the artifact store.
+
+        Raises `LedgerError` if programs that an earlier session put there were changed since.
+        """
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         if run.on is not None:
             # Each host stages them for its own trials.
             return
         sealed = experiment.is_sealed
-        stage_dependencies(experiment.files, self.store, folder / "deps", sealed=sealed)
+        deps = folder / "deps"
+        staged_programs.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        staged_programs.require_unchanged_files_of_tasks(folder, self.store)
 
     def _run_slots(
         self,
@@ -401,6 +417,7 @@ def _ended_event(outcome: RunOutcome) -> JsonObject:
         stopped=outcome.stopped,
         trouble=outcome.trouble,
         stop=outcome.stop and outcome.stop.as_json(),
+        spent={kind: spent.as_json() for kind, spent in outcome.spent.items()},
         unscored_variants=list(outcome.unscored_variants),
         exit_code=int(outcome.exit_code),
         summary=outcome.summary,

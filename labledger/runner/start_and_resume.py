@@ -55,13 +55,21 @@ def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     return resolve(load_experiment(path), options.overrides)
 
 
-def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
-    """Return the results of the checks before a run of `path`. Creates no run."""
+def check_experiment(
+    path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
+) -> Preflight:
+    """Return the results of the checks before a run of `path`. Creates no run.
+
+    With `use_cache`, probes that an image has passed before are not repeated.
+    """
     experiment = resolve_experiment(path, options)
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return check_requirements(experiment, lab, values, options, supply, given_cluster(options))
+    cluster = given_cluster(options)
+    return check_requirements(
+        experiment, lab, values, options, supply, cluster, use_cache=use_cache
+    )
 
 
 def check_requirements(

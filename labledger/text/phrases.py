@@ -15,6 +15,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def counted_of(part: int, total: int, noun: str) -> str:
+    """Return such as ``0 of 1 slot`` or ``3 of 1,200 slots``, with a noun as `counted` takes."""
+    return f"{part:,} of {counted(total, noun)}"
+
+
 def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     """Return up to `count` known names of which `name` may be a misspelling, the nearest first."""
     cutoff = _MIN_SIMILARITY_SHORT if len(name) <= 3 else _MIN_SIMILARITY

@@ -309,6 +309,41 @@ for descriptor in range(3, 20):
         pass
 os._exit(0)
 """
+FOUND_KEYS = """
+import gc, os, re, sys
+seen, pending = set(), [*gc.get_objects(), sys._getframe()]
+while pending:
+    found = pending.pop()
+    if id(found) in seen:
+        continue
+    seen.add(id(found))
+    pending += gc.get_referents(found)
+    if isinstance(found, (str, bytes)) and re.fullmatch("[0-9a-f]{32}", str(found).strip("b'")):
+        for key in ("token", "key"):
+            for index in (0, 1):
+                line = '{"passed": %d, "%s": "%s"}\\n' % (index, key, str(found).strip("b'"))
+                for descriptor in range(3, 20):
+                    try:
+                        os.write(descriptor, line.encode())
+                    except OSError:
+                        pass
+os._exit(0)
+"""
+REPLACED_COMPILE = """
+import builtins
+empty = compile("", "", "exec")
+builtins.compile = lambda *_, **__: empty
+"""
+REPLACED_BUILTINS = """
+import builtins, json, os
+empty = compile("", "", "exec")
+builtins.compile = lambda *_, **__: empty
+builtins.exec = lambda *_, **__: None
+builtins.print = builtins.open = builtins.isinstance = lambda *_, **__: None
+builtins.BaseException = builtins.Exception = builtins.AssertionError = ValueError
+json.dumps = lambda *_, **__: '{"passed": 0}'
+os._exit = lambda _: None
+"""
 DATACLASS = """
 from __future__ import annotations
 import dataclasses
@@ -334,6 +369,10 @@ def f(n):
         ("def f(n):\n    print('x' * 1000000)\n    return n", {0, 1}, None),
         (DATACLASS, {0, 1}, None),
         (FORGED_REPORT, set(), "the program ended before its tests"),
+        (FOUND_KEYS, set(), "the program ended before its tests"),
+        (REPLACED_BUILTINS, set(), "test: NameError"),
+        (REPLACED_COMPILE, set(), "test: NameError"),
+        ("import builtins; builtins.exec = lambda *_: None", set(), "test: NameError"),
         ("def f(n):\n    return json", set(), "test: NameError"),
         (
             "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nwhile True: pass",

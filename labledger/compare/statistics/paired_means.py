@@ -2,7 +2,8 @@
 
 In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
 `of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
-is below 1 less the confidence exactly where the interval does not contain 0.
+is below 1 less the confidence exactly where the interval does not contain 0. There is no interval
+where nothing varies.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ APPROXIMATE = "permutation test over tasks, by saddlepoint"
 SUITE_T = "stratified t test"
 
 _SQUARES_FIT = 1e100
-"""The squares of smaller values do not overflow a double."""
+"""The squares of values up to this, and from its inverse on, are numbers of a double."""
 
 
 # -- tasks as a sample
@@ -56,7 +57,7 @@ def of_tasks(
 def _scaled_down(values: Sequence[float]) -> tuple[Sequence[float], float]:
     """Return values whose squares fit a double, and the divisor that made them so."""
     largest = max(map(abs, values), default=0.0)
-    if largest < _SQUARES_FIT:
+    if not largest or 1 / _SQUARES_FIT < largest < _SQUARES_FIT:
         return values, 1.0
     return [value / largest for value in values], largest
 
@@ -129,7 +130,7 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     Cochran 1977, Sampling Techniques, section 5.4). A task with a single trial on a side is assumed
     to vary there as the side's others do on average. Where no trial differs from another of its
     task and side, only their number counts: the p value is then that of exchanging trials within
-    tasks, and the interval is a point if that is below 1 less the confidence.
+    tasks, and there is no interval, because nothing tells how much trials vary.
     """
     value = mean(task_differences(a, b))
     error, degrees = suite_deviation(a, b)
@@ -138,9 +139,7 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
 
         p = 2 * float(special.stdtr(degrees, -abs(value) / error))
         return Inference(_t_estimate(value, error, degrees, confidence), min(1.0, p), SUITE_T)
-    p = _constant_p(a, b) if value else 1.0
-    is_shown = p < 1 - confidence
-    return Inference(Estimate(value, *((value, value) if is_shown else (None, None))), p, SUITE_T)
+    return Inference(Estimate(value, None, None), _constant_p(a, b) if value else 1.0, SUITE_T)
 
 
 def suite_deviation(*sides: Groups) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labledger.compare.statistics import power
+from labledger.compare.statistics import permutation_test, power
 from labledger.compare.statistics.samples import quantile
 
 MOST_TASKS = 1_000_000
@@ -50,7 +50,7 @@ def tasks_power(
         return 0.0
     of_task = variation.of_task(replications)
     if not variation.is_rate:
-        if not power.mean_can_be_shown(tasks, confidence):
+        if not permutation_test.can_reject(tasks, confidence):
             return 0.0
         return _t_power(difference, of_task / tasks, tasks - 1, confidence)
     if not power.rate_can_be_shown(tasks, confidence):

@@ -8,6 +8,7 @@ an older revision is upgraded in a copy.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -125,7 +126,7 @@ class Source:
         """Verify some runs: digests, and whether labledger could have written their rows."""
         store = self.store if self.has_artifacts else None
         try:
-            with translated("verify the source", self.path):
+            with translated("verify the source", self.path, verify_hint(self.path)):
                 record_checks.check_runs(self.connection, run_ids)
                 return verify_snapshot(self.connection, store, run_ids, record_checks.find_problems)
         except _UNREADABLE as error:
@@ -148,12 +149,23 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
         migrations.upgrade(readable_path)
     engine = readonly_engine(readable_path)
     try:
-        with translated("open the source", path), engine.connect() as connection:
+        with (
+            translated("open the source", path, verify_hint(path)),
+            engine.connect() as connection,
+        ):
             migrations.require_current_connection(connection, path)
             _require_same_tables(connection, path)
             yield Source(path, connection, SourceStore(store))
     finally:
         engine.dispose()
+
+
+def verify_hint(source: Path) -> str:
+    """Return what to do about a source, the path of a ledger or of something else, with damage."""
+    if source.name == "ledger.sqlite":
+        lab = shlex.quote(str(source.parent))
+        return f"`labledger verify --lab-dir {lab}` lists what differs there"
+    return "import it from another copy"
 
 
 def _revision(path: Path) -> str | None:
@@ -163,6 +175,8 @@ def _revision(path: Path) -> str | None:
     except (LedgerMissing, NotALedger) as error:
         hint = "name a ledger file, a lab folder, or a run's folder"
         raise LedgerMissing(error.message, hint=hint) from error
+    except LedgerError as error:
+        raise LedgerError(error.message, hint=verify_hint(path)) from error
 
 
 def _refuse_irregular(path: Path) -> None:
