@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
@@ -15,8 +16,9 @@ from commands import run_forked
 from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database import row_digests
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
-from labledger.ledger.database.sqlite import DRIVER, writable_engine
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.verify import Finding, verify
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
@@ -586,6 +588,38 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(1), kit.slots(2))
     [finding] = verify(path).findings
     assert "cannot be read from its resolved experiment" in finding.message
+
+
+def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) -> None:
+    """Four times as many slots take about four times as many steps of SQLite, not sixteen."""
+    steps = {}
+    for count in (100, 400):
+        path = kit.make_ledger(tmp_path / str(count))
+        with kit.open_writer(path) as writer:
+            lease = kit.begin_run(writer, count)
+            for idx in range(count):
+                writer.commit_result(lease, kit.result(idx))
+        engine = readonly_engine(path)
+        with engine.connect() as connection:
+            calls: list[None] = []
+            connection.driver.set_progress_handler(lambda calls=calls: calls.append(None), 10)
+            assert list(derived_copies.find_wrong_outcomes(connection, 1)) == []
+            steps[count] = len(calls)
+            connection.driver.set_progress_handler(None, 0)
+        engine.dispose()
+    assert steps[400] < 6 * steps[100]
+
+
+def test_an_older_outcome_of_a_cell_that_ran_again_is_found(tmp_path: Path) -> None:
+    """The outcome of a superseded slot in the row of its cell is found: another slot counts."""
+    path = grown.grown_run(tmp_path)
+    assert verify(path).is_clean
+    kit.tamper(
+        path,
+        "UPDATE slot_outcome SET (schedule_idx, status, verdict, passed) = (1, 'completed', "
+        "'fail', 0) WHERE schedule_idx = 7",
+    )
+    assert {finding.schedule_idx for finding in verify(path).findings} == {1, 7}
 
 
 @pytest.mark.parametrize(
