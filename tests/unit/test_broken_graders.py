@@ -164,8 +164,8 @@ def test_the_summary_of_a_version_that_counted_each_slot_alone_is_accepted(path:
         summary = build_summary(reader, "run-1")
     earlier = json.loads(summary_bytes(summary))
     for variant in earlier["ext"]["variants"]:
-        for name in ("graders_broken", "left_out", "pass_rate_of_all"):
-            del variant[name]
+        variant.pop("graders_broken", None)
+    assert summary_bytes(earlier) != summary_bytes(summary)
     earlier["ext"]["variants"][1] |= {"not_passed": 1, "pass_rate": 0.0}
     assert is_summary(summary_bytes(earlier), summary)
     earlier["ext"]["variants"][1] |= {"not_passed": 2}

@@ -39,6 +39,8 @@ def print_outcome(outcome: RunOutcome) -> None:
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
     print_summary(outcome.summary)
+    if outcome.timeouts_under_pressure is not None:
+        out(outcome.timeouts_under_pressure)
     spent = {kind: Spent(**amount) for kind, amount in ext.get("spent", {}).items()}
     if texts := spent_texts(spent, outcome.budget):
         out(" · ".join(texts))
@@ -207,7 +209,7 @@ def print_summary(summary: JsonObject) -> None:
     all_passes: dict[str, PassCounts] = {}
     for variant in summary["variants"]:
         ext = extensions[variant["variant_id"]]
-        passes = all_passes[variant["variant_id"]] = PassCounts.of_json(ext)
+        passes = all_passes[variant["variant_id"]] = PassCounts.of_variant(ext)
         verdicts = [variant[verdict] for verdict in VERDICTS]
         failed = without_verdict(passes, verdicts)
         numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
