@@ -310,7 +310,7 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
 
 
 def test_what_becomes_of_timeouts_under_pressure(folder: Folder) -> None:
-    """`count`, the default, is not written, so that digests stay; `retry` needs a second attempt."""
+    """`count`, the default, is not written: digests stay. `retry` needs a second attempt."""
 
     def policy(word: str | None) -> dict[str, object]:
         folder.data["benchmark"]["policy"] = {"timeouts_under_pressure": word} if word else {}
