@@ -42,7 +42,7 @@ def test_an_agent_that_breaks_its_grader_has_not_passed(tmp_path: Path) -> None:
     nobody can explain is left out, and counts in the rate that is printed beside."""
     spoiled = 'answer=right; if [ "$mode" = hasty ]; then answer=ungradable; fi'
     tasks = {"fair": RIGHT, "spoiled": spoiled, "odd": "answer=ungradable"}
-    removed = "rm /bin/nl; answer=ungradable"
+    removed = "sleep 0.1; rm /bin/nl; answer=ungradable"
     project = Project(tmp_path, tasks | {"removed": removed})
     done = project.command("run", project.experiment, *PASSING, "--run-id", "broken")
     assert done.returncode == 0, done.stderr

@@ -30,8 +30,8 @@ _MAX_SLOTS = 12
 
 _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that sets each kind of budget."""
-_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR)
-"""Statuses of slots that `labledger rerun` runs again."""
+_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
+"""Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:

@@ -14,6 +14,8 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.phase_notes import phase_fields
@@ -24,34 +26,45 @@ _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 """Folders whose direct children are programs and libraries."""
 
 
-def agent_window(spec: AttemptSpec) -> tuple[float, float] | None:
-    """Return when the agent began and when the grader did, in seconds since the epoch.
+@dataclass(frozen=True, slots=True)
+class AgentPhase:
+    """When an agent ran, in seconds since the epoch, rounded so that no other phase is in it."""
 
-    Without a grader phase, the end is infinite. None if no agent ran. Call it on the machine on
-    which the trial ran, once `trial.sh` has ended it.
-    """
-    fields = phase_fields(spec.folder)
-    if "agent" not in fields:
-        return None
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    begin = booted + fields["agent"][1] / 100
-    # Times are in whole hundredths of a second, rounded down.
-    end = booted + fields["grader"][1] / 100 + 0.01 if "grader" in fields else math.inf
-    return begin, end
+    begin: float
+    end: float
+    """When the grader began; infinite if it did not."""
+    after_setup: bool
+    """Whether a setup command ran before it."""
+
+    @classmethod
+    def of(cls, spec: AttemptSpec) -> Self | None:
+        """Return it on the machine on which the trial ran, once `trial.sh` has ended it.
+
+        None if no agent ran.
+        """
+        fields = phase_fields(spec.folder)
+        if "agent" not in fields:
+            return None
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        after_setup = "setup" in fields
+        # Times are in whole hundredths of a second, rounded down.
+        begin = booted + (fields["agent"][1] + after_setup) / 100
+        end = booted + fields["grader"][1] / 100 if "grader" in fields else math.inf
+        return cls(begin, end, after_setup)
 
 
 def changed_programs(
-    paths: Iterable[str], upper: str, lower: Sequence[str], window: tuple[float, float]
+    paths: Iterable[str], upper: str, lower: Sequence[str], agent: AgentPhase
 ) -> list[str]:
     """Return those of the changed `paths` that are programs or libraries of the image, sorted.
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. Only what changed for the last time in the `window` is returned.
+    newest first. What may have changed before or after the agent's phase is not returned.
     """
     return sorted(
         path
         for path in paths
-        if _is_program(path) and _changed_in(f"{upper}{path}", window) and _is_in(lower, path)
+        if _is_program(path) and _changed_by(agent, f"{upper}{path}") and _is_in(lower, path)
     )
 
 
@@ -61,13 +74,22 @@ def _is_program(path: str) -> bool:
     return folder.rpartition("/")[2] in _FOLDERS or name in _FOLDERS
 
 
-def _changed_in(path: str, window: tuple[float, float]) -> bool:
+def _changed_by(agent: AgentPhase, path: str) -> bool:
+    """Return True if what is at a path of the container's changes dates from the agent's phase."""
     try:
         status = os.lstat(path)
     except OSError:
         return False
-    # A folder changes with its content; only the deletion of a whole one counts.
-    return not stat.S_ISDIR(status.st_mode) and window[0] <= status.st_ctime < window[1]
+    if stat.S_ISDIR(status.st_mode):
+        return False  # A folder changes with its content; only the deletion of a whole one counts.
+    # Newer kernels give all deleted files one inode, which has the time of the last deletion.
+    if _is_whiteout(status) and status.st_nlink > 1 and agent.after_setup:
+        return False
+    return agent.begin <= status.st_ctime < agent.end
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _is_in(layers: Sequence[str], path: str) -> bool:
@@ -80,5 +102,5 @@ def _is_in(layers: Sequence[str], path: str) -> bool:
             status = os.lstat(f"{layer}{path}")
         except OSError:
             continue
-        return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == 0)
+        return not _is_whiteout(status)
     return False

@@ -22,7 +22,7 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.changed_programs import (
     LIBRARY_FOLDERS,
-    agent_window,
+    AgentPhase,
     changed_programs,
 )
 
@@ -101,10 +101,10 @@ def inspect_changes(
 
 def _changed_programs(spec: AttemptSpec, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
     """Return the programs of the image that the agent changed. Raises `OSError`."""
-    window = agent_window(spec)
-    if window is None:
+    agent = AgentPhase.of(spec)
+    if agent is None:
         return ()
-    changed = changed_programs(_paths_below(Path(upper)), upper, lower, window)
+    changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)
     return tuple(path[:_MAX_PATH_CHARACTERS] for path in changed[:MAX_PATHS])
 
 
