@@ -25,7 +25,7 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
-_RATE_KEYS = frozenset(PassCounts().as_json())
+_RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
 
 def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
@@ -61,6 +61,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **_coverage(_total(counts)),
             **_spending(reader, run),
             **_reruns(reader, run_id),
+            **_timeouts(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -93,6 +94,12 @@ def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
     return {"reruns": [rerun.as_json() for rerun in reruns]} if reruns else {}
 
 
+def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return the time-outs with and without pressure; nothing where none happened under it."""
+    counts = reader.timeout_counts(run_id)
+    return {} if counts is None else {"timeouts": counts.as_json()}
+
+
 def summary_bytes(summary: JsonObject) -> bytes:
     """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -112,7 +119,7 @@ def is_summary(content: bytes, summary: JsonObject) -> bool:
         for variant in ext["variants"]
     ]
     alone = [
-        {**variant, **PassCounts.of_json(counted).alone()}
+        {**variant, **PassCounts.of_variant(counted).alone().as_json()}
         for variant, counted in zip(without_rates, ext["variants"], strict=True)
     ]
     return any(

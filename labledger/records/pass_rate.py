@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from labledger.records import JsonObject
-from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 
 
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
@@ -78,25 +78,24 @@ class PassCounts:
         return self.passed / of_all if of_all else None
 
     @classmethod
-    def of_json(cls, counts: JsonObject) -> Self:
-        """Return the counts that `as_json` gave."""
-        return cls(*(counts[name] for name in cls.__slots__))
+    def of_variant(cls, counts: JsonObject) -> Self:
+        """Return the counts of a variant that has those of `as_json` and its `statuses`."""
+        passed, not_passed = counts["passed"], counts["not_passed"]
+        ran = sum(
+            number for status, number in counts["statuses"].items() if status not in NEVER_RUN
+        )
+        broken = counts.get("graders_broken", 0)
+        return cls(passed, not_passed, broken, ran - passed - not_passed)
 
     def as_json(self) -> JsonObject:
-        """The counts and the rates, as the summary and `--json` show them."""
-        return {
-            "passed": self.passed,
-            "not_passed": self.not_passed,
-            "graders_broken": self.graders_broken,
-            "left_out": self.left_out,
-            "pass_rate": self.rate,
-            "pass_rate_of_all": self.rate_of_all,
-        }
+        """The counts and the rate, as the summary and `--json` show them."""
+        broken = {"graders_broken": self.graders_broken} if self.graders_broken else {}
+        rate = {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
+        return rate | broken
 
-    def alone(self) -> JsonObject:
-        """Return what versions before ledger revision 0013 wrote: each slot counted alone."""
-        counts = PassCounts(self.passed, self.not_passed - self.graders_broken)
-        return {"passed": counts.passed, "not_passed": counts.not_passed, "pass_rate": counts.rate}
+    def alone(self) -> PassCounts:
+        """Return the counts of before ledger revision 0013, when each slot counted alone."""
+        return PassCounts(self.passed, self.not_passed - self.graders_broken)
 
     def plus(self, passed: bool | None, count: int = 1) -> PassCounts:
         """Return the counts with `count` more slots. Slots with `passed` None are not counted."""

@@ -299,7 +299,8 @@ class Report:
     run: ReportedRun
     headline: str
     missing: tuple[str, ...]
-    """What the report lacks and why, and what it takes as one, as sentences."""
+    """What the report lacks and why, what it takes as one, and whether the machine was too busy, as
+    sentences."""
     reruns: tuple[RunReruns, ...]
     """Which slots of its runs were run again, and why."""
     variants: tuple[VariantOutcomes, ...]

@@ -47,8 +47,8 @@ def rates_of_all(variants: Sequence[VariantOutcomes]) -> str | None:
         return None
     rates = ", ".join(f"{v.variant_id} {percent(v.passes.rate_of_all)}" for v in variants)
     return (
-        f"{counted(left_out, 'trial')} of the lab's own failures left out; if they had not passed, "
-        f"as benchmarks count, the pass rates are: {rates}."
+        f"{counted(left_out, 'trial')} left out, because something other than the agent failed; "
+        f"if they had not passed, as benchmarks count, the pass rates are: {rates}."
     )
 
 

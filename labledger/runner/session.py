@@ -276,6 +276,7 @@ class Session:
             next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
             retry=experiment.design.retry,
+            retry_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,

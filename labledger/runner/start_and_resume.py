@@ -26,7 +26,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.experiment.authored import load_experiment
-from labledger.experiment.changes import differences
+from labledger.experiment.changes import differences, is_of_grader
 from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
@@ -197,6 +197,11 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
     changes = differences(run.resolved, dict(tasks), current)
+    if changes and all(map(is_of_grader, changes)):
+        regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
+        is_complete = run.status is RunStatus.COMPLETED
+        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
+        hint = f"only the grader has changed: {before}{regrade}"
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"

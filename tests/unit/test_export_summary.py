@@ -20,7 +20,6 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import json_schemas
 from labledger.records.attempt_result import Phase
 from labledger.records.outcomes import SlotStatus
-from labledger.records.pass_rate import PassCounts
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:
@@ -82,7 +81,7 @@ def test_the_summary_of_an_earlier_labledger_is_accepted(
     summary = build_summary(reader, kit.RUN)
     earlier = json.loads(summary_bytes(summary))
     for variant in earlier["ext"]["variants"]:
-        for name in PassCounts().as_json():
+        for name in ("passed", "not_passed", "pass_rate"):
             del variant[name]
     assert is_summary(summary_bytes(summary), summary)
     assert is_summary(summary_bytes(earlier), summary)

@@ -30,8 +30,8 @@ _MAX_SLOTS = 12
 
 _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that sets each kind of budget."""
-_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR)
-"""Statuses of slots that `labledger rerun` runs again."""
+_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
+"""Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:
@@ -39,6 +39,8 @@ def print_outcome(outcome: RunOutcome) -> None:
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
     print_summary(outcome.summary)
+    if outcome.timeouts_under_pressure is not None:
+        out(outcome.timeouts_under_pressure)
     if texts := spent_texts(outcome.spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
@@ -233,7 +235,7 @@ def print_summary(summary: JsonObject) -> None:
     all_passes: dict[str, PassCounts] = {}
     for variant in summary["variants"]:
         ext = extensions[variant["variant_id"]]
-        passes = all_passes[variant["variant_id"]] = PassCounts.of_json(ext)
+        passes = all_passes[variant["variant_id"]] = PassCounts.of_variant(ext)
         verdicts = [variant[verdict] for verdict in VERDICTS]
         failed = without_verdict(passes, verdicts)
         numbers = (ext["scheduled"], variant["total"], *verdicts, failed)

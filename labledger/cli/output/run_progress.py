@@ -165,7 +165,7 @@ class RunProgress:
             variant = count["variant_id"]
             self.statuses[variant] = Counter(count["statuses"])
             self.verdicts[variant] = Counter(count["verdicts"])
-            self.passes[variant] = PassCounts.of_json(count)
+            self.passes[variant] = PassCounts.of_variant(count)
 
     @property
     def running(self) -> int:
@@ -329,9 +329,10 @@ def failed_line(event: JsonObject) -> str:
     """Return how and where an attempt failed, and whether the slot gets another one."""
     again = ", running it again" if event["will_retry"] else ""
     on_host = f" on {event['host']}" if "host" in event else ""
+    starved = ", short of processors" if "under_pressure" in event else ""
     return (
         f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
-        f"{event['status']}: {event['reason']}{again}"
+        f"{event['status']}: {event['reason']}{starved}{again}"
     )
 
 

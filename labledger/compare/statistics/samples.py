@@ -23,7 +23,6 @@ _ROUNDING = 1e-14
 """What is below this share of the values' magnitude is a rounding error."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A number and its confidence interval; a bound is None where the data cannot support one."""

@@ -43,6 +43,11 @@ _COUNTED: Mapping[str, str] = {
 """Which trials count in a pass rate, by how errors are counted."""
 
 
+def _counted(documents: Sequence[Comparison]) -> str:
+    errors = documents[0].errors if documents else ErrorCounting.AS_FAILURES
+    return _COUNTED[errors]
+
+
 # -- figures
 
 
@@ -147,7 +152,7 @@ def method(documents: Sequence[Comparison]) -> str:
     together = f", for all {family} comparisons together," if family > 1 else ""
     return (
         f"{text}A difference is called shown where its interval{together} does not contain 0; "
-        f"its p value is then small enough, too. {_COUNTED[documents[0].errors]}"
+        f"its p value is then small enough, too. {_counted(documents)}"
     )
 
 

@@ -2,10 +2,11 @@
 --
 -- `slot_outcome.passed` is what a slot's own trial says (`labledger.records.pass_rate`). A slot
 -- without a verdict whose agent succeeded is left out there. It counts as not passed all the same if
--- its grader worked for another trial of the same task, in the same image and the same grading, or
--- if its evidence lists programs or libraries that the agent removed or replaced: otherwise an agent
--- that answers wrongly could leave the rate by breaking its grader. A workspace that a regrading
--- could not restore says nothing of a grader. `views_and_triggers.py` reads this file; the view is
+-- its grader worked for another trial of the same task, in the same image, part and grading, or if
+-- its evidence lists programs or libraries that the agent removed or replaced: otherwise an agent
+-- that answers wrongly could leave the rate by breaking its grader. That a grader works in a later
+-- part, such as a rerun, says nothing: something may have been mended in between. Nor does a
+-- workspace that a regrading could not restore. `views_and_triggers.py` reads this file; the view is
 -- not for users, who see `passed` in the documented ones.
 
 -- one row per cell with a committed slot: its outcome, how it counts among all slots of its run,
@@ -26,7 +27,11 @@ CREATE VIEW outcome AS SELECT
               AND broken.schedule_idx = slot_outcome.schedule_idx
               AND broken.reason IS NOT 'evidence_incomplete'
               AND other.verdict IN ('pass', 'fail', 'missing')
-              AND graded.image_ref = broken.image_ref)
+              AND graded.image_ref = broken.image_ref
+              AND NOT EXISTS (
+                  SELECT 1 FROM run_part WHERE run_part.run_no = broken.run_no
+                    AND run_part.first_idx > min(broken.schedule_idx, graded.schedule_idx)
+                    AND run_part.first_idx <= max(broken.schedule_idx, graded.schedule_idx)))
         OR EXISTS (
             SELECT 1 FROM evidence_record
             WHERE evidence_record.run_no = slot_outcome.run_no
