@@ -477,7 +477,7 @@ def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
 
 
 def test_a_constant_shift_is_shown(path: Path) -> None:
-    """By exactly 2 in all fifty tasks: higher, but nothing varies that an interval could be from."""
+    """By exactly 2 in all fifty tasks: higher, but nothing varies, so there is no interval."""
     numbers = {"base": [[float(n)] for n in range(50)], "treat": [[n + 2.0] for n in range(50)]}
     runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
     found = only(path, "run-1", metric="tokens")
@@ -572,7 +572,10 @@ def test_equivalence_goes_by_the_interval(path: Path) -> None:
     suite = compare(path, "run-1", require_equivalent=1.0, estimand=Estimand.SUITE)
     assert not suite.gates[0].passed
     assert "has no replications" in suite.gates[0].text
-    numbers = {"base": [[float(n)] for n in range(9)], "treat": [[n + 0.4 + n % 2 / 10] for n in range(9)]}
+    numbers = {
+        "base": [[float(n)] for n in range(9)],
+        "treat": [[n + 0.4 + n % 2 / 10] for n in range(9)],
+    }
     runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, "numbers", numbers=numbers)
     gates = compare(path, "numbers", metric="tokens", require_equivalent=0.6).gates
     assert [gate.passed for gate in gates] == [True]
