@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
 from labledger.records import JsonObject, canonical_json
+from labledger.text.phrases import quoted
 
 MAX_BYTES = 256 << 20
 """The largest file that is read, in bytes after decompression."""
@@ -78,8 +79,8 @@ class TaskRow:
         elif isinstance(value, bool) or not isinstance(value, str | int):
             self.add_problem("task_id", "expected text or a number")
         elif not _TASK_ID.fullmatch(task_id):
-            expected = "letters, digits and _ . : / @ + -, at most 200"
-            self.add_problem("task_id", f"found {task_id!r}; expected {expected}")
+            expected = "at most 200 letters, digits and _ . : / @ + -"
+            self.add_problem("task_id", f"found {quoted(task_id)}; expected {expected}")
         return task_id
 
     def require_python(self, name: str, *programs: str) -> None:

@@ -21,7 +21,7 @@ from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
 from labledger.storage.file_contents import FileContent, content_key
-from labledger.text.phrases import near_names
+from labledger.text.phrases import counted, near_names
 
 if TYPE_CHECKING:
     import yaml
@@ -340,7 +340,9 @@ def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
 def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
     import yaml
 
-    head = [f"{benchmark.name}, {len(benchmark.tasks)} tasks, version {benchmark.version}."]
+    head = [
+        f"{benchmark.name}, {counted(len(benchmark.tasks), 'task')}, version {benchmark.version}."
+    ]
     head += benchmark.description.splitlines()
     head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]

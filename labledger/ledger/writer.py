@@ -71,8 +71,13 @@ class LedgerWriter:
         self._uses.enter_context(store.in_use())
         self._connection = engine.connect()
         self._work = UnitOfWork(path, self._connection, now)
-        with self._work.transaction("open the ledger") as connection:
-            self.ledger_id = ledger_id(connection)
+        try:
+            with self._work.transaction("open the ledger") as connection:
+                self.ledger_id = ledger_id(connection)
+        except BaseException:
+            self.close()
+            raise
+        self._work.remember_files()
         self.leases = LeaseWriter(self._work)
         """Acquires, renews and releases leases."""
 
@@ -118,6 +123,15 @@ class LedgerWriter:
         Waits for readers a tenth of a second at most.
         """
         return shrink_log(self._connection, self.path)
+
+    def save_replaced(self, target: Path) -> None:
+        """Copy what this writer has open, after `LedgerReplaced`, to the new file `target`.
+
+        Its write-ahead log is renamed if it lies beside another ledger now, which SQLite would take
+        it for that of. Raises `LedgerError` if the copy cannot be written; then no file is left.
+        """
+        migrations.copy_open_ledger(self._connection, target)
+        self._work.set_log_aside(target)
 
     # -- runs
 

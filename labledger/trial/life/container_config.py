@@ -17,7 +17,7 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.life.input_files import inputs, sealed_grader, task_files
+from labledger.trial.life.input_files import sealed_grader, staged_programs, task_files
 from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
@@ -39,11 +39,13 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     part = phase_networks.first_part(spec)
     network, host_config = phase_networks.network_config(spec, part)
     env = spec.container_env() | phase_networks.container_variables(spec, part)
-    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    carried = {
+        variable: values[name] for name, variable in contract.secret_variables(values).items()
+    }
     config: JsonObject = {
         "Image": spec.image_id,
         "Hostname": "trial",
-        "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
+        "Entrypoint": ["sh", f"{contract.DEPS}/{staged_programs.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
         "Env": [f"{k}={v}" for k, v in (env | carried).items()],
         "WorkingDir": _first_folder(spec),

@@ -13,6 +13,7 @@ import posixpath
 import shlex
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labledger.errors import LedgerError
@@ -91,6 +92,30 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
     script.chmod(0o644)
 
 
+def find_changes(
+    run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
+) -> Iterator[str]:
+    """Yield how unpacked files of tasks differ from their tars, each as a sentence.
+
+    `tars` are digests; None compares whatever was unpacked into the run folder.
+    """
+    unpacked = run_folder / _UNPACKED
+    if tars is None:
+        tars = sorted(path.name for path in unpacked.glob("[!.]*"))
+    for sha256 in tars:
+        folder = unpacked / sha256
+        if not os.path.lexists(folder):
+            continue
+        try:
+            change = TarSeed(store, sha256).find_change(folder)
+        except FileNotFoundError as error:
+            change = f"cannot be compared with its tar, which is gone: {error.filename}"
+        except LedgerError as error:
+            change = f"cannot be compared with its tar: {error.message}"
+        if change is not None:
+            yield f"{folder} {change}"
+
+
 def link_or_copy(source: str, target: str) -> str:
     """Make `target` another name of a file, or a copy where the file system has no such names."""
     try:
@@ -128,9 +153,10 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder = _unpacked(spec, files)
     if folder.exists():
         return folder
-    archive = ArtifactStore(spec.plan.store_root).path(files.tar)
-    if not archive.is_file():
-        message = f"files of task {spec.task.task_id} for {files.path} are gone: {archive}"
+    store = ArtifactStore(spec.plan.store_root)
+    if not store.contains(files.tar):
+        path = store.path(files.tar)
+        message = f"files of task {spec.task.task_id} for {files.path} are gone: {path}"
         if not spec.runs_agent:
             raise EvidenceIncomplete(message)
         hint = "restore .lab/artifacts from a copy; without it, start a new run"
@@ -138,11 +164,11 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{files.tar[:16]}."))
     try:
-        TarSeed(archive).fill(partial)
+        TarSeed(store, files.tar).fill(partial)
         partial.chmod(_READABLE)
         sync_tree(partial)
         partial.rename(folder)
-    except OSError:
+    except (OSError, LedgerError):
         shutil.rmtree(partial, ignore_errors=True)
         if not folder.exists():  # Another thread may have been first.
             raise
