@@ -54,6 +54,7 @@ from labledger.runner.run_hosts import (
     LostHosts,
     cluster_of,
     given_settings,
+    hosts_with_open_attempts,
     require_reachable_attempts,
 )
 from labledger.storage.artifact_store import ArtifactStore
@@ -233,7 +234,7 @@ class Session:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        executor = self._executor(run, experiment, lease, full_disks)
+        executor = self._executor(run, experiment, unfinished, lease, full_disks)
         stack.enter_context(closing(executor))
         width = executor.width
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
@@ -293,7 +294,12 @@ class Session:
         return coordinator.stop_cause
 
     def _executor(
-        self, run: RunInfo, experiment: ExperimentPlan, lease: Lease, full_disks: FullDisks
+        self,
+        run: RunInfo,
+        experiment: ExperimentPlan,
+        unfinished: Mapping[int, UnfinishedSlot],
+        lease: Lease,
+        full_disks: FullDisks,
     ) -> TrialExecutor:
         """Return the executor of this run's trials."""
         if run.on is None:
@@ -311,6 +317,7 @@ class Session:
             is_sealed=experiment.is_sealed,
             store_root=self.store.root,
             max_concurrency=self.options.max_concurrency,
+            known_hosts=hosts_with_open_attempts(unfinished),
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 
