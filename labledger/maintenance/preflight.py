@@ -126,7 +126,8 @@ def preflight(
             checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
             checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
             checks += _check_builds(experiment, supply)
-        return Preflight(tuple(checks), images, has_engine=False)
+        named, refused = _with_tasks(experiment, checks)
+        return Preflight(named, images, has_engine=False, refused=refused)
     try:
         info = engine.info()
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
