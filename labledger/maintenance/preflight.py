@@ -32,7 +32,12 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.images.image_names import is_local
 from labledger.ledger.database import migrations
-from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
+from labledger.maintenance.check_results import (
+    CheckResult,
+    TaskSupport,
+    check_disk_space,
+    check_size,
+)
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -104,6 +109,7 @@ def preflight(
     """
     checks = [
         *_check_experiment(experiment),
+        *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
         *_check_ledger(lab),
     ]
