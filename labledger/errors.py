@@ -207,6 +207,10 @@ class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
 
 
+class LedgerReplaced(LeaseLost):
+    """The ledger's file was removed or replaced while this process wrote to it."""
+
+
 class TakeoverStopped(LabLedgerError):
     """The wait for a run was stopped; nothing was changed."""
 
@@ -217,6 +221,10 @@ class QueryFailed(LedgerError):
     """The query could not be answered."""
 
     exit_code = Exit.INVALID
+
+
+class SecretsUnknown(LabLedgerError):
+    """The output of a running trial may show secrets, and no engine here says their values."""
 
 
 class ExtraMissing(LabLedgerError):

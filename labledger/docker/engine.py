@@ -51,6 +51,8 @@ class ContainerState:
     labels: dict[str, str]
     upper_dir: str | None = None
     """The host folder that holds the container's changes to its image, if this user can read it."""
+    lower_dirs: tuple[str, ...] = ()
+    """The host folders of the image's layers, the newest first; empty where there is no such."""
 
     @property
     def has_started(self) -> bool:
@@ -219,6 +221,7 @@ class Engine:
             finished_at=state["FinishedAt"],
             labels=attributes["Config"]["Labels"] or {},
             upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
+            lower_dirs=_lower_dirs(attributes.get("GraphDriver") or {}),
         )
 
     def inspect_existing(self, container: str) -> ContainerState:
@@ -227,6 +230,12 @@ class Engine:
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
+
+    def environment(self, container: str) -> dict[str, str]:
+        """Return the environment of a container. Raises `NoSuchContainer` if it does not exist."""
+        with translating_errors(f"inspect container {container}"):
+            variables = self._client.inspect_container(container)["Config"]["Env"] or []
+        return dict(variable.partition("=")[::2] for variable in variables)
 
     def processes(self, container: str) -> frozenset[str]:
         """Return the numbers of a running container's processes, with its first one.
@@ -365,6 +374,11 @@ def _readable_upper_dir(driver: JsonObject) -> str | None:
     """
     folder = (driver.get("Data") or {}).get("UpperDir")
     return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
+    """Return the folders of a container's image, the newest first, of an overlay driver."""
+    return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
 
 
 def _context_host() -> str | None:

@@ -99,6 +99,14 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
             yield from _file_problems(valid, (*path, phase), folder)
     yield from _image_problems(valid, folder)
     yield from _metric_problems(valid)
+    yield from _retry_problems(valid)
+
+
+def _retry_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    path: FieldPath = ("benchmark", "policy", "timeouts_under_pressure")
+    if valid.get(path) == "retry" and valid.get(("design", "retry", "max_attempts")) == 1:
+        message = "no slot gets another attempt, because design.retry.max_attempts is 1"
+        yield FieldProblem(path, message, "set design.retry.max_attempts to 2 or more")
 
 
 def row_problems(row: JsonObject) -> Iterator[FieldProblem]:

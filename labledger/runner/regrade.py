@@ -6,7 +6,7 @@ the stored evidence. No agent runs, and the root run does not change. Used by `a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from labledger.maintenance.image_checks.egress_checks import require_egress_imag
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
+from labledger.records.outcomes import StopCause
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
@@ -66,7 +67,8 @@ def regrade_run(
         new_grader = NewGrader.load(grader, plan)
         regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
         if not again:
-            _refuse_repetition(plan, gradings, regrading)
+            stopped = {each.run_id for each in gradings[1:] if _has_failed(reader, each)}
+            _refuse_repetition(plan, gradings, regrading, stopped)
         new_plan = ExperimentPlan.of_document(regrading.resolved)
         root = replace(root, images=_images(engine, root, new_plan))
         regrading = replace(regrading, images=root.images, settings=given_settings(options))
@@ -76,6 +78,12 @@ def regrade_run(
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
             session = Session(lab, engine, writer, store, regrading.run_id, values, options)
             return session.run_session()
+
+
+def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
+    """Return whether a regrading stopped because of too many errors."""
+    stop = reader.run(grading.run_id).stop
+    return stop is not None and stop.cause == StopCause.ERROR_RATE
 
 
 def _regrading(
@@ -105,13 +113,27 @@ def _regrading(
     )
 
 
-def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading: NewRun) -> None:
-    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to."""
+def _refuse_repetition(
+    root: ExperimentPlan,
+    gradings: list[Grading],
+    regrading: NewRun,
+    stopped: Collection[str],
+) -> None:
+    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to.
+
+    `stopped` are regradings that ended because of errors.
+    """
     own = root.grader_identity.digest
     digest = ExperimentPlan.of_document(regrading.resolved).grader_identity.digest
     for grading in gradings:
         if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
+        if not grading.complete and grading.run_id in stopped:
+            raise AlreadyGraded(
+                f"{grading.run_id} is a regrading by this grader that stopped because of too many "
+                "grade errors",
+                hint="give a grader that is fixed, or use --again to try this one again",
+            )
         if not grading.complete:
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that was interrupted",

@@ -26,7 +26,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.experiment.authored import load_experiment
-from labledger.experiment.changes import differences
+from labledger.experiment.changes import differences, is_of_grader
 from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
@@ -56,13 +56,21 @@ def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     return resolve(load_experiment(path), options.overrides)
 
 
-def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
-    """Return the results of the checks before a run of `path`. Creates no run."""
+def check_experiment(
+    path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
+) -> Preflight:
+    """Return the results of the checks before a run of `path`. Creates no run.
+
+    With `use_cache`, probes that an image has passed before are not repeated.
+    """
     experiment = resolve_experiment(path, options)
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return check_requirements(experiment, lab, values, options, supply, given_cluster(options))
+    cluster = given_cluster(options)
+    return check_requirements(
+        experiment, lab, values, options, supply, cluster, use_cache=use_cache
+    )
 
 
 def check_requirements(
@@ -189,6 +197,11 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
     changes = differences(run.resolved, dict(tasks), current)
+    if changes and all(map(is_of_grader, changes)):
+        regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
+        is_complete = run.status is RunStatus.COMPLETED
+        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
+        hint = f"only the grader has changed: {before}{regrade}"
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from labledger.compare.statistics.permutation_test import Units, sampled_units
 from labledger.compare.statistics.samples import Estimate, Inference
-
-if TYPE_CHECKING:
-    from labledger.compare.statistics.samples import Array
 
 BETTING = "anytime-valid betting test"
 

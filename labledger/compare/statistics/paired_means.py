@@ -51,7 +51,7 @@ def of_tasks(
     p, is_exact = permutation_test.permutation_p(units.sums_less(0.0))
     low, high = permutation_test.bounds(units, confidence, p)
     name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
-    return Inference(_scaled_up(Estimate(units.mean, low, high), scale), p, name)
+    return Inference(Estimate(units.mean, low, high).shifted(0.0, scale), p, name)
 
 
 def _scaled_down(values: Sequence[float]) -> tuple[Sequence[float], float]:
@@ -60,13 +60,6 @@ def _scaled_down(values: Sequence[float]) -> tuple[Sequence[float], float]:
     if not largest or 1 / _SQUARES_FIT < largest < _SQUARES_FIT:
         return values, 1.0
     return [value / largest for value in values], largest
-
-
-def _scaled_up(estimate: Estimate, scale: float) -> Estimate:
-    if scale == 1:
-        return estimate
-    low, high = (None if x is None else scale * x for x in (estimate.low, estimate.high))
-    return Estimate(scale * estimate.value, low, high)
 
 
 def mean_of_tasks(
@@ -108,6 +101,15 @@ def is_skewed(differences: Sequence[float]) -> bool:
     # Adjusted for its bias in small samples (Joanes and Gill 1998, The Statistician 47:183–189).
     skewness = float(cubes.sum()) * count / ((count - 1) * (count - 2))
     return abs(skewness) > 1 and count < 25 * skewness**2
+
+
+def unseen_share(units: float) -> float:
+    """Return the share of tasks of which so many units have none in one sample of twenty.
+
+    About three of that many (Hanley and Lippman-Hand 1983, JAMA 249:1743–1745). No interval can
+    account for what a sample does not contain.
+    """
+    return float(1 - 0.05 ** (1 / units))
 
 
 def standardized(differences: Sequence[float]) -> float | None:

@@ -27,8 +27,8 @@ from labledger.compare.statistics.samples import (
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
-SCORE = "score test"
-CLUSTERED_SCORE = "score test and exact permutation test over clusters of tasks"
+SCORE = "score test and permutation test over tasks"
+CLUSTERED_SCORE = "score test and permutation test over clusters of tasks"
 SUITE_SCORE = "stratified score test"
 
 _EDGE = 1e-12
@@ -92,10 +92,10 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
     it, since few tasks tell little about their spread (Korn and Graubard 1998, Survey Methodology
     24:193–201), but no less than if each task (cluster) were a single pair.
     """
-    return discordance_of_rates(task_means(a), task_means(b), _independent_pairs(a, b), clusters)
+    return discordance_of_rates(task_means(a), task_means(b), independent_pairs(a, b), clusters)
 
 
-def _independent_pairs(a: Groups, b: Groups) -> float:
+def independent_pairs(a: Groups, b: Groups) -> float:
     """Return the effective number of pairs if tasks did not matter."""
     return independent_size(
         2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
@@ -149,7 +149,7 @@ def of_tasks(
     `python -m bench.comparison_error` enumerates how often one replication errs, and
     `scripts/simulate-statistics` draws it for replications and clusters.
     """
-    independent = _independent_pairs(a, b)
+    independent = independent_pairs(a, b)
     return of_rates(task_means(a), task_means(b), independent, confidence, clusters)
 
 

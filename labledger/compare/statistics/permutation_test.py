@@ -71,8 +71,8 @@ def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None =
 def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
     """Return the two-sided p value of the test that the sum is 0, and whether it is exact.
 
-    With `mid`, sign flips whose sum is as far from 0 as that observed count by half (Lancaster 1961,
-    JASA 56:223–234); for pairs of single trials that is McNemar's mid-p test.
+    With `mid`, sign flips whose sum is as far from 0 as that observed count by half (Lancaster
+    1961, JASA 56:223–234); for pairs of single trials that is McNemar's mid-p test.
 
     It is exact for up to 30 values other than 0 (all sign flips, counted in two halves), and for
     any number of values that lie on a lattice that is not too fine, such as whole numbers or shares

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labledger.compare.statistics import paired_rates, permutation_test
 from labledger.compare.statistics.samples import quantile
 
 if TYPE_CHECKING:
-    from labledger.compare.statistics.samples import Array
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 POWER = 0.8
 """The probability with which a difference must be shown to count as detectable."""
@@ -78,7 +80,7 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
     return float(np.sum(np.where(possible, chance * np.minimum(rejected, 1.0), 0.0)))
 
 
-def _sign_flip_p(fewer: Array, differing: Array, pairs: int) -> Array:
+def _sign_flip_p(fewer: Numbers, differing: Numbers, pairs: int) -> Numbers:
     """Return the p value of the sign-flip test, as `paired_rates.of_tasks` computes it.
 
     Of `differing` pairs, `fewer` go the rarer way; where that is below 0 the p value is 0.
@@ -91,7 +93,7 @@ def _sign_flip_p(fewer: Array, differing: Array, pairs: int) -> Array:
     return at_most + np.where(has_mid_p, as_extreme, at_most)
 
 
-def _up_to(most: Array, count: Array) -> Array:
+def _up_to(most: Numbers, count: Numbers) -> Numbers:
     """Return the chance of at most `most` heads in `count` tosses."""
     import numpy as np
     from scipy import special

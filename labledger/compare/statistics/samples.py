@@ -20,7 +20,8 @@ Groups = Sequence[Sequence[float]]
 """The values of each task's trials, one sequence a task; none is empty."""
 
 _ROUNDING = 1e-14
-"""A standard error or a difference below this share of the values' magnitude is a rounding error."""
+"""What is below this share of the values' magnitude is a rounding error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -32,6 +33,11 @@ class Estimate:
 
     def without_bounds(self) -> Estimate:
         return Estimate(self.value, None, None)
+
+    def shifted(self, shift: float, scale: float) -> Estimate:
+        """Return the estimate of `shift` plus `scale` times the number; `scale` is above 0."""
+        low, high = (None if x is None else shift + scale * x for x in (self.low, self.high))
+        return Estimate(shift + scale * self.value, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +118,8 @@ def units_deviation(
     sizes leave (Bell and McCaffrey 2002, Survey Methodology 28:169–181). For c units of one size
     the square is multiplied by c/(c − 1), and the degrees are c − 1.
 
-    Returns the standard error; the effective number of units, less 1; and the degrees of freedom.
-    The effective number is that of units of one size whose mean would vary as much (Kish 1965,
-    Survey Sampling): the square of the tasks over the sum of the squared sizes.
+    Returns the standard error; `effective_units` of the units' sizes, less 1; and the degrees of
+    freedom.
     """
     import numpy as np
 
@@ -127,11 +132,15 @@ def units_deviation(
     error = math.hypot(*(sums * correction)) / tasks
     if error <= _ROUNDING * float(np.abs(values).max()):
         error = 0.0
-    return error, _kish(sizes) - 1, _bell_mccaffrey(sizes, correction)
+    return error, effective_units(sizes.tolist()) - 1, _bell_mccaffrey(sizes, correction)
 
 
-def _kish(sizes: Array) -> float:
-    return float(sizes.sum() ** 2 / (sizes @ sizes))
+def effective_units(sizes: Sequence[float]) -> float:
+    """Return how many units of one size would have a mean that varies as much as that of these.
+
+    It is the square of the tasks over the sum of the squared sizes (Kish 1965, Survey Sampling).
+    """
+    return math.fsum(sizes) ** 2 / math.fsum(size * size for size in sizes)
 
 
 def _bell_mccaffrey(sizes: Array, correction: Array) -> float:

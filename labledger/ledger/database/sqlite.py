@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from labledger.errors import LedgerDamaged, LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.row_digests import row_digest
+from labledger.ledger.database.row_digests import combine, row_digest
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -44,6 +44,8 @@ _WRITER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA wal_autocheckpoint = 4000",
+    # The triggers of `run_tally` call functions of this package.
+    "PRAGMA trusted_schema = ON",
 )
 
 
@@ -146,12 +148,15 @@ def _missing_end(path: Path) -> str:
 
 
 @contextmanager
-def translated(action: str, path: Path) -> Iterator[None]:
-    """Raise a `LedgerError` ("could not `action`") if the driver fails in the block."""
+def translated(action: str, path: Path, hint: str | None = None) -> Iterator[None]:
+    """Raise a `LedgerError` ("could not `action`") if the driver fails in the block.
+
+    `hint` replaces the usual one, which is about the lab's own ledger.
+    """
     try:
         yield
     except (DRIVER.Error, UnicodeDecodeError) as error:
-        raise _ledger_error(action, path, error) from error
+        raise _ledger_error(action, path, error, hint) from error
 
 
 def _engine(
@@ -173,6 +178,7 @@ def _engine(
         connection.create_function("regexp", 2, _regexp, deterministic=True)
         if not reading:
             connection.create_function("row_digest", -1, row_digest, deterministic=True)
+            connection.create_function("combine", 2, combine, deterministic=True)
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
@@ -192,6 +198,23 @@ def log_size(path: Path) -> int:
         return path.with_name(path.name + "-wal").stat().st_size
     except OSError:
         return 0
+
+
+FileIdentity = tuple[int, int] | None
+"""Device and inode of a file, None if there is none."""
+
+
+def file_identities(path: Path) -> tuple[FileIdentity, ...]:
+    """Return which files a database and the two that SQLite keeps beside it are at present."""
+    return tuple(_file_identity(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+
+
+def _file_identity(path: str) -> FileIdentity:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def empty_log(connection: Connection) -> bool:
@@ -225,7 +248,9 @@ _HINTS = (
 )
 
 
-def _ledger_error(action: str, path: Path, error: Exception) -> LedgerError:
+def _ledger_error(
+    action: str, path: Path, error: Exception, hint: str | None = None
+) -> LedgerError:
     # The driver cannot decode a message of SQLite that quotes a damaged name.
     undecodable = "the database is malformed: it holds a name that is not UTF-8"
     cause = undecodable if isinstance(error, UnicodeDecodeError) else str(error)
@@ -233,5 +258,5 @@ def _ledger_error(action: str, path: Path, error: Exception) -> LedgerError:
         cause += _missing_end(path)
     types = {"full": LedgerDiskFull, "not a database": NotALedger, "malformed": LedgerDamaged}
     error_type = next((types[text] for text in types if text in cause), LedgerError)
-    hint = next((hint for text, hint in _HINTS if text in cause), None)
+    hint = hint or next((hint for text, hint in _HINTS if text in cause), None)
     return error_type(f"could not {action}: {cause} ({path})", hint=hint)

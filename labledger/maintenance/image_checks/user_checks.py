@@ -23,8 +23,26 @@ class _PhaseUser(NamedTuple):
 
     phase: str
     """`agent`, `grader` or, with the image's entrypoint, `setup`."""
+    own: str | None
+    """As the phase names it; None for the image's."""
     user: str
     container_user: str | None
+
+
+def _users(merged: TrialSettings) -> dict[str, str | None]:
+    """Return the user that each phase of a container names."""
+    runtime = merged.runtime
+    users = {"agent": runtime.agent_user, "grader": merged.grading.user}
+    users = {phase: user for phase, user in users.items() if phase in merged.phases}
+    if "setup" in merged.phases or "image" in {runtime.entrypoint, runtime.healthcheck}:
+        users["setup"] = None
+    return users
+
+
+def _first_user(merged: TrialSettings) -> str | None:
+    """Return the user that a container starts as; None for that of its image."""
+    user = merged.runtime.user
+    return "root" if user == USER_OF_IMAGE else user
 
 
 def check_users(
@@ -33,18 +51,13 @@ def check_users(
     """Check each user that agents and graders run as in containers of the image."""
     sets_up: dict[_PhaseUser, bool] = {}
     for merged in settings:
-        runtime, sets_up_itself = merged.runtime, "setup" in merged.phases
-        is_images = runtime.user == USER_OF_IMAGE
-        of_image = probes.engine.image_user(image) if is_images else None
-        users = {"agent": runtime.agent_user, "grader": merged.grading.user}
-        users = {phase: user for phase, user in users.items() if phase in merged.phases}
-        if sets_up_itself or "image" in {runtime.entrypoint, runtime.healthcheck}:
-            users["setup"] = None
-        for phase, own in users.items():
-            user = user_of_phase(own, runtime.user, of_image)
+        container = merged.runtime.user
+        of_image = probes.engine.image_user(image) if container == USER_OF_IMAGE else None
+        for phase, own in _users(merged).items():
+            user = user_of_phase(own, container, of_image)
             if user is not None:
-                key = _PhaseUser(phase, user, "root" if is_images else runtime.user)
-                sets_up[key] = sets_up.get(key, False) or sets_up_itself
+                key = _PhaseUser(phase, own, user, _first_user(merged))
+                sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
     for phase_user, has_setup in sets_up.items():
         yield _check_user(probes, ref, image, phase_user, sets_up=has_setup)
 
@@ -52,7 +65,7 @@ def check_users(
 def _check_user(
     probes: ImageProbes, ref: str, image: str, phase_user: _PhaseUser, *, sets_up: bool
 ) -> CheckResult:
-    phase, user, container_user = phase_user
+    phase, _, user, container_user = phase_user
     trial_script = resources.trial_script().read_text("utf-8")
     checked = "grader" if phase == "grader" else "agent"
     script = f"set -- check-{checked}-user {shlex.quote(user)}\n{trial_script}"
@@ -77,4 +90,9 @@ def _check_user(
         # A setup command may create the user.
         warning=sets_up,
         exit_code=Exit.INVALID,
+        concerns=lambda merged: (
+            merged.runtime.image == ref
+            and phase_user.container_user == _first_user(merged)
+            and phase_user.own == _users(merged).get(phase, "")
+        ),
     )

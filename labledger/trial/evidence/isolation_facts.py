@@ -1,8 +1,10 @@
 """The isolation facts of a trial, which say how far its score can be trusted.
 
-They state the agent's user, how the grader was sealed, and suspected tampering. The kinds of
+They state the agent's user, how the grader was sealed, suspected tampering, and the programs of the
+image that the agent removed or replaced. The kinds of
 trials (`trial_kind`, `regraded_trial`) choose which function computes them, and `collect` records
-them in evidence and score (`ext.isolation`). They never change a status or a verdict.
+them in evidence and score (`ext.isolation`). They never change a status or a verdict; but a trial
+without a verdict counts as not passed if its agent changed programs.
 """
 
 from __future__ import annotations
@@ -119,6 +121,8 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
         "tampering_suspected": list(changes.suspected),
         "tampering_total": changes.total,
     }
+    if changes.programs:
+        facts["programs_changed"] = list(changes.programs)
     if changes.unchecked is not None:
         facts["unchecked"] = changes.unchecked
     return facts

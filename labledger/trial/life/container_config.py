@@ -39,7 +39,9 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     part = phase_networks.first_part(spec)
     network, host_config = phase_networks.network_config(spec, part)
     env = spec.container_env() | phase_networks.container_variables(spec, part)
-    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    carried = {
+        variable: values[name] for name, variable in contract.secret_variables(values).items()
+    }
     config: JsonObject = {
         "Image": spec.image_id,
         "Hostname": "trial",
