@@ -36,6 +36,7 @@ from labledger.maintenance.check_results import (
     CheckResult,
     TaskSupport,
     check_disk_space,
+    check_size,
     runs_in,
 )
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
@@ -113,6 +114,7 @@ def preflight(
     """
     checks = [
         *_check_experiment(experiment),
+        *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
         *_check_ledger(lab),
     ]
