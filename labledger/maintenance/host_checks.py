@@ -109,9 +109,9 @@ def _check_found(
         return checks
     if experiment is not None:
         checks += _check_needs(usable, experiment)
-        for host in usable:
+        for state in usable:
             checks += check_shared_resources(
-                experiment, host.slots, host.cpus, host.memory_bytes, machine=host.name
+                experiment, state.slots, state.cpus, state.memory_bytes, machine=state.name
             )
     return checks
 

@@ -38,8 +38,7 @@ def check_shared_resources(
             f"{at_once} trials at once may use {at_once * wanted_cpus:g} CPUs, and {machine} has "
             f"{cpus:g}: trials that wait for each other run into their time limits",
             ok=False,
-            hint=f"run {cpus // wanted_cpus:g} at once (--max-concurrency; --slots of a worker), or "
-            "give them more time",
+            hint=f"run {cpus // wanted_cpus:g} at once (--max-concurrency; --slots of a worker)",
             warning=True,
         )
     limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
