@@ -256,6 +256,7 @@ def make_older(path: Path, revision: str) -> None:
                 "deleted_run",
                 "run_part",
                 "host_fence",
+                "run_tally",
             )
             needed = {name for name in later if name in sql}
             if needed <= tables:

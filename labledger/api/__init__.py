@@ -87,12 +87,12 @@ _NAMES_BY_MODULE = {
     "compare.wording.comparison_text": "ComparisonText comparison_texts",
     "compare.wording.ranking_text": "RankingText ranking_text",
     "compare.options": "CompareOptions ErrorCounting Estimand",
-    "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
-    "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError "
-    "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger NothingToExtend "
-    "PreflightFailed Problem "
-    "QueryFailed "
-    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
+    "errors": "AlreadyGraded ArtifactChanged DiskFull EngineUnavailable Exit ExperimentChanged "
+    "ExtraMissing HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
+    "LedgerDiskFull LedgerError LedgerMissing LedgerOutdated LedgerReplaced LedgerTooNew "
+    "MalformedJson NotALedger NothingToExtend PreflightFailed Problem QueryFailed "
+    "RunExists RunNotComplete RunNotFound SchemaInvalid SecretsUnknown "
+    "SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
     "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",

@@ -29,13 +29,13 @@ from labledger.cli.commands import (
     tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
+from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
-app = typer.Typer(
+app = CommandLine(
     name="labledger",
     help="Runs agent experiments in containers and keeps every result in one SQLite ledger.",
     no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -16,6 +16,9 @@ PASS_RATE = "pass_rate"  # noqa: S105
 """The metric that is computed from verdicts."""
 
 
+_EQUIVALENCE = ("--equivalent-within", "--require-equivalent")
+
+
 class ErrorCounting(StrEnum):
     """How slots without a counted verdict count in pass rates."""
 
@@ -57,6 +60,17 @@ class Estimand(StrEnum):
     def words(self) -> str:
         """Its name in a sentence."""
         return "tasks like these" if self is Estimand.TASKS else "this suite"
+
+
+class Validity(StrEnum):
+    """For which looks at growing runs an interval and its test hold."""
+
+    FIXED_SAMPLE = "fixed_sample"
+    """For one look, at runs that are finished and were never extended."""
+    ANYTIME = "anytime"
+    """For all looks together: a confidence sequence."""
+    NONE = "none"
+    """For none: the runs are not finished, and there is neither interval nor test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +175,9 @@ class CompareOptions:
         return problems
 
     def _limit(self, option: str, limit: float) -> list[Problem]:
+        if option in _EQUIVALENCE and limit == 0:
+            message = "found 0; no sample can show that two sides do not differ at all"
+            return [Problem(option, message, hint="name the smallest difference that matters")]
         if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
             return []
         expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"

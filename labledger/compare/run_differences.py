@@ -16,6 +16,7 @@ from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
+from labledger.text.phrases import counted_of
 
 _OUTCOME_CHANGES_SQL = """
 SELECT
@@ -76,7 +77,7 @@ def unfinished(graded: Graded) -> Iterator[str]:
     """Yield that a run or grading is not complete, if so, in a clause."""
     run = graded.run
     if run.status is not RunStatus.COMPLETED:
-        committed = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
+        committed = f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')} are committed"
         yield f"run {graded.name} is not complete: {committed}"
 
 

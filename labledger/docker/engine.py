@@ -21,6 +21,7 @@ from labledger.docker.engine_errors import (
     ContainerFailed,
     NoSuchContainer,
     first_line,
+    refused_socket_error,
     translating_errors,
 )
 from labledger.docker.kernel_files import with_read_only_kernel_files
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05
+_DEFAULT_SOCKET = "/var/run/docker.sock"
 _NOT_FOUND = 404
 
 
@@ -125,20 +127,21 @@ class Engine:
 
     def image_user(self, image_id: str) -> str | None:
         """Return the user that an image sets, perhaps "", or None if there is no such image."""
-        config = self._image_config(image_id)
+        config = self.image_config(image_id)
         return None if config is None else str(config.get("User") or "")
 
     def image_folder(self, image_id: str) -> str | None:
         """Return an image's WORKDIR, "/" if it sets none, or None if there is no such image."""
-        config = self._image_config(image_id)
+        config = self.image_config(image_id)
         return None if config is None else str(config.get("WorkingDir") or "/")
 
     def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
         """Return the words of an image's ENTRYPOINT, none if it sets none."""
-        config = self._image_config(image_id) or {}
+        config = self.image_config(image_id) or {}
         return tuple(map(str, config.get("Entrypoint") or ()))
 
-    def _image_config(self, image_id: str) -> JsonObject | None:
+    def image_config(self, image_id: str) -> JsonObject | None:
+        """Return the configuration of an image, or None if there is no such image."""
         if image_id not in self._image_configs:
             try:
                 with translating_errors(f"inspect image {image_id}"):
@@ -227,6 +230,12 @@ class Engine:
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
+
+    def environment(self, container: str) -> dict[str, str]:
+        """Return the environment of a container. Raises `NoSuchContainer` if it does not exist."""
+        with translating_errors(f"inspect container {container}"):
+            variables = self._client.inspect_container(container)["Config"]["Env"] or []
+        return dict(variable.partition("=")[::2] for variable in variables)
 
     def processes(self, container: str) -> frozenset[str]:
         """Return the numbers of a running container's processes, with its first one.
@@ -351,9 +360,9 @@ def _connect() -> APIClient:
     try:
         return APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings)
     except DockerException as error:
-        raise EngineUnavailable(
-            f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
-            f"{first_line(error)}",
+        address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
+        raise refused_socket_error(address) or EngineUnavailable(
+            f"no Docker engine answers at {address}: {first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
 

@@ -104,7 +104,8 @@ class Runtime(Section):
     image: str | None = None
     """The image of the tasks that name none."""
     user: str | None = None
-    """The container's user; None for the image's."""
+    """The container's user; None for the image's. `image` if the container starts as root, and each
+    phase runs as its own user or else the image's."""
     network: str = "none"
     """`none`, `full` or `allowlist`."""
     root_read_only: bool = False
@@ -126,15 +127,21 @@ class Runtime(Section):
     entrypoint: str | None = None
     """`image` if the image's entrypoint is started in the background; None if not."""
     outputs: tuple[OutputFolder, ...] | None = None
+    healthcheck: str | None = None
+    """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
 
     _OPTIONAL = frozenset(
-        {"oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"}
+        {
+            *("oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
+            "healthcheck",
+        }
     )
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         apart = {"setup", "agent", "user", "resources", "env"}
-        defaults = {"workspace": "mounted", "processes": "kill", "entrypoint": "ignore"}
+        defaults = {"workspace": "mounted", "processes": "kill"}
+        defaults |= {"entrypoint": "ignore", "healthcheck": "ignore"}
         apart |= {key for key, default in defaults.items() if authored.get(key) == default}
         return replace(
             cls.from_json({key: value for key, value in authored.items() if key not in apart}),

@@ -7,7 +7,7 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner us
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -161,6 +161,21 @@ class ResolvedExperiment:
             for settings in (VariantSettings.of(self.plan, variant),)
             for own in self._task_settings
         )
+
+    def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
+        """Yield the ids of the tasks that have a container with certain settings."""
+        is_sealed = self.plan.is_sealed
+        variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
+        found = {
+            index
+            for index, own in enumerate(self.dataset.settings)
+            if any(
+                concerns(container)
+                for variant in variants
+                for container in variant.merged(own.overrides).of_containers(is_sealed=is_sealed)
+            )
+        }
+        return (task.task_id for task in self.tasks if task.settings_idx in found)
 
     @cached_property
     def task_folders(self) -> frozenset[str]:

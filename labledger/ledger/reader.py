@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,7 +84,12 @@ class LedgerReader:
         self._store = store
         with self._snapshot("open the ledger") as connection:
             migrations.require_current_connection(connection, path)
-            self.ledger_id = ledger_id(connection)
+
+    @cached_property
+    def ledger_id(self) -> str:
+        """The ledger's id. Raises `LedgerError` if it is missing."""
+        with self._snapshot("read the ledger's id") as connection:
+            return ledger_id(connection)
 
     @classmethod
     def open(cls, path: Path, store: ArtifactStore | None = None) -> Self:

@@ -6,9 +6,11 @@ regrading and the API.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from labledger.errors import Exit
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 
@@ -26,6 +28,11 @@ class CheckResult:
     """The exit code of the command if this check failed."""
     warning: bool = False
     """True if it failed and the run may begin nevertheless."""
+    concerns: Callable[[TrialSettings], bool] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Whether a container with these settings needs what was checked, so that tasks with such a
+    container alone cannot run if it failed. None if the check is of the whole run."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -35,6 +42,11 @@ class CheckResult:
             "detail": self.detail,
             "hint": self.hint,
         }
+
+
+def runs_in(image: str) -> Callable[[TrialSettings], bool]:
+    """Return what `CheckResult.concerns` is for a check of an image."""
+    return lambda container: container.runtime.image == image
 
 
 @dataclass(frozen=True, slots=True)

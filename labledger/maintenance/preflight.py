@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from labledger.docker.engine import Engine
 from labledger.docker.engine_pool import EnginePool
@@ -32,7 +32,12 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.images.image_names import is_local
 from labledger.ledger.database import migrations
-from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
+from labledger.maintenance.check_results import (
+    CheckResult,
+    TaskSupport,
+    check_disk_space,
+    runs_in,
+)
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -66,6 +71,9 @@ class Preflight:
     """Of a benchmark: whether each selected task can be run."""
     has_engine: bool = True
     """Whether an engine answers on this machine. A run on a cluster needs none here."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The tasks that failed checks concern, each with what failed: without them, those checks would
+    pass."""
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -143,7 +151,20 @@ def preflight(
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
         engine.close()
-    return Preflight(tuple(checks), images)
+    return Preflight(tuple(checks), images, refused=_tasks_concerned(experiment, checks))
+
+
+def _tasks_concerned(
+    experiment: ResolvedExperiment, checks: Sequence[CheckResult]
+) -> dict[str, str]:
+    """Return the tasks that have a container which a failed check concerns, and what failed."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    for check in checks:
+        if check.concerns is not None and not (check.ok or check.warning):
+            for task_id in experiment.tasks_with(check.concerns):
+                # The rest is the end of a build's output.
+                refused[task_id].append(check.detail.partition("\n")[0])
+    return {task_id: "; ".join(details) for task_id, details in refused.items()}
 
 
 def _check_containers(
@@ -164,7 +185,10 @@ def _check_containers(
         with engines.engine() as engine:
             own = replace(probes, engine=engine)
             return [
-                *check_commands(own, ref, image, phases, tools),
+                *(
+                    replace(check, concerns=runs_in(ref))
+                    for check in check_commands(own, ref, image, phases, tools)
+                ),
                 *check_users(own, ref, image, merged),
                 *check_workspaces(own, ref, image, merged),
             ]
@@ -188,6 +212,7 @@ def _check_builds(experiment: ResolvedExperiment, supply: Supply) -> Iterator[Ch
                 "none answers",
                 ok=False,
                 hint="start the run on a machine with an engine; it sends the image to the hosts",
+                concerns=runs_in(ref),
             )
 
 
@@ -289,6 +314,7 @@ def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[Chec
             ok=False,
             hint="lower `cpus`, leave out tasks that ask for more, or use a larger machine",
             exit_code=Exit.INVALID,
+            concerns=_has_limit("cpus", cpus),
         )
 
 
@@ -298,6 +324,10 @@ def _limits(merged: TrialSettings) -> Iterator[Resources]:
     own = merged.grading.resources
     if own is not None:
         yield replace(merged.runtime.resources, **own.as_json())
+
+
+def _has_limit(name: str, value: object) -> Callable[[TrialSettings], bool]:
+    return lambda merged: any(getattr(limits, name) == value for limits in _limits(merged))
 
 
 def _check_storage_and_gpus(
@@ -316,15 +346,18 @@ def _check_storage_and_gpus(
     )
     for merged in containers:
         ref, resources = str(merged.runtime.image), merged.runtime.resources
-        for name, only in (
-            ("storage", Resources(storage_bytes=resources.storage_bytes)),
-            ("gpus", Resources(gpus=resources.gpus)),
+        for name, field_name, only in (
+            ("storage", "storage_bytes", Resources(storage_bytes=resources.storage_bytes)),
+            ("gpus", "gpus", Resources(gpus=resources.gpus)),
         ):
             host_config = container_config.storage_and_gpus(only)
             limit = (name, str(host_config))
             if host_config and ref in images and limit not in tried:
                 tried.add(limit)
-                yield _check_limit(probes, images[ref], name, only, host_config)
+                yield replace(
+                    _check_limit(probes, images[ref], name, only, host_config),
+                    concerns=_has_limit(field_name, getattr(only, field_name)),
+                )
 
 
 def _check_limit(

@@ -84,7 +84,7 @@ def _differences(report: Report) -> Iterator[str]:
             comparisons.VERDICTS[compared.decision.verdict],
             comparisons.signed_amount(compared.difference, document),
             comparisons.bounds(compared.difference, document, signed=True),
-            comparisons.decisive_p(compared.test),
+            comparisons.decisive_p(compared.test, document),
             str(compared.tasks),
         )
         for document in report.comparisons

@@ -24,6 +24,12 @@ METRICS = (
 )
 
 
+_UNDECIDED = ("not_shown", "nothing_paired")
+
+_MOST_UNDECIDED = 2
+"""How many comparisons that showed no difference a headline names."""
+
+
 def title(report: Report) -> str:
     return report.run.name or report.run.experiment_id
 
@@ -59,9 +65,15 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
         return " ".join(rankings)
-    undecided = ("not_shown", "nothing_paired")
-    decisions.sort(key=lambda pair: pair[0].decision.verdict in undecided)
-    return _joined(comparisons.headline(*pair) for pair in decisions)
+    undecided = [pair for pair in decisions if pair[0].decision.verdict in _UNDECIDED]
+    clauses = [
+        comparisons.headline(*p) for p in decisions if p[0].decision.verdict not in _UNDECIDED
+    ]
+    if len(undecided) > _MOST_UNDECIDED:
+        clauses.append(f"{count(len(undecided))} comparisons showed no difference")
+    else:
+        clauses += [comparisons.headline(*pair) for pair in undecided]
+    return _joined(clauses)
 
 
 def _joined(clauses: Iterable[str]) -> str:

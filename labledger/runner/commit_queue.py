@@ -127,7 +127,8 @@ class CommitQueue:
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
-            if final and idx == self.next_idx:
+            ending = Ending(result.ids.variant_id, result.status)
+            if final and idx == self.next_idx and not self._withholds(ending):
                 faults.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
                     self.lease, result, _dispatches(specs), delivered_by
@@ -146,7 +147,7 @@ class CommitQueue:
             faults.fault_point("after_stage", idx)
             self._after_write(result, delivered_by, will_retry=not final)
             if final:
-                self.staged[idx] = Ending(result.ids.variant_id, result.status)
+                self.staged[idx] = ending
             return True
         return False
 
@@ -193,7 +194,19 @@ class CommitQueue:
     @property
     def is_ready(self) -> bool:
         """Whether the slot to commit next can be committed now."""
-        return self.next_idx in self.staged or self.next_idx in self._skipped
+        if self.next_idx in self.staged:
+            return not self._withholds(self.staged[self.next_idx])
+        return self.next_idx in self._skipped
+
+    def _withholds(self, ending: Ending | None) -> bool:
+        """Return whether the next slot must not be committed: it would complete the regrading.
+
+        A regrading of which too many slots are errors stays incomplete.
+        """
+        if ending is None or not self.error_rate.is_last(self.next_idx):
+            return False
+        self._count_ending(ending)
+        return self.error_rate.is_exceeded
 
     def commit_ready(self) -> None:
         """Commit every slot that is ready, in schedule order."""

@@ -14,7 +14,7 @@ from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.shards import Shard
-from labledger.ledger.database.model import Stop
+from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
@@ -64,7 +64,8 @@ class RunOptions:
         min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
             dispatch a trial.
         max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
-            `grade_error` or `infra_error` before the run stops; None for no limit.
+            `grade_error` or `infra_error` before the run stops; None for no limit, in a regrading
+            for a half of `grade_error`, with which it is not completed.
         budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
             resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
         budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
@@ -163,6 +164,9 @@ class RunOutcome:
     """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
     """The kinds of budget of which nothing is left."""
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
+    the committed ones spent."""
 
     @property
     def trouble(self) -> str | None:

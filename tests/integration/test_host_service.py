@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -90,7 +91,7 @@ class Host:
 
         wait_until(reported, f"the result of slot {idx}")
         (message,) = (each for each in replies[-1].results if each.key == (idx, 1))
-        return AttemptResult.from_json(message.result)
+        return AttemptResult.from_json(json.loads(message.result))
 
     def remove(self, spec: AttemptSpec) -> None:
         self.exchange(removals=(Removal(spec, keep_folder=False),))
@@ -159,6 +160,25 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
     assert state is not None
     assert not state.has_started
     assert host.result(0).status.value == "completed"
+
+
+def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
+    """What was told to be lost ends what runs, starts nothing, and removes what waits to start."""
+    runs = [host.spec(idx, "sleep 2") for idx in (0, 1)]
+    waits = host.spec(2)
+    host.exchange(*runs, waits)
+    wait_until(lambda: len(host.containers()) == 3 and all(map(_started, runs)), "three trials")
+    host.exchange(is_lost=True)
+    wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
+    # A request of before arrives late.
+    host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
+    assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
+    assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
+    trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
+    assert sorted(path.name for path in trials) == ["000000-1", "000001-1"]
+    host.epoch = 2
+    host.exchange(waits)
+    assert host.result(2).notes == []
 
 
 def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) -> None:

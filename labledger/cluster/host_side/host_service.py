@@ -121,9 +121,7 @@ class HostService:
 
     def describe(self) -> messages.Described:
         """Return which host this is, and its state."""
-        return messages.Described(
-            messages.PROTOCOL, self.session, self.state(), time.monotonic(), time.time()
-        )
+        return messages.Described(self.session, self.state(), time.monotonic(), time.time())
 
     def state(self) -> HostState:
         """Return the state of the host."""
@@ -205,6 +203,7 @@ class HostService:
                 prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
                     folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
+                    host=self.identity.name,
                     slots=self._slots,
                     permits=self._permits,
                     inputs=self._inputs,

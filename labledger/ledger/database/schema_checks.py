@@ -31,8 +31,8 @@ def find_problems(connection: Connection) -> Iterator[str]:
         yield f"a row of {table} has lost its row of {parent}"
     yield from _compare_definitions(connection)
     stored, expected = _identity(connection)
-    if stored not in (None, expected):
-        yield "the ledger's own id or its time of creation was changed"
+    if stored != expected:
+        yield "the ledger's own id or its time of creation was changed or removed"
 
 
 def store_identity(connection: Connection) -> None:

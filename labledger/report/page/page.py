@@ -258,7 +258,7 @@ def _compared(
         "mean_b": comparisons.rate(compared.b.mean),
         "difference": comparisons.signed_amount(compared.difference, document),
         "bounds": comparisons.bounds(compared.difference, document, signed=True),
-        "p": comparisons.decisive_p(compared.test),
+        "p": comparisons.decisive_p(compared.test, document),
         "tasks": compared.tasks,
         "verdict": verdict,
         "word": comparisons.VERDICTS[verdict],

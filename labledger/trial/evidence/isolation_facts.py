@@ -10,6 +10,7 @@ without a verdict counts as not passed if its agent changed programs.
 from __future__ import annotations
 
 from labledger.docker.engine import Engine
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
@@ -130,5 +131,6 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
 def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
     runtime = spec.settings.runtime
-    user = runtime.agent_user or runtime.user or image_user
+    containers = None if runtime.user == USER_OF_IMAGE else runtime.user
+    user = runtime.agent_user or containers or image_user
     return "root" if user in _ROOT_USERS else user
