@@ -58,7 +58,7 @@ def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
 
 def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> None:
     """The checks name what fails, and no run exists."""
-    with pytest.raises(PreflightFailed, match="/missing"):
+    with pytest.raises(PreflightFailed, match=r"/missing: .* \(of task no-folder\)"):
         labledger.run(f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-folder")))
     assert not (tmp_path / ".lab/ledger.sqlite").exists()
 
