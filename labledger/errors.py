@@ -129,6 +129,10 @@ class LedgerError(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class ArtifactChanged(LedgerError):
+    """A file of the artifact store was changed."""
+
+
 class LedgerMissing(LedgerError):
     """There is no ledger at this path."""
 
@@ -137,6 +141,10 @@ class LedgerMissing(LedgerError):
 
 class NotALedger(LedgerError):
     """The file is not a ledger of labledger."""
+
+
+class LedgerDamaged(LedgerError):
+    """The ledger's file is damaged."""
 
 
 class LedgerOutdated(LedgerError):
@@ -199,6 +207,10 @@ class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
 
 
+class LedgerReplaced(LeaseLost):
+    """The ledger's file was removed or replaced while this process wrote to it."""
+
+
 class TakeoverStopped(LabLedgerError):
     """The wait for a run was stopped; nothing was changed."""
 
@@ -209,6 +221,10 @@ class QueryFailed(LedgerError):
     """The query could not be answered."""
 
     exit_code = Exit.INVALID
+
+
+class SecretsUnknown(LabLedgerError):
+    """The output of a running trial may show secrets, and no engine here says their values."""
 
 
 class ExtraMissing(LabLedgerError):

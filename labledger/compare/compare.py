@@ -30,7 +30,7 @@ from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.ranking import rank
-from labledger.compare.run_differences import warnings
+from labledger.compare.run_differences import unfinished, warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
@@ -102,6 +102,12 @@ class _Question:
     clusters: Mapping[str, str | None] | None
     """The cluster of each task, where clusters are the sample."""
     reruns: tuple[RunReruns, ...]
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """A clause for each run that is not complete."""
+        graded = {each.run.run_no: each for runs in self.runs.values() for each in runs.runs}
+        return tuple(clause for each in graded.values() for clause in unfinished(each))
 
     def sample(
         self,
@@ -220,6 +226,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         cluster=question.cluster,
         family=max(1, family),
         reruns=question.reruns,
+        unfinished=question.unfinished,
     )
     decided, limit = [], options.equivalence_limit
     for two in question.pairs:
@@ -352,16 +359,17 @@ def _sensitivities(
     """
     if not options.is_rate:
         return
+    rates = two.paired.rates
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                yield Sensitivity(errors.value, two.paired.pairs, difference)
+                yield Sensitivity(errors.value, two.paired.pairs, difference, *rates)
                 continue
             paired = _paired(two.trials, two.validity, question.clusters, other)
             sample = question.sample(paired, two.trials, two.validity, other, family)
             recounted = estimates.difference(sample)
-            yield Sensitivity(errors.value, paired.pairs, recounted)
+            yield Sensitivity(errors.value, paired.pairs, recounted, *paired.rates)
 
 
 def _task_rows(paired: Paired) -> Iterator[TaskRow]:

@@ -125,6 +125,9 @@ class Sensitivity:
     errors: str
     pairs: int
     difference: Estimate | None
+    a: float | None
+    """A's pass rate, over the tasks compared then; None where nothing is paired."""
+    b: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +273,17 @@ class Comparison:
     """The sides, the best first, where all were compared in pairs; else empty."""
     reruns: tuple[RunReruns, ...] = ()
     """The runs that slots were run again of."""
+    unfinished: tuple[str, ...] = ()
+    """A clause for each run compared that is not complete. Gates are not decided then."""
+
+    @property
+    def undecided(self) -> str | None:
+        """Why nobody can rely on the gates, in a clause; None if one can."""
+        if not self.has_pairs:
+            return "nothing was compared: no trials could be paired"
+        if self.gates and self.unfinished:
+            return f"gates are decided for complete runs: {'; '.join(self.unfinished)}"
+        return None
 
     @property
     def is_rate(self) -> bool:

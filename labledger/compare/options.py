@@ -34,14 +34,17 @@ class ErrorCounting(StrEnum):
     """How slots without a counted verdict count in pass rates."""
 
     AS_FAILURES = "as-failures"
-    """What the agent caused counts as not passed: the verdict `error`, and an agent that failed and
-    has no verdict, whatever its grader did then. Otherwise an agent could improve by crashing.
-    What the lab caused (`infra_error`, `setup_error`, the `grade_error` of an agent that succeeded)
-    is left out."""
+    """A verdict counts, however the agent ended. What the agent caused without one counts as not
+    passed: the verdict `error`, an agent that failed, and an agent that broke its grader. Otherwise
+    it could improve by crashing. What the lab caused (`infra_error`, `setup_error`, other
+    `grade_error`) is left out."""
+    STRICT = "strict"
+    """The same, but an agent that failed or timed out did not pass, whatever its verdict."""
     LEFT_OUT = "left-out"
     """Only `pass`, `fail` and `missing` count."""
     ALL_AS_FAILURES = "all-as-failures"
-    """Whatever ran and did not pass is a failure, whatever the cause."""
+    """Whatever ran and did not pass is a failure, whatever the cause. Harbor and SWE-bench count
+    so."""
 
     @classmethod
     def named(cls, word: str) -> Self:

@@ -73,7 +73,7 @@ def _outcomes(report: Report) -> Iterator[str]:
         )
         for variant in report.variants
     ]
-    more = ("agent failed", "pass rate", confidence_level(report.confidence))
+    more = ("failed, no verdict", "pass rate", confidence_level(report.confidence))
     yield from _table((*columns, *more), rows)
 
 

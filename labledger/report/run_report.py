@@ -10,6 +10,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import nsmallest
 from itertools import chain
 from typing import Self
@@ -22,6 +23,7 @@ from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
+from labledger.records.timeouts import TimeoutCounts
 from labledger.report import markdown, outcomes, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Trial
@@ -85,7 +87,7 @@ def collect(
         confidence=options.confidence,
         run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
         headline=sentences.headline(variants, comparisons),
-        missing=(*missing, *_combination(combined)),
+        missing=(*missing, *_combination(combined), *_timeouts(reader, combined)),
         reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
@@ -150,6 +152,14 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
         names = ", ".join(graded.name for graded in combined.runs)
         yield f"{counted(len(combined.runs), 'run')} are taken as one: {names}."
         yield from (f"{difference}." for difference in combined.differences)
+
+
+def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:
+    """Yield that more attempts timed out short of processors than otherwise, if so."""
+    counts = [reader.timeout_counts(graded.run.run_id) for graded in combined.runs]
+    together = reduce(TimeoutCounts.together, filter(None, counts), TimeoutCounts())
+    if together.sentence is not None:
+        yield f"{together.sentence}."
 
 
 def _combined_run(name: str, parts: Sequence[ReportedPart]) -> ReportedRun:

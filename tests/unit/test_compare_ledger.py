@@ -123,18 +123,15 @@ def test_sides_that_make_no_sense_are_refused(
 def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
     """Crashes without a verdict, and the verdict error, are failures; the laboratory's are not.
 
-    An agent that failed has not passed, whatever its grader did then.
+    An agent that failed has not passed, whatever its grader did then, nor has one whose grader
+    failed that worked for the other side.
     """
     runs.make_run(path, {"base": "PPPPPPPPPP", "treat": "PatEAsigGc"})
     found = only(path, "run-1")
-    assert found.pairs == 6
+    assert found.pairs == 8
     assert found.counts is not None
-    assert (found.counts.both, found.counts.only_a) == (1, 5)
-    assert left_out(found) == {
-        ("b", "setup_error"): 1,
-        ("b", "infra_error"): 1,
-        ("b", "grade_error"): 2,
-    }
+    assert (found.counts.both, found.counts.only_a) == (1, 7)
+    assert left_out(found) == {("b", "setup_error"): 1, ("b", "infra_error"): 1}
 
 
 def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
@@ -142,7 +139,7 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
     too."""
     runs.make_run(path, {"base": "PPPPPPPP-", "treat": "PPatEAip-"})
     shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
-    assert [found.pairs for found in shown.values()] == [6, 3, 7]
+    assert [found.pairs for found in shown.values()] == [6, 6, 3, 7]
     assert left_out(shown[ErrorCounting.LEFT_OUT]) == {
         ("b", "agent_error"): 1,
         ("b", "agent_timeout"): 1,
@@ -152,9 +149,31 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
         ("both", "not_committed"): 1,
     }
     for errors, found in shown.items():
-        told = {s.errors: (s.pairs, s.difference) for s in found.sensitivity}
-        others = {e.value: (f.pairs, f.difference) for e, f in shown.items() if e is not errors}
+        told = {s.errors: (s.pairs, s.difference, s.a, s.b) for s in found.sensitivity}
+        others = {
+            e.value: (
+                f.pairs,
+                f.difference,
+                f.a.mean and f.a.mean.value,
+                f.b.mean and f.b.mean.value,
+            )
+            for e, f in shown.items()
+            if e is not errors
+        }
         assert told == others
+
+
+def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: Path) -> None:
+    """A time-out with the verdict pass passed, unless `--errors strict` was asked for."""
+    runs.make_run(path, {"base": "PPFg", "treat": "TPAg"})
+    for errors, only_a in (("as-failures", 0), ("strict", 1)):
+        found = only(path, "run-1", errors=ErrorCounting(errors))
+        assert found.counts is not None
+        assert (found.pairs, found.counts.only_a) == (3, only_a)
+    text = sentences.method([compare(path, "run-1")])
+    assert "A verdict counts, however the agent ended" in text
+    strict = compare(path, "run-1", errors=ErrorCounting.STRICT)
+    assert "timed out did not pass, whatever its verdict" in sentences.method([strict])
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:

@@ -70,8 +70,9 @@ def compare(
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed did not pass; left-out: only graded trials "
-            "count; all-as-failures: whatever ran and did not pass is a failure."
+            help="as-failures: an agent that crashed and has no verdict did not pass; strict: an "
+            "agent that crashed or timed out never passed; left-out: only graded trials count; "
+            "all-as-failures: whatever ran and did not pass is a failure."
         ),
     ] = "as-failures",
     pass_at: Annotated[
@@ -118,7 +119,10 @@ def compare(
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
     junit: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a JUnit report with a test for each task."),
+        typer.Option(
+            metavar="FILE",
+            help="Write a JUnit report with a test for each gate and each task; missed gates fail.",
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(hidden=True, help="Has no effect: nothing is drawn at random.")
@@ -153,10 +157,6 @@ def compare(
     )
     if junit is not None and all_pairs:
         _refuse("--junit", "is for a baseline and its treatments, not for --all-pairs")
-    if junit is not None and not options.has_direction:
-        # Otherwise every task with a difference, in either direction, would be a failure.
-        hint = "add --lower-is-better or --higher-is-better"
-        _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)
@@ -166,12 +166,13 @@ def compare(
         write_junit(comparison, junit)
         say(f"wrote {junit}")
     missed = [gate for gate in comparison.gates if not gate.passed]
-    for gate in missed:
+    for gate in missed if format == "json" else ():  # The other forms have said so.
         say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
+    if comparison.undecided:
+        say(comparison.undecided)
     if missed:
         raise typer.Exit(int(Exit.GATE_MISSED))
-    if not comparison.has_pairs:
-        say("nothing was compared: no trials could be paired")
+    if comparison.undecided:
         raise typer.Exit(int(Exit.INCOMPLETE))
 
 

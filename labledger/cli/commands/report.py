@@ -35,6 +35,7 @@ def report(
         typer.Option(
             "--out",
             "-o",
+            metavar="FILE",
             help="The file to write, or - for stdout; by default report.html, and stdout for "
             "--markdown and --json.",
         ),

@@ -244,6 +244,9 @@ def _with_other_errors(other: Sensitivity, compared: Compared, document: Compari
     difference = signed_amount(other.difference, document)
     interval = bounds(other.difference, document, signed=True)
     text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
+    if other.a is not None and other.b is not None:
+        a, b = compared.labels
+        text = f"{a} {figures.percent(other.a)}, {b} {figures.percent(other.b)}, {text}"
     if compared.difference and compared.difference.value * other.difference.value < 0:
         text += "; this reverses the direction"
     return text

@@ -15,7 +15,7 @@ from labledger.compare.comparison_document import (
     Detectable,
     Significance,
 )
-from labledger.compare.options import Estimand, Validity
+from labledger.compare.options import ErrorCounting, Estimand, Validity
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import figures
 from labledger.text.figures import DASH, count, percent
@@ -30,6 +30,22 @@ VERDICTS: Mapping[str, str] = {
     "nothing_paired": "Nothing to compare",
 }
 """What a decision is called in a table, by its verdict."""
+
+
+_COUNTED: Mapping[str, str] = {
+    ErrorCounting.AS_FAILURES: "A verdict counts, however the agent ended. Without one, an agent "
+    "that failed or that broke its grader did not pass; other trials are left out.",
+    ErrorCounting.STRICT: "An agent that failed or timed out did not pass, whatever its verdict, "
+    "nor did one that broke its grader; other trials without a verdict are left out.",
+    ErrorCounting.LEFT_OUT: "Only trials with the verdict pass, fail or missing count.",
+    ErrorCounting.ALL_AS_FAILURES: "Whatever ran and did not pass counts as failed.",
+}
+"""Which trials count in a pass rate, by how errors are counted."""
+
+
+def _counted(documents: Sequence[Comparison]) -> str:
+    errors = documents[0].errors if documents else ErrorCounting.AS_FAILURES
+    return _COUNTED[errors]
 
 
 # -- figures
@@ -136,8 +152,7 @@ def method(documents: Sequence[Comparison]) -> str:
     together = f", for all {family} comparisons together," if family > 1 else ""
     return (
         f"{text}A difference is called shown where its interval{together} does not contain 0; "
-        "its p value is then small enough, too. An agent that failed counts as not passed; trials "
-        "that failed for another reason are left out."
+        f"its p value is then small enough, too. {_counted(documents)}"
     )
 
 
