@@ -406,8 +406,9 @@ class Ledger:
     ) -> Any:
         """Return a query's rows as a DataFrame of pandas or polars. See `query`.
 
-        Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
-        text. Raises `ExtraMissing` if the library is not installed.
+        Integers are `Int64` in pandas, which has nulls; columns of times (`…_at`) are times in UTC;
+        a column that mixes numbers and text is text. Raises `ExtraMissing` if the library is not
+        installed.
         """
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):

@@ -36,6 +36,7 @@ from labledger.maintenance.check_results import (
     CheckResult,
     TaskSupport,
     check_disk_space,
+    check_size,
     runs_in,
 )
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
@@ -44,6 +45,7 @@ from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.maintenance.image_checks.image_supply import Supply, supply_images
 from labledger.maintenance.image_checks.user_checks import check_users
 from labledger.maintenance.image_checks.workspace_checks import check_workspaces
+from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems
@@ -113,6 +115,7 @@ def preflight(
     """
     checks = [
         *_check_experiment(experiment),
+        *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
         *_check_ledger(lab),
     ]
@@ -146,6 +149,8 @@ def preflight(
             checks.extend(_check_containers(probes, images, experiment))
             if runs_here:
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
+                width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
+                checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
                 checks.extend(_check_storage_and_gpus(probes, images, experiment))
             if needs_egress_proxy(merged for _, merged in experiment.settings):
                 checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))

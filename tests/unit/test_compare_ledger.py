@@ -496,7 +496,7 @@ def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
 
 
 def test_a_constant_shift_is_shown(path: Path) -> None:
-    """By exactly 2 in all fifty tasks: higher, but nothing varies that an interval could be from."""
+    """By exactly 2 in all fifty tasks: higher, but nothing varies, so there is no interval."""
     numbers = {"base": [[float(n)] for n in range(50)], "treat": [[n + 2.0] for n in range(50)]}
     runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
     found = only(path, "run-1", metric="tokens")

@@ -83,8 +83,8 @@ class HostLink:
     """Why results of attempts cannot be used, of its present process."""
     mark: str = field(default_factory=partial(secrets.token_hex, 8))
     """By which this coordinator knows the machine again."""
-    reserved: set[AttemptKey] = field(default_factory=set)
-    """Attempts that are placed here and not submitted yet."""
+    reserved: dict[AttemptKey, str] = field(default_factory=dict)
+    """The image ids of attempts that are placed here and not submitted yet."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
     leaving: dict[AttemptKey, Leaving] = field(default_factory=dict)
     kills: list[AttemptSpec] = field(default_factory=list)
@@ -150,6 +150,19 @@ class HostLink:
     def taken(self) -> int:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
+
+    def has_image(self, image_id: str) -> bool:
+        """Return whether it certainly has an image."""
+        return image_id in self.known_inputs or (
+            self.state is not None and image_id in self.state.images
+        )
+
+    def awaits_image(self, image_id: str) -> bool:
+        """Return whether an attempt waits here for an image that it lacks."""
+        waiting = (each for each in self.pending.values() if not each.is_ready)
+        return image_id in self.reserved.values() or any(
+            each.spec.image_id == image_id for each in waiting
+        )
 
     @property
     def may_start(self) -> bool:

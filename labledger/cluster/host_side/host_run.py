@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -88,6 +88,8 @@ class HostRun:
     inputs: HostInputs
     engines: EnginePool
     engine_root: Path | None
+    lacks_space: Callable[[], bool]
+    """Whether a disk of the host is too full for a trial to be started."""
     changed: threading.Condition
     """Notified when there is something to report. Its lock guards everything below."""
     epoch: int = 0
@@ -126,7 +128,11 @@ class HostRun:
 
     def __post_init__(self) -> None:
         self._limiter = StartLimiter(
-            self.slots, permits=self.permits, clock=time.monotonic, owns_attempts=True
+            self.slots,
+            permits=self.permits,
+            clock=time.monotonic,
+            owns_attempts=True,
+            is_held_back=self.lacks_space,
         )
         self._limiter.allow_until(0.0)
         self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
