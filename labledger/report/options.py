@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from labledger.compare.options import Estimand
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 MIB = 1024 * 1024
 _MIN_BYTES = MIB
@@ -57,16 +57,16 @@ class ReportOptions:
         problems = []
         if not (math.isfinite(self.confidence) and 0.5 <= self.confidence < 1):
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem("--confidence", message))
+            problems.append(Problem(Parameter("confidence"), message))
         limit = self.equivalent_within
         if limit is not None and not 0 <= limit <= 1:
             message = f"found {limit:g}; expected a share from 0 to 1, such as 0.02"
-            problems.append(Problem("--equivalent-within", message))
+            problems.append(Problem(Parameter("equivalent_within"), message))
         if self.max_bytes < _MIN_BYTES:
             message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
-            problems.append(Problem("--max-size", message))
+            problems.append(Problem(Parameter("max_bytes"), message))
         if self.all_pairs and self.compare:
-            message = "is for other comparisons than --all-pairs; ask for one of them"
-            problems.append(Problem("--compare", message))
+            message = "is for other comparisons than `all_pairs=True`; ask for one of them"
+            problems.append(Problem(Parameter("compare"), message))
         if problems:
             raise InvalidInput("the options of the report", problems)
