@@ -18,7 +18,7 @@ from labledger.api.experiment_sources import (
     translate_for_run,
     without_refused,
 )
-from labledger.errors import Exit, InvalidInput, Problem
+from labledger.errors import Exit, InvalidInput, Parameter, Problem
 from labledger.experiment import templates
 from labledger.text.phrases import counted
 
@@ -87,7 +87,9 @@ def create_experiment(
     folder = Path(directory)
     if benchmark is None:
         if agents:
-            problem = Problem("--agent", "is for an experiment of a benchmark (--from)")
+            problem = Problem(
+                Parameter("agents"), "is for an experiment of a benchmark (`benchmark=`)"
+            )
             raise InvalidInput("the options are not valid", [problem])
         return templates.scaffold(profile, folder, image=image)
     from labledger.api.experiment_sources import translate_to_edit
@@ -216,7 +218,7 @@ def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Itera
             "tasks",
             f"{len(refused)} of {counted(len(tasks), 'task')} cannot be run",
             ok=False,
-            hint="choose others with --task, or leave them out with --skip-refused",
+            hint="choose others with `tasks=`, or leave them out with `skip_refused=True`",
             exit_code=Exit.INVALID,
             warning=skip_refused and len(refused) < len(tasks),
         )
