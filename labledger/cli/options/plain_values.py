@@ -13,14 +13,16 @@ from typing import Any, get_args, get_origin
 
 import typer.core
 
+_BUILD = "build_runtime_param"
+"""typer's function that makes the object which converts the values of a parameter."""
 _PATH_CHECKS = ("exists", "readable", "writable", "resolve_path", "allow_dash")
 
 
 def spare_conversions() -> None:
     """Make typer take plain values as they are; without effect if it converts in another way."""
-    build = getattr(typer.core, "build_runtime_param", None)
+    build = getattr(typer.core, _BUILD, None)
     if build is not None:
-        typer.core.build_runtime_param = lambda parameter: _PlainValues(parameter, build)  # type: ignore[attr-defined]
+        setattr(typer.core, _BUILD, lambda expected: _PlainValues(expected, build))
 
 
 class _PlainValues:
