@@ -21,6 +21,7 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.host_images import check_host_images
 from labledger.maintenance.preflight import Preflight
+from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.text.phrases import counted
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
@@ -105,7 +106,13 @@ def _check_found(
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
         return checks
-    return checks + ([] if experiment is None else list(_check_needs(usable, experiment)))
+    if experiment is not None:
+        checks += _check_needs(usable, experiment)
+        for state in usable:
+            checks += check_shared_resources(
+                experiment, state.slots, state.cpus, state.memory_bytes, machine=state.name
+            )
+    return checks
 
 
 def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:

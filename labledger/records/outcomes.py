@@ -21,8 +21,8 @@ class SlotStatus(StrEnum):
     SKIPPED_PRUNED = "skipped_pruned"
 
 
-UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
-"""Statuses of slots that are committed without a trial."""
+NEVER_RUN = (SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value)
+"""The statuses of slots that were committed without a trial."""
 
 
 class Verdict(StrEnum):

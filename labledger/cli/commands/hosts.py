@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labledger.cli.options import arguments
+from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, say, table
 
 if TYPE_CHECKING:
     from labledger.api import ClusterHost
 
-hosts = typer.Typer(help="The hosts of a cluster.", rich_markup_mode=None)
+hosts = CommandLine(help="The hosts of a cluster.")
 
 
 def register(app: typer.Typer) -> None:

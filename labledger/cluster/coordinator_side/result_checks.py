@@ -21,7 +21,7 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.events import EventFile
-from labledger.records.outcomes import UNEXECUTED
+from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA
 from labledger.trial.evidence.events import event_file_for
@@ -104,7 +104,7 @@ def _require_types(result: AttemptResult) -> None:
         raise Mismatch("a number is negative")
     if clock.parse(result.started_at).utcoffset() != clock.parse(result.ended_at).utcoffset():
         raise Mismatch("its times are not comparable")
-    if result.status in UNEXECUTED:
+    if result.status in NEVER_RUN:
         raise Mismatch(f"no trial ends as {result.status}")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.host_side.outbox import Outbox, attempt_name
 from labledger.docker.engine_pool import EnginePool
-from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError, LedgerError
 from labledger.executors.executor import RunRecords
 from labledger.executors.local_cleanup import remove_containers
 from labledger.executors.local_executor import LocalExecutor
@@ -47,7 +47,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.container_identity import attempt_of, kill_container
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files import staged_programs
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 
 MAX_RESULT_BYTES = 8 << 20
@@ -122,6 +122,8 @@ class HostRun:
     _refusals_in_row: int = 0
     _last_refusal: float = 0.0
     _setup_done: bool = False
+    _compared: set[str] = field(default_factory=set)
+    """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
     _closed: bool = False
 
     def __post_init__(self) -> None:
@@ -165,8 +167,7 @@ class HostRun:
         """Carry out the orders, wait for something to report, and return it."""
         self.enter_epoch(request.setup)
         self._keep_mark(request)
-        if request.attempts:
-            self._stage_files(request.setup)
+        attempts = self._with_staged_files(request.setup, request.attempts)
         with self.changed:
             self._is_lost = self._is_lost or request.is_lost
             if self._is_lost:
@@ -185,7 +186,7 @@ class HostRun:
             self._cancel(cancellation)
         for spec in request.kills:
             self._kill(spec)
-        for spec in request.attempts:
+        for spec in attempts:
             self._accept(spec)
         with self.changed:
             self._unconfirmed -= request.confirmed
@@ -217,13 +218,39 @@ class HostRun:
                 self.folder.write_mark(request.mark)
                 self._mark = request.mark
 
-    def _stage_files(self, setup: RunSetup) -> None:
-        """Stage the run's files, once. The host must have their artifacts."""
+    def _with_staged_files(
+        self, setup: RunSetup, attempts: Sequence[AttemptSpec]
+    ) -> Sequence[AttemptSpec]:
+        """Return the attempts whose programs are as the run was started with; others have failed.
+
+        The run's files are staged once. Those that an earlier process staged are compared.
+        """
+        accepted = []
+        for spec in attempts:
+            with self.changed:
+                is_known = _key(spec) in self._open or _key(spec) in self._ended
+            try:
+                if not is_known:
+                    self._stage_files(setup, input_digests(spec))
+                accepted.append(spec)
+            except LedgerError as error:
+                self._fail(_key(spec), "uncollected", f"{spec.host}: {error.message}")
+        return accepted
+
+    def _stage_files(self, setup: RunSetup, digests: Collection[str]) -> None:
+        """Stage or compare the run's files, and compare what was unpacked of these artifacts.
+
+        The host must have their artifacts. Raises `LedgerError` for a difference.
+        """
         with self.changed:
+            store, run_folder = self.inputs.store, self.folder.path
             if not self._setup_done:
                 deps = self.folder.dependencies
-                stage_dependencies(setup.files, self.inputs.store, deps, sealed=setup.is_sealed)
+                staged_programs.stage_dependencies(setup.files, store, deps, sealed=setup.is_sealed)
                 self._setup_done = True
+            new = sorted(set(digests) - self._compared)
+            staged_programs.require_unchanged_files_of_tasks(run_folder, store, new)
+            self._compared.update(new)
 
     def _accept(self, spec: AttemptSpec) -> None:
         """Accept an attempt, unless that has been done; run it, or go on with it."""
@@ -534,6 +561,7 @@ class HostRun:
                 return
             self.folder.delete_shared_files()
             self._setup_done = False
+            self._compared.clear()
 
     @contextmanager
     def closing(self) -> Iterator[None]:
