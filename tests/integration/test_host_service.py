@@ -170,8 +170,10 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
     runs = [host.spec(idx, holds) for idx in (0, 1)]
     waits = host.spec(2)
-    host.exchange(*runs, waits)
-    wait_until(lambda: len(host.containers()) == 3 and all(map(_started, runs)), "three trials")
+    host.exchange(*runs)
+    wait_until(lambda: all(map(_started, runs)), "both places to be taken")
+    host.exchange(waits)
+    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
     host.exchange(is_lost=True)
     wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
     # A request of before arrives late.
