@@ -36,12 +36,22 @@ class LabLedgerError(Exception):
         return str(self.args[0])
 
 
+class Parameter(str):
+    """The name of a parameter of the library, as the place of a problem.
+
+    The command line shows its option instead. In sentences a parameter is written as its argument,
+    such as `frozen=True` in backticks.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem in something that a person wrote, or one failed check of preflight."""
 
     where: str
-    """The file or the option, as the user named it, or the name of the check."""
+    """The file as the user named it, the `Parameter`, or the name of the check."""
     message: str
     """What was found and what was expected."""
     line: int | None = None
@@ -72,6 +82,7 @@ class InvalidInput(LabLedgerError):
         if len(problems) > self.MAX_LISTED:
             lines += f"\n  and {len(problems) - self.MAX_LISTED} more"
         super().__init__(f"{subject}: {count}\n{lines}", hint=hint)
+        self.subject = subject
         self.problems = problems
 
 
@@ -129,6 +140,10 @@ class LedgerError(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class ArtifactChanged(LedgerError):
+    """A file of the artifact store was changed."""
+
+
 class LedgerMissing(LedgerError):
     """There is no ledger at this path."""
 
@@ -137,6 +152,10 @@ class LedgerMissing(LedgerError):
 
 class NotALedger(LedgerError):
     """The file is not a ledger of labledger."""
+
+
+class LedgerDamaged(LedgerError):
+    """The ledger's file is damaged."""
 
 
 class LedgerOutdated(LedgerError):
@@ -197,6 +216,10 @@ class LeaseHeld(LedgerError):
 
 class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
+
+
+class LedgerReplaced(LeaseLost):
+    """The ledger's file was removed or replaced while this process wrote to it."""
 
 
 class TakeoverStopped(LabLedgerError):

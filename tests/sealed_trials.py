@@ -11,7 +11,7 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files.staged_programs import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
 GRADER = f"answer={SECRET}; {GRADES}"

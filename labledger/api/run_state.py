@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from labledger import clock
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import (
     Grading,
     Note,
@@ -54,6 +54,14 @@ class RunState:
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None
     """The takeover request that has not expired, if any."""
+
+    @property
+    def owned_s(self) -> float:
+        """The seconds since the coordinator that owns the run acquired it; 0 if none does."""
+        if self.run.lease is None or not self.owned:
+            return 0.0
+        since = clock.parse(self.run.lease.acquired_at)
+        return max(0.0, (clock.parse(clock.utc_now()) - since).total_seconds())
 
     @property
     def used_up(self) -> tuple[str, ...]:
@@ -125,7 +133,7 @@ def sort_runs(runs: Iterable[RunInfo], key: str, *, reverse: bool = False) -> li
     """
     if key not in _SORT_VALUES:
         message = f"found {key!r}; expected one of {', '.join(SORT_KEYS)}"
-        raise InvalidInput("the order", [Problem("--sort", message)])
+        raise InvalidInput("the order", [Problem(Parameter("sort"), message)])
     newest_first = sorted(runs, key=_SORT_VALUES["created"], reverse=True)
     ordered = sorted(newest_first, key=_SORT_VALUES[key], reverse=key in _DESCENDING)
     return ordered[::-1] if reverse else ordered

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +16,29 @@ from labledger.benchmarks.translate import EXPERIMENT_FILE, TranslatedExperiment
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.storage.durable_files import make_folder, sync_folder, sync_tree
 from labledger.storage.file_contents import content_key, write_content
+from labledger.storage.scratch_folders import scratch_folder
 
 _DIGITS = 16
 
 
 @contextmanager
 def temporary_copy(experiment: TranslatedExperiment) -> Iterator[Path]:
-    """Yield the path of the `experiment.yaml` in a folder that exists while the block runs."""
-    with tempfile.TemporaryDirectory(prefix="labledger-") as folder:
-        _write_files(experiment, Path(folder))
-        yield Path(folder) / EXPERIMENT_FILE
+    """Yield the path of the `experiment.yaml` in a folder that exists while the block runs.
+
+    An error that leaves the block names the benchmark in place of the folder.
+    """
+    with scratch_folder("experiment") as folder:
+        _write_files(experiment, folder)
+        try:
+            yield folder / EXPERIMENT_FILE
+        except LabLedgerError as error:
+            error.args = (without_folder(error.message, folder, experiment.name),)
+            raise
+
+
+def without_folder(message: str, folder: Path, name: str) -> str:
+    """Return a message about a translated benchmark that names no file of a temporary copy."""
+    return message.replace(f"{folder}/", f"{name}: ")
 
 
 def store_experiment(experiment: TranslatedExperiment, folder: Path) -> Path:

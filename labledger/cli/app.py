@@ -29,13 +29,15 @@ from labledger.cli.commands import (
     tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
+from labledger.cli.options.help_pages import CommandLine
+from labledger.cli.options.lazy_commands import command_line
+from labledger.cli.options.plain_values import spare_conversions
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
-app = typer.Typer(
+app = CommandLine(
     name="labledger",
     help="Runs agent experiments in containers and keeps every result in one SQLite ledger.",
     no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -76,7 +78,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 @cache
 def program() -> Callable[..., Any]:
     """Return the command line, built once: that takes longer than most commands."""
-    return typer.main.get_command(app)
+    spare_conversions()
+    line: Callable[..., Any] = command_line(app)
+    return line
 
 
 def main() -> None:

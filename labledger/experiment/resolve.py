@@ -7,7 +7,7 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner us
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import schedule
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
@@ -58,7 +58,10 @@ from labledger.images.image_names import with_tag
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.phrases import near_names
+from labledger.text.phrases import counted, near_names
+
+MAX_SLOTS = 10_000_000
+"""The longest schedule: a randomized one takes 4 bytes of memory a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,21 @@ class ResolvedExperiment:
             for own in self._task_settings
         )
 
+    def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
+        """Yield the ids of the tasks that have a container with certain settings."""
+        is_sealed = self.plan.is_sealed
+        variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
+        found = {
+            index
+            for index, own in enumerate(self.dataset.settings)
+            if any(
+                concerns(container)
+                for variant in variants
+                for container in variant.merged(own.overrides).of_containers(is_sealed=is_sealed)
+            )
+        }
+        return (task.task_id for task in self.tasks if task.settings_idx in found)
+
     @cached_property
     def task_folders(self) -> frozenset[str]:
         """The folders of containers that tasks bring files for."""
@@ -229,10 +247,10 @@ class ResolvedExperiment:
     def _missing_name_problem(self, use: OutsideUse, known: Collection[str]) -> Problem:
         variant_id, name = use.variant_id, use.name
         not_set = f"neither bound by variant {variant_id!r} nor" if variant_id else "not"
-        message = f"${name} is {not_set} set by --env, --env-file or the environment"
+        message = f"${name} is {not_set} set by `env=`, `env_files=` or the environment"
         bound = {key for v in self.plan.variants for key in v.bindings}
         close = near_names(name, sorted(bound | set(known)))
-        hint = f"pass --env {name}=… or export {name}"
+        hint = f"pass `env={{'{name}': …}}` or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
         if use.line is None:
@@ -297,6 +315,7 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     names = tuple(sorted({use.name for use in uses}))
     plan = replace(plan, dataset=selected, design=design, environment=names)
     experiment = ResolvedExperiment(authored, plan, dataset)
+    _require_size(experiment)
     # The builds of all tasks' images are part of every shard's digest.
     plan = replace(plan, image_builds=_image_builds(authored, experiment.images))
     if overrides.shard is not None:
@@ -307,12 +326,29 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     return experiment
 
 
+def _require_size(experiment: ResolvedExperiment) -> None:
+    """Raise `InvalidInput` if the schedule is longer than any run could work through."""
+    total = experiment.total_slots
+    if total > MAX_SLOTS:
+        sizes = (
+            counted(len(experiment.variants), "variant"),
+            counted(len(experiment.tasks), "task"),
+            counted(experiment.plan.design.replications, "replication"),
+        )
+        message = (
+            f"{' × '.join(sizes)} are {total:,} slots; an experiment has at most {MAX_SLOTS:,}"
+        )
+        hint = "lower the replications, or select fewer tasks or variants"
+        problem = experiment.authored.problem(("design", "replications"), message, hint)
+        raise InvalidInput(f"the experiment {experiment.source} is too large", [problem])
+
+
 def _require_slots(experiment: ResolvedExperiment) -> None:
     shard = experiment.shard
     if shard is not None and not experiment.total_slots:
         most = len(experiment.tasks) * experiment.plan.design.replications
         message = f"shard {shard} has no slot: of this experiment, at most {most:,} shards have one"
-        raise InvalidInput("the options are not valid", [Problem("--shard", message)])
+        raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
 
 
 def _image_builds(
@@ -336,10 +372,10 @@ def _image_builds(
 
 def _check_overrides(overrides: Overrides) -> None:
     problems = [
-        Problem(option, f"found {value}; expected 1 or more")
-        for option, value in (
-            ("--limit", overrides.limit),
-            ("--max-concurrency", overrides.max_concurrency),
+        Problem(Parameter(name), f"found {value}; expected 1 or more")
+        for name, value in (
+            ("limit", overrides.limit),
+            ("max_concurrency", overrides.max_concurrency),
         )
         if value is not None and value < 1
     ]
@@ -350,7 +386,11 @@ def _check_overrides(overrides: Overrides) -> None:
 def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
     known = [variant["variant_id"] for _, variant in authored_variants(data)]
     problems = [
-        Problem("--variant", f"{glob!r} matches no variant", hint=f"variants: {', '.join(known)}")
+        Problem(
+            Parameter("variants"),
+            f"{glob!r} matches no variant",
+            hint=f"variants: {', '.join(known)}",
+        )
         for glob in globs
         if not any(fnmatchcase(name, glob) for name in known)
     ]

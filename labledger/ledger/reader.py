@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ from labledger.ledger.read import (
     commit_stream,
     export_tables,
     gradings,
+    pressured_timeouts,
     reruns,
     runs,
     spending,
@@ -47,6 +49,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
+from labledger.records.timeouts import TimeoutCounts
 from labledger.storage.artifact_store import ArtifactStore
 
 _SLOTS_SQL = """
@@ -81,7 +84,12 @@ class LedgerReader:
         self._store = store
         with self._snapshot("open the ledger") as connection:
             migrations.require_current_connection(connection, path)
-            self.ledger_id = ledger_id(connection)
+
+    @cached_property
+    def ledger_id(self) -> str:
+        """The ledger's id. Raises `LedgerError` if it is missing."""
+        with self._snapshot("read the ledger's id") as connection:
+            return ledger_id(connection)
 
     @classmethod
     def open(cls, path: Path, store: ArtifactStore | None = None) -> Self:
@@ -341,6 +349,11 @@ class LedgerReader:
         """
         with self._of_run(run_id) as (connection, run_no):
             return variant_counts.primary_metrics(connection, run_no)
+
+    def timeout_counts(self, run_id: str) -> TimeoutCounts | None:
+        """Return how many committed attempts timed out short of processors; None if none did."""
+        with self._of_run(run_id) as (connection, run_no):
+            return pressured_timeouts.timeout_counts(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return the `cost_usd` and `tokens` that attempts of committed slots reported."""

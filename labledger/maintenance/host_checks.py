@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
-from labledger import __version__
 from labledger.cluster import connect
 from labledger.cluster.host_transport import FoundHost
 from labledger.cluster.object_store import StoreUnusable
@@ -90,7 +89,7 @@ def _check_found(
     usable: list[HostState] = []
     for host in found:
         if host.described is None:
-            checks.append(_warning(host.address, host.problem or "it does not answer"))
+            checks.append(_warning(host.name or host.address, host.problem or "no answer"))
             continue
         state = host.described.state
         checks += [
@@ -149,8 +148,6 @@ def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterato
     """Yield what is wrong with a host."""
     if state.problem is not None:
         yield state.problem
-    if state.labledger_version != __version__:
-        yield f"it has labledger {state.labledger_version}, and this machine {__version__}"
     difference_s = host.clock_offset_s
     if abs(difference_s) > _MAX_CLOCK_DIFFERENCE_S:
         side = "ahead of" if difference_s > 0 else "behind"

@@ -22,7 +22,7 @@ from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.exchange import histories
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.import_writer import referenced_digests, refuse_if_busy
-from labledger.ledger.exchange.source import Source
+from labledger.ledger.exchange.source import Source, verify_hint
 from labledger.ledger.read import gradings
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -124,7 +124,7 @@ def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
             listed.append(f"  and {len(findings) - _MAX_LISTED} more")
         raise LedgerError(
             "\n".join([f"{source.path} does not verify; nothing was imported", *listed]),
-            hint="--run chooses other runs; `labledger verify` of the source lists every finding",
+            hint=f"--run chooses other runs; {verify_hint(source.path)}",
         )
 
 
@@ -168,7 +168,7 @@ def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[Hi
         raise LedgerError(
             "\n".join([f"{head}; nothing was imported", *listed]),
             hint="a run's id is in all its digests and cannot be changed: leave it out by "
-            "choosing others with --run, or import into another lab with --lab-dir",
+            "choosing others with `run_ids=`, or import into another lab with `lab_dir=`",
         )
 
 

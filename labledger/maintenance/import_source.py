@@ -16,6 +16,7 @@ from labledger.export import mirrors, run_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.exchange import source
 from labledger.ledger.exchange.source import Source
+from labledger.ledger.read.lookup import ledger_holds_run
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance import archives
 from labledger.storage.archive_files import is_archive
@@ -43,7 +44,7 @@ def locate_source(path: Path) -> SourceLocation:
     """Return the source at a path. Raises `InvalidInput` if there is none.
 
     A run's folder means that run of the ledger two folders above, or its mirrors if there is no
-    such ledger or it is empty.
+    such ledger or it does not hold the run.
     """
     if path.is_file() and is_archive(path):
         return SourceLocation(None, path.parent, path.parent, archive=path)
@@ -53,22 +54,20 @@ def locate_source(path: Path) -> SourceLocation:
         if (lab / "ledger.sqlite").exists():
             return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", path)
     lab = path.absolute().parent.parent
-    if (path / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
-        return SourceLocation(
-            lab / "ledger.sqlite", lab / "artifacts", path, (path.absolute().name,)
-        )
+    run_id = path.absolute().name
+    if (path / "resolved.json").is_file() and ledger_holds_run(lab / "ledger.sqlite", run_id):
+        return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", path, (run_id,))
     if (path / run_folder.CHAIN_PATH).exists():
         return SourceLocation(None, _artifacts_beside(path), path)
     if any((path / mirror).exists() for mirror in mirrors.PATHS.values()):
         message = f"it holds mirrors, but no {run_folder.CHAIN_PATH} to verify them by"
-        hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
+        hint = (
+            f"`labledger export {run_id} --out DIR --lab-dir ITS_LAB`, where ITS_LAB is the lab "
+            "that holds the run, writes all that an import needs"
+        )
         raise InvalidInput("the import", [Problem(str(path), message, hint=hint)])
     expected = "an archive, a ledger file, a lab folder, or a run's folder"
     raise InvalidInput("the import", [Problem(str(path), f"found none of these: {expected}")])
-
-
-def _has_content(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size > 0
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
             return
         if lab.ledger.exists() and location.ledger.samefile(lab.ledger):
             message = "it is this lab's own ledger"
-            hint = "choose the lab to import into with --lab-dir"
+            hint = "choose the lab to import into with `lab_dir=`"
             raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
         with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
             yield opened

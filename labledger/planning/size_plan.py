@@ -8,7 +8,7 @@ calls it; `plan_text` says the answer in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger import optional_libraries
 from labledger.compare.comparison_document import to_json
@@ -144,12 +144,15 @@ class _Planner:
 
     def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
         known = self.components
-        effect = known.design_effect if estimand is Estimand.TASKS else 1.0
-        within = known.within
-        if effect > 1 and within is not None:
-            within *= effect
         is_rate = self.options.metric == PASS_RATE
-        return Variation(known.between * effect, within, is_rate).times(factor)
+        variation = Variation(known.between, known.within, is_rate)
+        if is_rate:
+            variation = replace(variation, rate=known.mean)
+        if estimand is Estimand.SUITE:
+            return variation.times(factor)
+        if is_rate:
+            variation = variation.with_half_a_pair(known.tasks)
+        return variation.times(known.design_effect).times(factor)
 
     def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:
         of = planned_power.tasks_power if estimand is Estimand.TASKS else planned_power.suite_power

@@ -1,12 +1,16 @@
 """`--max-error-rate`: stops a run in which too many slots end with an error.
 
 Counts setup, grader and infrastructure errors, which say nothing about an agent. Only slots that
-this coordinator committed are counted. Used by the commit queue.
+this coordinator committed are counted, of a regrading all of them: a regrading whose grader failed
+too often is never completed, so that its scores do not take the place of earlier ones. Used by the
+commit queue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from labledger.records.outcomes import SlotStatus
 
@@ -20,32 +24,65 @@ REGRADING_ERRORS = frozenset({SlotStatus.GRADE_ERROR})
 """The errors of a regrading. Other statuses come unchanged from the run that it regrades."""
 
 
+REGRADING_LIMIT = 0.5
+"""The largest share of errors in a regrading, unless `--max-error-rate` sets another."""
+
+
 @dataclass(slots=True)
 class ErrorRate:
-    """The share of errors among the slots that this coordinator committed after a trial."""
+    """The share of errors among the slots that were committed after a trial."""
 
     limit: float | None
     """The largest share allowed; None allows any."""
     error_statuses: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0
+    regraded_slots: int | None = None
+    """How many slots a regrading has; None for any other run."""
 
-    def count(self, status: SlotStatus) -> None:
-        """Count a committed slot. Slots that were never run do not count."""
+    @classmethod
+    def of_regrading(
+        cls, limit: float | None, slots: int, statuses: Iterable[Mapping[str, int]]
+    ) -> Self:
+        """Return the share of a regrading of so many slots.
+
+        `statuses` are the numbers of its committed slots by status.
+        """
+        limit = REGRADING_LIMIT if limit is None else limit
+        rate = cls(limit, REGRADING_ERRORS, regraded_slots=slots)
+        for counts in statuses:
+            for status, count in counts.items():
+                rate.count(SlotStatus(status), count)
+        return rate
+
+    def count(self, status: SlotStatus, slots: int = 1) -> None:
+        """Count committed slots of one status. Slots that were never run do not count."""
         if status is not SlotStatus.SKIPPED_PRUNED:
-            self.committed += 1
-            self.errors += status in self.error_statuses
+            self.committed += slots
+            self.errors += slots * (status in self.error_statuses)
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.limit is not None and self.errors > self.limit * self.committed
+
+    def is_last(self, schedule_idx: int) -> bool:
+        """Return whether the commit of a slot completes the regrading; False for other runs."""
+        return schedule_idx + 1 == self.regraded_slots
 
     def stop_cause(self) -> str | None:
         """Return why the run should stop, or None while the share is within the limit."""
-        if self.limit is None or self.committed < _MIN_SLOTS:
-            return None
-        share = self.errors / self.committed
-        if share <= self.limit:
+        total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
+        if not self.is_exceeded or self.committed < min(_MIN_SLOTS, total):
             return None
         statuses = " or ".join(sorted(self.error_statuses))
+        share = f"{self.errors / self.committed:.0%}"
+        rate = f"more than --max-error-rate {self.limit:g}"
+        if self.regraded_slots is not None:
+            return (
+                f"{self.errors} of {self.committed} slots of the regrading ({share}) ended as "
+                f"{statuses}: {rate}; it is not completed, so that the earlier scores stay current"
+            )
         return (
-            f"{self.errors} of {self.committed} slots committed since this start "
-            f"({share:.0%}) ended as {statuses}: more than "
-            f"--max-error-rate {self.limit:g}; fix the cause, or resume with a higher rate"
+            f"{self.errors} of {self.committed} slots committed since this start ({share}) ended "
+            f"as {statuses}: {rate}; fix the cause, or resume with a higher rate"
         )

@@ -20,10 +20,12 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.slot_records import SlotRecords
+from labledger.records.timeouts import timed_out_under_pressure
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPause
 from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import Listener, run_event
+from labledger.run_control.pressure_warning import PressureWarning
 from labledger.run_control.pruning import Pruning
 from labledger.runner.heartbeat import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
@@ -59,6 +61,7 @@ class CommitQueue:
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
     emit: Listener
+    pressure_warning: PressureWarning = field(default_factory=PressureWarning)
     _skipped: dict[int, str] = field(default_factory=dict)
     """The reason for each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
@@ -124,7 +127,8 @@ class CommitQueue:
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
-            if final and idx == self.next_idx:
+            ending = Ending(result.ids.variant_id, result.status)
+            if final and idx == self.next_idx and not self._withholds(ending):
                 faults.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
                     self.lease, result, _dispatches(specs), delivered_by
@@ -143,7 +147,7 @@ class CommitQueue:
             faults.fault_point("after_stage", idx)
             self._after_write(result, delivered_by, will_retry=not final)
             if final:
-                self.staged[idx] = Ending(result.ids.variant_id, result.status)
+                self.staged[idx] = ending
             return True
         return False
 
@@ -164,9 +168,12 @@ class CommitQueue:
                 duration_ms=result.duration_ms,
                 **self.budget.attempt_spending(result),
                 will_retry=will_retry,
+                **({"under_pressure": True} if timed_out_under_pressure(result) else {}),
                 **({} if delivered_by is None else {"host": delivered_by}),
             )
         )
+        if (message := self.pressure_warning.add(result)) is not None:
+            self.emit(run_event("warning", message=message))
 
     def stop_cause(self) -> Stop | None:
         """Return why the run should stop dispatching, given the results counted so far, or None."""
@@ -187,7 +194,19 @@ class CommitQueue:
     @property
     def is_ready(self) -> bool:
         """Whether the slot to commit next can be committed now."""
-        return self.next_idx in self.staged or self.next_idx in self._skipped
+        if self.next_idx in self.staged:
+            return not self._withholds(self.staged[self.next_idx])
+        return self.next_idx in self._skipped
+
+    def _withholds(self, ending: Ending | None) -> bool:
+        """Return whether the next slot must not be committed: it would complete the regrading.
+
+        A regrading of which too many slots are errors stays incomplete.
+        """
+        if ending is None or not self.error_rate.is_last(self.next_idx):
+            return False
+        self._count_ending(ending)
+        return self.error_rate.is_exceeded
 
     def commit_ready(self) -> None:
         """Commit every slot that is ready, in schedule order."""

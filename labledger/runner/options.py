@@ -14,10 +14,11 @@ from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.shards import Shard
-from labledger.ledger.database.model import Stop
+from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
+from labledger.records.timeouts import TimeoutCounts
 from labledger.run_control.disk_space import MIN_FREE_BYTES
 from labledger.run_control.dispatch_pauses import PATIENCE_S
 from labledger.run_control.events import Listener, ignore_events
@@ -47,8 +48,9 @@ class RunOptions:
         agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
             the baseline; all, if none is named.
         image: The image for the trials of a benchmark; None for the one that it names.
-        skip_refused: Leave out the tasks of a benchmark that labledger cannot run. Otherwise a run
-            that selects one is refused.
+        skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
+            containers cannot be had, such as an image that cannot be built. Otherwise a run that
+            selects one is refused.
         build: Build images that the experiment says how to build, rather than pull them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for
             `labledger/python:3`. Only trials with `network: allowlist` need one.
@@ -63,7 +65,8 @@ class RunOptions:
         min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
             dispatch a trial.
         max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
-            `grade_error` or `infra_error` before the run stops; None for no limit.
+            `grade_error` or `infra_error` before the run stops; None for no limit, in a regrading
+            for a half of `grade_error`, with which it is not completed.
         budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
             resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
         budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
@@ -162,6 +165,9 @@ class RunOutcome:
     """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
     """The kinds of budget of which nothing is left."""
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
+    the committed ones spent."""
 
     @property
     def trouble(self) -> str | None:
@@ -185,7 +191,13 @@ class RunOutcome:
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
         variants = self.summary["ext"]["variants"]
-        return {v["variant_id"]: PassCounts(v["passed"], v["not_passed"]) for v in variants}
+        return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
+
+    @property
+    def timeouts_under_pressure(self) -> str | None:
+        """A sentence, if more attempts timed out short of processors than otherwise."""
+        counts = self.summary["ext"].get("timeouts")
+        return None if counts is None else TimeoutCounts.of_json(counts).sentence
 
     @property
     def infra_errors(self) -> int:

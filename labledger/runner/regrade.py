@@ -6,7 +6,7 @@ the stored evidence. No agent runs, and the root run does not change. Used by `a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from labledger.maintenance.image_checks.command_checks import check_commands
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import canonical_json
-from labledger.records.identity import RUN_ID
+from labledger.records.identity import MAX_RUN_ID, RUN_ID
+from labledger.records.outcomes import StopCause
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
@@ -39,6 +40,7 @@ from labledger.runner.start_and_resume import (
 )
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.text.phrases import counted_of
 
 
 def regrade_run(
@@ -57,15 +59,16 @@ def regrade_run(
         root = reader.run(gradings[0].root_id)
         if root.next_schedule_idx < root.total_slots:
             raise RunNotComplete(
-                f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
-                f"{root.total_slots} slots are committed",
+                f"run {root.run_id} cannot be regraded: "
+                f"{counted_of(root.next_schedule_idx, root.total_slots, 'slot')} are committed",
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
         plan = ExperimentPlan.of_document(root.resolved)
         new_grader = NewGrader.load(grader, plan)
         regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
         if not again:
-            _refuse_repetition(plan, gradings, regrading)
+            stopped = {each.run_id for each in gradings[1:] if _has_failed(reader, each)}
+            _refuse_repetition(plan, gradings, regrading, stopped)
         new_plan = ExperimentPlan.of_document(regrading.resolved)
         root = replace(root, images=_images(engine, root, new_plan))
         regrading = replace(regrading, images=root.images, settings=given_settings(options))
@@ -77,6 +80,12 @@ def regrade_run(
             return session.run_session()
 
 
+def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
+    """Return whether a regrading stopped because of too many errors."""
+    stop = reader.run(grading.run_id).stop
+    return stop is not None and stop.cause == StopCause.ERROR_RATE
+
+
 def _regrading(
     root: RunInfo, gradings: list[Grading], new_grader: NewGrader, chain_head: str
 ) -> NewRun:
@@ -85,7 +94,10 @@ def _regrading(
     document = new_grader.regrading_document(root.resolved, root.run_id, generation, chain_head)
     run_id = f"{root.run_id}.g{generation}"
     if not RUN_ID.fullmatch(run_id):
-        raise LedgerError(f"{run_id} would be longer than a run id may be")
+        raise LedgerError(
+            f"the regrading's id, {run_id}, has {len(run_id)} characters; a run id has at most "
+            f"{MAX_RUN_ID}"
+        )
     return NewRun(
         run_id=run_id,
         experiment_id=root.experiment_id,
@@ -101,13 +113,27 @@ def _regrading(
     )
 
 
-def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading: NewRun) -> None:
-    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to."""
+def _refuse_repetition(
+    root: ExperimentPlan,
+    gradings: list[Grading],
+    regrading: NewRun,
+    stopped: Collection[str],
+) -> None:
+    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to.
+
+    `stopped` are regradings that ended because of errors.
+    """
     own = root.grader_identity.digest
     digest = ExperimentPlan.of_document(regrading.resolved).grader_identity.digest
     for grading in gradings:
         if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
+        if not grading.complete and grading.run_id in stopped:
+            raise AlreadyGraded(
+                f"{grading.run_id} is a regrading by this grader that stopped because of too many "
+                "grade errors",
+                hint="give a grader that is fixed, or use --again to try this one again",
+            )
         if not grading.complete:
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that was interrupted",
@@ -116,7 +142,7 @@ def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading:
         raise AlreadyGraded(
             f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
             f"generation {grading.generation}, {grading.grading_id}",
-            hint="give another grader, or use --again to grade with the same one again",
+            hint="give another grader, or use `again=True` to grade with the same one again",
         )
 
 

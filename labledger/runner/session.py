@@ -16,7 +16,7 @@ from pathlib import Path
 from labledger import faults
 from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
-from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
 from labledger.executors.executor import TrialExecutor
 from labledger.executors.local_executor import LocalExecutor
 from labledger.experiment.plan import ExperimentPlan
@@ -28,6 +28,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.image_checks.egress_checks import egress_image_ref
+from labledger.maintenance.replaced_ledger import rescue_run
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
     find_unfinished_slots,
@@ -38,11 +39,11 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.run_control.budget import Budget
 from labledger.run_control.disk_space import DiskSpace, engine_data_folder
 from labledger.run_control.dispatch_pauses import DispatchPauses
-from labledger.run_control.error_rate import REGRADING_ERRORS, ErrorRate
+from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import run_event
 from labledger.run_control.pruning import Pruning
 from labledger.run_control.stop_requests import on_signals
-from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.dispatch.next_attempts import NextAttempts
 from labledger.runner.dispatch.slot_queue import SlotQueue, StoredTrials
@@ -53,13 +54,14 @@ from labledger.runner.run_hosts import (
     LostHosts,
     cluster_of,
     given_settings,
+    hosts_with_open_attempts,
     require_reachable_attempts,
 )
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files import staged_programs
 
 
 @dataclass(slots=True)
@@ -82,8 +84,16 @@ class Session:
     def run_session(self) -> RunOutcome:
         """Acquire the run, run its uncommitted slots, and return how it ended.
 
-        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over.
+        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over,
+        and `LedgerReplaced` with a hint of how to get the run back.
         """
+        try:
+            return self._run_session()
+        except LedgerReplaced as error:
+            hint = rescue_run(self.lab, self.writer, self.run_id)
+            raise LedgerReplaced(error.message, hint=hint) from error
+
+    def _run_session(self) -> RunOutcome:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
@@ -117,6 +127,7 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 self.writer.leases.release(lease, status, None if complete else stop)
             regrading = self._regrading(experiment, reader, complete)
+            spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
@@ -128,6 +139,7 @@ class Session:
             regrading=regrading,
             budget=budget.limits,
             used_up=budget.exhausted(),
+            spent=spent,
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
@@ -188,14 +200,19 @@ class Session:
             self.options.on_event(run_event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
-        """Create the run folder and its files from the ledger and the artifact store."""
+        """Create the run folder and its files from the ledger and the artifact store.
+
+        Raises `LedgerError` if programs that an earlier session put there were changed since.
+        """
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         if run.on is not None:
             # Each host stages them for its own trials.
             return
         sealed = experiment.is_sealed
-        stage_dependencies(experiment.files, self.store, folder / "deps", sealed=sealed)
+        deps = folder / "deps"
+        staged_programs.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        staged_programs.require_unchanged_files_of_tasks(folder, self.store)
 
     def _run_slots(
         self,
@@ -217,7 +234,7 @@ class Session:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        executor = self._executor(run, experiment, lease, full_disks)
+        executor = self._executor(run, experiment, unfinished, lease, full_disks)
         stack.enter_context(closing(executor))
         width = executor.width
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
@@ -240,9 +257,9 @@ class Session:
             mirrors=mirrors,
             repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
             pruning=self._pruning(experiment, reader),
-            error_rate=self._error_rate(experiment),
+            error_rate=self._error_rate(run, counts),
             budget=budget,
-            staged={idx: None for idx, slot in unfinished.items() if slot.staged},
+            staged=self._staged(run, reader, unfinished),
             disk_pause=pauses.disk,
             full_disks=full_disks,
             next_idx=run.next_schedule_idx,
@@ -260,6 +277,7 @@ class Session:
             next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
             retry=experiment.design.retry,
+            retry_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
@@ -276,7 +294,12 @@ class Session:
         return coordinator.stop_cause
 
     def _executor(
-        self, run: RunInfo, experiment: ExperimentPlan, lease: Lease, full_disks: FullDisks
+        self,
+        run: RunInfo,
+        experiment: ExperimentPlan,
+        unfinished: Mapping[int, UnfinishedSlot],
+        lease: Lease,
+        full_disks: FullDisks,
     ) -> TrialExecutor:
         """Return the executor of this run's trials."""
         if run.on is None:
@@ -294,6 +317,7 @@ class Session:
             is_sealed=experiment.is_sealed,
             store_root=self.store.root,
             max_concurrency=self.options.max_concurrency,
+            known_hosts=hosts_with_open_attempts(unfinished),
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 
@@ -309,9 +333,24 @@ class Session:
         regrades = experiment.regrades
         return None if regrades is None else StoredTrials(reader, regrades.run_id)
 
-    def _error_rate(self, experiment: ExperimentPlan) -> ErrorRate:
-        rate = ErrorRate(self.options.max_error_rate)
-        return replace(rate, error_statuses=REGRADING_ERRORS) if experiment.regrades else rate
+    def _error_rate(self, run: RunInfo, counts: Sequence[VariantCounts]) -> ErrorRate:
+        limit = self.options.max_error_rate
+        if run.regrades is None:
+            return ErrorRate(limit)
+        statuses = (variant.statuses for variant in counts)
+        return ErrorRate.of_regrading(limit, run.total_slots, statuses)
+
+    def _staged(
+        self, run: RunInfo, reader: LedgerReader, unfinished: Mapping[int, UnfinishedSlot]
+    ) -> dict[int, Ending | None]:
+        """Return the slots with a staged result; of the last slot, how it ended."""
+        staged: dict[int, Ending | None] = {
+            idx: None for idx, slot in unfinished.items() if slot.staged
+        }
+        last = run.total_slots - 1
+        if last in staged and (result := reader.staged_result(run.run_id, last)) is not None:
+            staged[last] = Ending(result.ids.variant_id, result.status)
+        return staged
 
     def _pruning(self, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""
@@ -401,6 +440,7 @@ def _ended_event(outcome: RunOutcome) -> JsonObject:
         stopped=outcome.stopped,
         trouble=outcome.trouble,
         stop=outcome.stop and outcome.stop.as_json(),
+        spent={kind: spent.as_json() for kind, spent in outcome.spent.items()},
         unscored_variants=list(outcome.unscored_variants),
         exit_code=int(outcome.exit_code),
         summary=outcome.summary,

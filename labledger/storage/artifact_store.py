@@ -13,8 +13,10 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
+from labledger.errors import ArtifactChanged
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.durable_files import make_folder, new_file, publish, sync_folder
 
@@ -81,6 +83,23 @@ class ArtifactStore:
         """Return whether an artifact exists as a file."""
         return self.path(sha256).is_file()
 
+    def checked(self, sha256: str) -> Path:
+        """Return the path of an artifact whose content fits its name.
+
+        The content is read once a process, and again when the file has another time or size. Raises
+        `ArtifactChanged`, and `FileNotFoundError`.
+        """
+        path = self.path(sha256)
+        status = path.stat()
+        signature = (status.st_dev, status.st_ino, status.st_size)
+        if _digest_of(path, signature, status.st_mtime_ns, status.st_ctime_ns) != sha256:
+            raise ArtifactChanged(
+                f"artifact {path} is not what was stored: its content does not fit its name",
+                hint="restore it from a copy of .lab/artifacts; `labledger verify` says what else "
+                "differs",
+            )
+        return path
+
     def find_damage(self, sha256: str, size: int) -> str | None:
         """Return how a file differs from what its name says, as the rest of a sentence, or None."""
         try:
@@ -122,6 +141,13 @@ class ArtifactStore:
         """Store a file's content durably; return its SHA-256 in hex and its size."""
         with source.open("rb") as handle:
             return self.put_stream(iter(lambda: handle.read(1 << 20), b""))
+
+
+@lru_cache(maxsize=4096)
+def _digest_of(path: Path, *_: object) -> str:
+    """Return the SHA-256 (hex) of a file. Further arguments are those that change with it."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _sync_name(artifact: Path) -> None:

@@ -15,9 +15,12 @@ NETWORK = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "beegfs", "glusterfs"),
         *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse"),
+        *("gpfs", "fuse.ceph-fuse", "fuse.juicefs"),
+        # Folders of the host in a virtual machine; WSL shows the drives of Windows as 9p.
+        *("9p", "drvfs", "vboxsf", "prl_fs", "fuse.vmhgfs-fuse"),
     }
 )
-"""Types of file systems to which several machines can write, as Linux names them."""
+"""Types of file systems to which several systems can write, as Linux names them."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -36,8 +39,8 @@ def refuse_network(path: Path) -> None:
     if file_system in NETWORK:
         raise LedgerError(
             f"{path} is on a network file system ({file_system}), where SQLite's shared memory and "
-            "locks do not work between machines and commits can be lost",
-            hint="keep the lab on a local disk: --lab-dir, or LABLEDGER_DIR",
+            "locks do not work between systems and commits can be lost",
+            hint="keep the lab on a local disk of this system: `lab_dir=`, or LABLEDGER_DIR",
         )
 
 

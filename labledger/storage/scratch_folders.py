@@ -1,8 +1,8 @@
-"""Folders for large temporary files, such as an archive that is unpacked.
+"""Folders for temporary files, such as an archive that is unpacked.
 
 A folder is locked by the process that made it, and is removed when that process is done. A process
 that was killed leaves its folder, unlocked: whoever next makes one for the same purpose removes it.
-Used by archives and imports.
+Used by archives, imports, and experiments of benchmarks.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@
 # command can run as USER, if so.
 #
 # KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
-# go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER. For each
+# go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER;
+# FIRST_USER, the user of the image's entrypoint and of setup, as AGENT_USER. For each
 # collect command COLLECT is its time limit, a colon and its user; its script is in/collect_N.sh.
 #
 # OUTPUT=PATH is a folder for outputs, and EMPTIED=PATH one that is emptied before the grader. With
@@ -68,6 +69,9 @@ look_up_user() {
     done </etc/passwd
     case $1 in *:*) look_up_group "${1#*:}" ;; esac
     [ -d "$home" ] || home=$WORKSPACE
+    # As the engine does for a container's user; an authored group is the only one.
+    groups=--clear-groups
+    [ -z "$name" ] || groups=--init-groups
     [ "${uid:-0}" -gt 0 ] && [ -n "$gid" ]
 }
 
@@ -108,7 +112,7 @@ find_grader_switcher() {
 # Runs a command as the user that was looked up. With su, the arguments are those of its shell.
 as_user() {
     case $user_switcher in
-        setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
+        setpriv) setpriv --reuid="$uid" --regid="$gid" "$groups" "$@" ;;
         su) su -p -s /bin/sh "$name" "$@" ;;
     esac
 }
@@ -118,7 +122,7 @@ case $1 in
     check-grader-user) find_grader_switcher "$2" || echo "$why"; exit ;;
 esac
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
-PROCESSES=kill WAIT_CS=0 GRADER_USER=''
+PROCESSES=kill WAIT_CS=0 GRADER_USER='' FIRST_USER=''
 shift 9
 outputs='' emptied='' grader_status='' newline='
 '
@@ -132,6 +136,7 @@ for setting in "$@"; do
         PROCESSES=*) PROCESSES=${setting#*=} ;;
         WAIT_CS=*) WAIT_CS=${setting#*=} ;;
         GRADER_USER=*) GRADER_USER=${setting#*=} ;;
+        FIRST_USER=*) FIRST_USER=${setting#*=} ;;
     esac
 done
 
@@ -498,7 +503,7 @@ launch() {
     fi
     [ -z "$user_switcher" ] || export HOME="$home"
     case $user_switcher in
-        setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$script" ;;
+        setpriv) exec setpriv --reuid="$uid" --regid="$gid" "$groups" sh "$script" ;;
         su) exec su -p -s /bin/sh "$name" "$script" ;;
         *) exec sh "$script" ;;
     esac
@@ -598,12 +603,14 @@ finish() {
 # Runs the phases before the grader, with the settings as arguments. Ends the script if the grader does
 # not run, or not yet.
 setup_and_agent() {
+    [ -z "$FIRST_USER" ] || find_user_switcher "$FIRST_USER" || refuse_user setup 70
     start_entrypoint
     if [ -e "$IN/setup.sh" ]; then
         run_phase setup "$SETUP_CS"
         [ "$timed_out" = 1 ] && finish 21
         [ "$status" = 0 ] || finish 20
     fi
+    user_switcher=''
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     find_shared_folders
     run_phase agent "$AGENT_CS"

@@ -23,6 +23,7 @@ from labledger.storage.tar_writer import END, padded
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
 """Containers may run as any user; the run folder above is closed to other users of the host."""
 OPEN_FILE = 0o666
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,19 @@ class InlineSeed:
 
 
 class TarSeed:
-    """A seed stored as a tar in the artifact store."""
+    """A seed stored as a tar in the artifact store. What was changed there is never used.
 
-    def __init__(self, archive: Path) -> None:
-        self._archive = archive
+    Each method raises `ArtifactChanged` or `FileNotFoundError` for a tar that is not as stored.
+    """
+
+    def __init__(self, store: ArtifactStore, sha256: str) -> None:
+        self._store, self._sha256 = store, sha256
+
+    def _open(self) -> tarfile.TarFile:
+        return tarfile.open(self._store.checked(self._sha256), "r:")
 
     def fill(self, workspace: Path) -> None:
-        with tarfile.open(self._archive, "r:") as archive:
+        with self._open() as archive:
             checker = _NameChecker()
             for member in archive:
                 checker.check(member.name, is_link=member.issym())
@@ -110,8 +117,22 @@ class TarSeed:
                         shutil.copyfileobj(content, handle)
                     target.chmod(OPEN_PROGRAM if member.mode & 0o100 else OPEN_FILE)
 
+    def find_change(self, folder: Path) -> str | None:
+        """Return how a folder has changed since `fill`, as the rest of a sentence, or None."""
+        with self._open() as archive:
+            members = {member.name: member for member in archive}
+            for name, member in members.items():
+                if not _fits(folder / name, member, archive):
+                    return f"differs from its tar: {name!r} was changed or removed"
+        for path, folders, names in os.walk(folder):
+            for name in (*folders, *names):
+                relative = Path(path, name).relative_to(folder).as_posix()
+                if relative not in members:
+                    return f"differs from its tar: {relative!r} was added"
+        return None
+
     def entries(self) -> Iterator[SeedEntry]:
-        with tarfile.open(self._archive, "r:") as archive:
+        with self._open() as archive:
             for member in archive:
                 if member.issym():
                     yield SeedEntry(member.name, os.fsencode(member.linkname), is_link=True)
@@ -122,6 +143,22 @@ class TarSeed:
     def tar(self, workspace: str) -> Iterator[bytes]:
         """Yield a tar that fills a folder of a container. `workspace` is its absolute path."""
         return _tar(self.entries(), workspace)
+
+
+def _fits(path: Path, member: tarfile.TarInfo, archive: tarfile.TarFile) -> bool:
+    """Return whether a path is what `TarSeed.fill` makes of a member."""
+    if member.issym():
+        return path.is_symlink() and str(path.readlink()) == member.linkname
+    if path.is_symlink() or member.isdir() or not path.is_file():
+        return member.isdir() and path.is_dir() and not path.is_symlink()
+    content = archive.extractfile(member)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            if content is None or content.read(len(chunk)) != chunk:
+                return False
+    if content is not None and content.read(1):
+        return False
+    return not member.mode & 0o100 or bool(path.stat().st_mode & 0o100)
 
 
 def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
@@ -164,7 +201,7 @@ Seed = InlineSeed | TarSeed
 def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
     """Return the seed of a task's workspace. A tar is in the artifact store at `store_root`."""
     if workspace is not None and workspace.tar is not None:
-        return TarSeed(ArtifactStore(store_root).path(workspace.tar))
+        return TarSeed(ArtifactStore(store_root), workspace.tar)
     return InlineSeed((workspace and workspace.files) or {})
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments import PASSING, RIGHT, WRONG, EngineLog, Project
 
+from labledger.errors import LedgerReplaced
+from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, log_size
 
 pytestmark = pytest.mark.docker
@@ -43,3 +47,36 @@ def test_runs_and_a_reader_do_not_hold_each_other_up(
     for run_id in RUNS:
         assert engine_log.starts(project, run_id) == {(idx, 1): 1 for idx in range(SLOTS)}
         project.check_whole(run_id)
+
+
+@pytest.mark.parametrize("is_restored", [True, False], ids=["replaced", "removed"])
+def test_a_ledger_that_goes_under_a_living_run(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, is_restored: bool
+) -> None:
+    """The run stops, removes nothing, and says how to get it back; it then goes on to its end."""
+    project = Project(tmp_path, dict.fromkeys("abcd", RIGHT), max_concurrency=2)
+    ledger = project.lab / "ledger.sqlite"
+    migrations.upgrade(ledger)
+    earlier = migrations.backup(ledger, tmp_path / "earlier.sqlite")
+    slots: list[int] = []
+
+    def watch(event: dict[str, Any]) -> None:
+        if event["event"] == "slot_committed":
+            slots.append(event["schedule_idx"])
+            if len(slots) == 2:
+                ledger.unlink()
+                if is_restored:
+                    shutil.copy(earlier, ledger)
+
+    with pytest.raises(LedgerReplaced, match="was removed or replaced") as stopped:
+        project.start("run", on_event=watch)
+    assert len(slots) == 2, "it went on in a file that nobody can open"
+    assert "`labledger resume run` then goes on" in (stopped.value.hint or "")
+    (saved,) = project.lab.glob("ledger.sqlite.replaced-*Z")
+    for file in project.lab.glob("ledger.sqlite-*"):
+        file.unlink()
+    saved.replace(ledger)
+    assert project.go_on("run").complete
+    assert len(project.rows("run")["slots"]) == 8
+    assert engine_log.starts(project, "run") == {(idx, 1): 1 for idx in range(8)}
+    project.check_whole("run")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from experiments import RIGHT, WRONG, Project
 
-from labledger.errors import ExperimentChanged, InvalidInput, RunNotFound
+from labledger.errors import ExperimentChanged, InvalidInput, LedgerError, RunNotFound
+from labledger.maintenance.verify_lab import verify_lab
 from labledger.run_control.stop_requests import StopRequest
+from labledger.storage.lab_folder import LabFolder
 
 pytestmark = pytest.mark.docker
 
@@ -95,7 +97,7 @@ def test_what_affects_results_may_not_change(
         stopped.save()
     with pytest.raises(ExperimentChanged, match=sentence) as caught:
         stopped.go_on("stopped")
-    assert "--frozen" in (caught.value.hint or "")
+    assert "`frozen=True`" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
     for path, content in kept.items():
         path.write_bytes(content)
@@ -173,3 +175,34 @@ def test_a_lab_folder_may_hold_a_colon(tmp_path: Path) -> None:
     project.document["benchmark"]["grader"]["sealed"] = True
     project.save()
     assert project.start("colon").summary["totals"]["pass"] == 2
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_staged_grader_that_was_replaced(
+    tmp_path: Path, image_ids: dict[str, str], sealed: bool
+) -> None:
+    """A resume grades nothing with a program that is not the frozen one, and verify names it."""
+    project = Project(tmp_path, {"a": WRONG, "b": WRONG, "c": WRONG}, max_concurrency=1)
+    if sealed:
+        project.document["benchmark"]["grader"]["mode"] = "after_agent"
+        project.save()
+    stop = StopRequest()
+
+    def watch(event: dict[str, Any]) -> None:
+        if event["event"] == "slot_committed":
+            stop.raise_level()
+
+    assert project.start("run", on_event=watch, stop_request=stop).stopped
+    grader = project.lab / "runs" / "run" / ("sealed" if sealed else "deps/grader") / "grader.sh"
+    committed, frozen = len(project.rows("run")["slots"]), grader.read_text("utf-8")
+    assert committed < 6
+    grader.write_text(frozen.replace("verdict=fail", "verdict=pass"), "utf-8")
+    (finding,) = verify_lab(LabFolder(project.lab), None).findings
+    assert finding == f"{grader} was changed"
+    with pytest.raises(LedgerError, match=r"grader\.sh was changed"):
+        project.go_on("run")
+    assert len(project.rows("run")["slots"]) == committed
+    grader.write_text(frozen, "utf-8")
+    assert project.go_on("run").complete
+    assert [row["verdict"] for row in project.rows("run")["scores"]] == ["fail"] * 6
+    project.check_whole("run")

@@ -311,3 +311,39 @@ def test_the_command(project: Project) -> None:
         project.output(*words)
     status = project.output("status", "first.g2")
     assert "first" in status
+
+
+@pytest.mark.parametrize("tasks", [5, 1])
+def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
+    """A regrading of errors alone is never completed, however often it is resumed, and no hint
+    leads there: the earlier scores stay current until somebody says otherwise."""
+    if tasks == 1:
+        project.tasks({"right": RIGHT})
+        project.start("first-small")
+    name = "first" if tasks == 5 else "first-small"
+    project.write("broken.sh", "exit 9\n")
+    given = labledger.RunOptions(lab_dir=project.lab)
+    broken = project.folder / "broken.sh"
+    sql = f"SELECT task_id, variant_id, verdict FROM scores WHERE run_id = '{name}' ORDER BY 1, 2"
+    before = query(project, sql)
+    assert before
+    outcome = labledger.regrade(name, broken, given)
+    for _ in range(2):
+        assert not outcome.complete
+        assert outcome.stop is not None
+        assert outcome.stop.cause == "error_rate"
+        assert (
+            "it is not completed, so that the earlier scores stay current" in outcome.stop.message
+        )
+        assert query(project, sql) == before
+        outcome = project.go_on(f"{name}.g2")
+    with pytest.raises(AlreadyGraded, match="too many grade errors") as refused:
+        labledger.regrade(name, broken, given)
+    assert "a grader that is fixed" in (refused.value.hint or "")
+    next_command = f"labledger regrade {name} --grader FILE"
+    for words in (("status", f"{name}.g2"), ("resume", f"{name}.g2")):
+        done = project.command(*words)
+        assert next_command in done.stdout + done.stderr
+        assert f"labledger resume {name}.g2" not in done.stdout + done.stderr
+    assert project.go_on(f"{name}.g2", max_error_rate=1).complete
+    assert query(project, sql) == []

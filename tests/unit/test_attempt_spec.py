@@ -30,7 +30,7 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.contract import ExitStatus
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.input_files import inputs
+from labledger.trial.life.input_files import inputs, staged_programs
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
-    assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{inputs.trial_script_name()}"]
+    assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{staged_programs.trial_script_name()}"]
     limit = str(100 * PATIENCE_S)
     assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
@@ -206,8 +206,8 @@ def test_staged_files(tmp_path: Path) -> None:
     deps = tmp_path / "run" / "deps"
     old = os.umask(0o077)
     try:
-        inputs.stage_dependencies(files, store, deps, sealed=False)
-        inputs.stage_dependencies({}, store, deps, sealed=False)
+        staged_programs.stage_dependencies(files, store, deps, sealed=False)
+        staged_programs.stage_dependencies(files, store, deps, sealed=False)
     finally:
         os.umask(old)
     modes = {str(p.relative_to(deps)): p.stat().st_mode & 0o777 for p in deps.rglob("*")}
@@ -228,7 +228,7 @@ def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
     files = {"agent": [], "grader": [StagedFile("key/answer", digest, 3, executable=False)]}
     deps = tmp_path / "run" / "deps"
     (tmp_path / "run" / "sealed" / "half").mkdir(parents=True)
-    inputs.stage_dependencies(files, store, deps, sealed=True)
+    staged_programs.stage_dependencies(files, store, deps, sealed=True)
     found = sorted(str(path.relative_to(tmp_path / "run")) for path in deps.parent.rglob("*"))
     assert found == ["deps", "deps/grader", "sealed", "sealed/key", "sealed/key/answer"]
     assert str((deps / "grader").readlink()) == "/agentlab/sealed/grader"

@@ -28,6 +28,7 @@ from labledger.faults import VARIABLE
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
+from labledger.ledger.exchange.source import _expected_statements
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.import_runs import ImportedRun, import_runs
 from labledger.maintenance.verify_lab import verify_lab
@@ -447,6 +448,46 @@ def test_the_own_ledger_is_refused(there: Path) -> None:
     """A lab is no source for itself."""
     with pytest.raises(InvalidInput, match="this lab's own ledger"):
         import_runs(LabFolder(there), there)
+
+
+def test_nothing_temporary_is_written_for_a_ledger(
+    there: Path, here: LabFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a killed import may leave is a locked folder, which the next one removes."""
+    abandoned = tmp_path / "labledger-import-killed"
+    abandoned.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen: list[str] = []
+
+    def watch(*_: object) -> None:
+        seen.extend(path.name for path in tmp_path.glob("labledger-*"))
+
+    _expected_statements.cache_clear()
+    monkeypatch.setattr(migrations, "create_tables", wrapped(migrations.create_tables, watch))
+    import_runs(here, there)
+    assert seen
+    assert all(name.startswith("labledger-import-") for name in seen)
+    assert list(tmp_path.glob("labledger-*")) == []
+
+
+def wrapped(function: Callable[..., Any], before: Callable[..., None]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        before()
+        return function(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("is_lab", [True, False])
+def test_hints_about_a_source_name_its_lab(there: Path, here: LabFolder, is_lab: bool) -> None:
+    """What to do about a damaged source is not said about the lab that it is imported into."""
+    kit.tamper(there / "ledger.sqlite", "UPDATE slot_commit SET payload_digest = 'x'")
+    source = there if is_lab else (there / "ledger.sqlite").rename(there / "copy.sqlite")
+    with pytest.raises(LedgerError, match="does not verify") as refused:
+        import_runs(here, source)
+    hint = refused.value.hint or ""
+    assert ("import it from another copy" in hint) is not is_lab
+    assert (f"`labledger verify --lab-dir {there}`" in hint) is is_lab
 
 
 # -- revisions

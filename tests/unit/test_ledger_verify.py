@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
+from commands import run_forked
 
-from labledger.errors import RunNotFound
+from labledger.errors import LedgerError, RunNotFound
+from labledger.ledger.database import row_digests
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.verify import Finding, verify
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
@@ -297,15 +304,79 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
     """A value of the right form is found in rows that labledger itself writes more than once."""
     assert verify(rewritten).findings == ()
     kit.tamper(rewritten, statement)
-    [finding] = verify(rewritten).findings
+    [finding] = [each for each in verify(rewritten).findings if "was changed since" in each.message]
     assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
-    assert "was changed since" in finding.message
+
+
+COUNTED = ("budget", "dispatch", "host_fence", "lease", "run_note", "run_setting", "run_tag")
+
+
+@pytest.fixture
+def counted(rewritten: Path) -> Path:
+    """Runs with rows in every table that the chain does not cover."""
+    with kit.open_writer(rewritten) as writer:
+        writer.add_note("run-2", "remember")
+        writer.change_tags("run-2", ["paper", "nightly"], ["nightly"])
+        lease = Lease(2, "run-2", 1, 30.0)
+        writer.set_budget(lease, {"cost_usd": 5, "tokens": 10})
+        writer.set_budget(lease, {"cost_usd": 20, "tokens": math.inf})
+        writer.set_settings(lease, {"window": "3"})
+        name = f"labledger-{writer.ledger_id[:8]}-run-2-2-1"
+        writer.journal_dispatch(lease, [Dispatch(2, 1, name, "10.0.0.1/other", kit.TIMES[0])])
+        writer.declare_host_lost("run-2", "10.0.0.1/other", "it burns")
+    assert verify(rewritten).findings == ()
+    return rewritten
+
+
+@pytest.mark.parametrize("table", [*COUNTED, "staged_result"])
+def test_a_removed_row_beside_the_chain_is_found(counted: Path, table: str) -> None:
+    """What decides about agents, money and words cannot be removed unseen, one row or all."""
+    kit.tamper(counted, f"DELETE FROM {table} WHERE run_no = 2")
+    [finding] = verify(counted).findings
+    assert finding.run_id == "run-2"
+    assert finding.message.startswith(f"{table} has 0 rows of the run; labledger left ")
+
+
+def test_an_earlier_row_in_place_of_a_later_one_is_found(counted: Path) -> None:
+    """A row that labledger wrote once, with its digest, is not the one that it left."""
+    raw = DRIVER.connect(str(counted))
+    old = raw.execute("SELECT * FROM budget").fetchone()
+    raw.close()
+    with kit.open_writer(counted) as writer:
+        writer.set_budget(Lease(2, "run-2", 1, 30.0), {"cost_usd": 1})
+    assert verify(counted).findings == ()
+    kit.tamper(counted, f"UPDATE budget SET amount = {old[2]}, row_digest = '{old[3]}'")
+    [finding] = verify(counted).findings
+    assert finding.message == "budget has other rows of the run than labledger left"
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE budget SET amount = 99, row_digest = NULL", "budget has other rows of the run"),
+        ("DELETE FROM run_tally WHERE run_no = 2 AND table_name = 'budget'", "is missing"),
+        ("UPDATE run_tally SET row_count = 9 WHERE run_no = 2 AND table_name = 'budget'",
+         "budget has 1 rows of the run; labledger left 9"),
+    ],
+)  # fmt: skip
+def test_the_tally_does_not_help_who_changes_it(
+    counted: Path, statement: str, message: str
+) -> None:
+    """A row without its digest, and a changed or removed tally, are found."""
+    kit.tamper(counted, statement)
+    assert any(message in finding.message for finding in verify(counted).findings)
 
 
 def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> None:
     """Without a digest a row is taken as it is; written again, it has one."""
     tables = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
     kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
+    with closing(writable_engine(rewritten)._open_driver()) as raw:
+        content = f"content = '{row_digests.NO_ROWS}'"  # What the upgrade counts of such rows.
+        raw.execute(
+            f"UPDATE run_tally SET {content}, row_digest = "
+            f"row_digest('run_tally', run_no, table_name, row_count, '{row_digests.NO_ROWS}')"
+        )
     assert verify(rewritten).is_clean
     with kit.open_writer(rewritten) as writer:
         writer.commit_result(writer.leases.acquire("run-3", kit.OWNER, 30), kit.result(1, "run-3"))
@@ -517,3 +588,106 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(1), kit.slots(2))
     [finding] = verify(path).findings
     assert "cannot be read from its resolved experiment" in finding.message
+
+
+def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) -> None:
+    """Four times as many slots take about four times as many steps of SQLite, not sixteen."""
+    steps = {}
+    for count in (100, 400):
+        path = kit.make_ledger(tmp_path / str(count))
+        with kit.open_writer(path) as writer:
+            lease = kit.begin_run(writer, count)
+            for idx in range(count):
+                writer.commit_result(lease, kit.result(idx))
+        engine = readonly_engine(path)
+        with engine.connect() as connection:
+            calls: list[None] = []
+            connection.driver.set_progress_handler(lambda calls=calls: calls.append(None), 10)
+            assert list(derived_copies.find_wrong_outcomes(connection, 1)) == []
+            steps[count] = len(calls)
+            connection.driver.set_progress_handler(None, 0)
+        engine.dispose()
+    assert steps[400] < 6 * steps[100]
+
+
+def test_an_older_outcome_of_a_cell_that_ran_again_is_found(tmp_path: Path) -> None:
+    """The outcome of a superseded slot in the row of its cell is found: another slot counts."""
+    path = grown.grown_run(tmp_path)
+    assert verify(path).is_clean
+    kit.tamper(
+        path,
+        "UPDATE slot_outcome SET (schedule_idx, status, verdict, passed) = (1, 'completed', "
+        "'fail', 0) WHERE schedule_idx = 7",
+    )
+    assert {finding.schedule_idx for finding in verify(path).findings} == {1, 7}
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DELETE FROM ledger_meta WHERE key = 'ledger_id'", "own id or its time of creation"),
+        ("UPDATE ledger_meta SET value = 'x' WHERE key = 'ledger_id'", "own id or its time"),
+        ("DELETE FROM ledger_meta WHERE key = 'digest'", "own id or its time of creation"),
+        ("DELETE FROM ledger_meta", "own id or its time of creation"),
+    ],
+)
+def test_damaged_identity_is_a_finding(path: Path, statement: str, message: str) -> None:
+    """A ledger without its id is verified, and what needs the id says what is wrong."""
+    kit.tamper(path, statement)
+    (finding,) = verify_lab(LabFolder(path.parent), None).findings
+    assert message in finding
+    with LedgerReader.open(path) as reader:
+        assert [run.run_id for run in reader.runs()] == [kit.RUN]
+        if "'digest'" not in statement:
+            with pytest.raises(LedgerError, match="where it should say the ledger's id"):
+                _ = reader.ledger_id
+            with pytest.raises(LedgerError, match="where it should say the ledger's id"):
+                kit.open_writer(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["DELETE FROM alembic_version", "INSERT INTO alembic_version VALUES ('0001')"],
+)
+def test_damaged_revision_is_named(path: Path, statement: str) -> None:
+    """Without exactly one revision nothing opens the ledger, and the error says what to do."""
+    kit.tamper(path, statement)
+    for use in (
+        lambda: verify(path),
+        lambda: LedgerReader.open(path),
+        lambda: kit.open_writer(path),
+    ):
+        with pytest.raises(LedgerError, match="alembic_version has") as refused:
+            use()
+        assert "restore a copy" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.02])
+def test_a_ledger_that_is_cut_off_says_what_is_missing(path: Path, share: float) -> None:
+    """`verify` of a cut-off ledger says how much is missing and what to do, not to call it."""
+    size = path.stat().st_size
+    os.truncate(path, int(size * share))
+    done = run_forked("verify", folder=path.parent.parent)
+    assert done.returncode == 3
+    found = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
+    assert found in done.stderr.splitlines()[0]
+    assert "`labledger verify" not in done.stderr
+    assert f"`labledger import {path.parent}/runs/RUN_ID " in done.stderr
+    assert "`labledger db backup" in done.stderr
+    listed = run_forked("runs", folder=path.parent.parent)
+    assert found in listed.stderr
+    assert "`labledger verify" in listed.stderr
+
+
+@pytest.mark.parametrize("page", range(0, 12, 4))
+def test_verify_never_refers_to_itself(path: Path, page: int) -> None:
+    """Whichever of the first pages is damaged, `verify` says something of its own."""
+    with path.open("r+b") as file:
+        file.seek(max(4096 * page, 100))
+        file.write(b"\xff" * 2048)
+    try:
+        report = verify_lab(LabFolder(path.parent), None)
+    except LedgerError as error:
+        assert "labledger verify" not in (error.hint or "")  # noqa: PT017
+    else:
+        assert report.findings or page > 0

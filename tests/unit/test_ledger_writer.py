@@ -381,16 +381,12 @@ def test_committed_rows_cannot_be_changed_or_removed(
     raw.close()
 
 
-def test_a_staged_result_cannot_be_dropped_before_its_commit(
-    writer: LedgerWriter, path: Path
-) -> None:
+def test_a_staged_result_cannot_be_dropped_before_its_commit(writer: LedgerWriter) -> None:
     """Finished work that waits for its turn cannot be deleted."""
     lease = kit.begin_run(writer)
     writer.stage(lease, kit.result(1), final=True)
-    raw = DRIVER.connect(str(path), isolation_level=None)
     with pytest.raises(DRIVER.Error, match="only once its slot is committed"):
-        raw.execute("DELETE FROM staged_result")
-    raw.close()
+        writer._connection.driver.execute("DELETE FROM staged_result")
 
 
 def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader) -> None:

@@ -34,15 +34,18 @@ def test_the_nearest_mount_counts(path: str, kind: str) -> None:
     assert network_filesystems.file_system_type(Path(path), MOUNTS) == kind
 
 
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["nfs4", "9p", "drvfs"])
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """A ledger is not created on a network file system; the message names the reason and what
     to do."""
     told = tmp_path / "mountinfo"
-    told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - nfs4 server:/lab rw\n", "utf-8")
+    told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
     monkeypatch.setattr(network_filesystems, "_MOUNTS", told)
-    with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as refused:
+    with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
-    assert "--lab-dir" in (refused.value.hint or "")
+    assert "`lab_dir=`" in (refused.value.hint or "")
     assert not (tmp_path / "lab").exists()
 
 

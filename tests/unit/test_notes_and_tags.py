@@ -85,10 +85,7 @@ def test_an_import_brings_them(lab: Path, tmp_path: Path) -> None:
 def test_a_change_from_outside_is_found(lab: Path) -> None:
     """Verify finds a tag that labledger did not write."""
     assert labledger.verify(lab_dir=lab).findings == ()
-    raw = DRIVER.connect(str(lab / "ledger.sqlite"))
-    raw.execute("UPDATE run_tag SET tag = 'forged' WHERE tag = 'small'")
-    raw.commit()
-    raw.close()
+    kit.tamper(lab / "ledger.sqlite", "UPDATE run_tag SET tag = 'forged' WHERE tag = 'small'")
     [finding] = labledger.verify(lab_dir=lab).findings
     assert "the row of run_tag was changed" in finding
 

@@ -279,10 +279,11 @@ def test_seeds_that_labledger_did_not_make(tmp_path: Path, members: list[Any]) -
     """The tar of a task's workspace may have come with an imported ledger too."""
     folder = tmp_path / "workspace"
     folder.mkdir()
-    (tmp_path / "seed.tar").write_bytes(tar_of(*members))
+    store = ArtifactStore(tmp_path / "store")
+    digest = store.put_bytes(tar_of(*members))
     with pytest.raises(UnsafeSeed):
-        TarSeed(tmp_path / "seed.tar").fill(folder)
-    assert outside(tmp_path) == {"seed.tar"}
+        TarSeed(store, digest).fill(folder)
+    assert outside(tmp_path) == {"store"}
 
 
 def test_tar_of_any_names(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ and raises `typer.Exit` with its exit code.
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from labledger.api import RunExtension, RunPlan, TaskSupport
 
 _MAX_PRINTED_SLOTS = 200
-_REGRADING_ERROR_RATE = 0.5
-"""The largest share of errors of a regrading, unless --max-error-rate is given."""
 
 
 def register(app: typer.Typer) -> None:
@@ -350,15 +347,12 @@ def regrade(
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
     reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. A regrading stops if more than half of the slots committed since
-    it was started or resumed, of at least ten, are grade errors; --max-error-rate sets another
-    share.
+    regrading by its own run id. A regrading stops, and is not completed, if more than half of its
+    slots are grade errors; --max-error-rate sets another share.
     """
     from labledger import api
 
     options = running.options()
-    if options.max_error_rate is None:
-        options = replace(options, max_error_rate=_REGRADING_ERROR_RATE)
     running.watch(
         options,
         lambda watched_options: api.regrade(run_id, grader, watched_options, again=again),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from labledger.cluster.attempt_inputs import input_digests
 from labledger.cluster.host_messages import (
+    AnotherHost,
     AttemptKey,
     Cancellation,
     CleanUp,
@@ -35,7 +36,7 @@ from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.host_side.outbox import Outbox, attempt_name
 from labledger.docker.engine_pool import EnginePool
-from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError, LedgerError
 from labledger.executors.executor import RunRecords
 from labledger.executors.local_cleanup import remove_containers
 from labledger.executors.local_executor import LocalExecutor
@@ -46,7 +47,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.container_identity import attempt_of, kill_container
-from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.input_files import staged_programs
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 
 MAX_RESULT_BYTES = 8 << 20
@@ -79,12 +80,16 @@ class HostRun:
     """The attempts of one run on this host."""
 
     folder: HostRunFolder
+    host: str
+    """The name of this host."""
     slots: int
     permits: RunPermits
     """Shared by all runs of the host."""
     inputs: HostInputs
     engines: EnginePool
     engine_root: Path | None
+    lacks_space: Callable[[], bool]
+    """Whether a disk of the host is too full for a trial to be started."""
     changed: threading.Condition
     """Notified when there is something to report. Its lock guards everything below."""
     epoch: int = 0
@@ -107,17 +112,27 @@ class HostRun:
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
     _warnings: list[str] = field(default_factory=list)
     _granted_until: float = 0.0
+    _mark: str | None = None
+    """The mark that is known to be on the disk."""
+    _is_lost: bool = False
+    """Whether the coordinator of this epoch has said that the host was declared lost."""
     _last_problem: str = ""
     _problem: str | None = None
     """Why an attempt could not go on, until it is tried again."""
     _refusals_in_row: int = 0
     _last_refusal: float = 0.0
     _setup_done: bool = False
+    _compared: set[str] = field(default_factory=set)
+    """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
     _closed: bool = False
 
     def __post_init__(self) -> None:
         self._limiter = StartLimiter(
-            self.slots, permits=self.permits, clock=time.monotonic, owns_attempts=True
+            self.slots,
+            permits=self.permits,
+            clock=time.monotonic,
+            owns_attempts=True,
+            is_held_back=self.lacks_space,
         )
         self._limiter.allow_until(0.0)
         self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
@@ -144,16 +159,22 @@ class HostRun:
                 self._granted_until = 0.0
                 self._limiter.allow_until(0.0)
                 self._limiter.reopen()
+                self._is_lost = False
                 self._failures.clear()
                 self._unconfirmed.clear()
 
     def exchange(self, request: Exchange) -> ExchangeReply:
         """Carry out the orders, wait for something to report, and return it."""
         self.enter_epoch(request.setup)
-        if request.attempts:
-            self._stage_files(request.setup)
+        self._keep_mark(request)
+        attempts = self._with_staged_files(request.setup, request.attempts)
         with self.changed:
-            if request.grant_until is not None:
+            self._is_lost = self._is_lost or request.is_lost
+            if self._is_lost:
+                # Taken back, also from what is prepared; a request that was delayed is too late.
+                self._limiter.allow_until(0.0)
+                self._limiter.close()
+            elif request.grant_until is not None:
                 # A request that was delayed must not take back what a later one has allowed.
                 self._granted_until = max(self._granted_until, request.grant_until)
                 self._limiter.allow_until(self._granted_until)
@@ -165,20 +186,71 @@ class HostRun:
             self._cancel(cancellation)
         for spec in request.kills:
             self._kill(spec)
-        for spec in request.attempts:
+        for spec in attempts:
             self._accept(spec)
         with self.changed:
             self._unconfirmed -= request.confirmed
             self.changed.wait_for(lambda: self._closed or self._has_news(request), request.wait_s)
         return self._report(request)
 
-    def _stage_files(self, setup: RunSetup) -> None:
-        """Stage the run's files, once. The host must have their artifacts."""
+    def _keep_mark(self, request: Exchange) -> None:
+        """Keep the coordinator's mark. Raises `AnotherHost` if it has worked with another machine.
+
+        That is one of which this is a copy, or this one before its folder was lost or restored:
+        attempts that began there would begin here again.
+        """
         with self.changed:
+            is_strange = any(
+                not self.folder.has_accepted(key) and key not in self._ended
+                for key in request.delivered_before
+            )
+            if self._mark != request.mark:
+                kept = self.folder.read_mark()
+                is_known = kept is None and self.host in request.setup.known_hosts
+                is_strange |= kept != request.mark and (request.is_marked or is_known)
+            if is_strange:
+                raise AnotherHost(
+                    f"the machine that answers as {self.host} lacks what that host has of run "
+                    f"{request.setup.run.run_id}: it is a copy of it, or its folder was deleted or "
+                    "restored. Start the machine that began the trials, or declare the host lost"
+                )
+            if self._mark != request.mark:
+                self.folder.write_mark(request.mark)
+                self._mark = request.mark
+
+    def _with_staged_files(
+        self, setup: RunSetup, attempts: Sequence[AttemptSpec]
+    ) -> Sequence[AttemptSpec]:
+        """Return the attempts whose programs are as the run was started with; others have failed.
+
+        The run's files are staged once. Those that an earlier process staged are compared.
+        """
+        accepted = []
+        for spec in attempts:
+            with self.changed:
+                is_known = _key(spec) in self._open or _key(spec) in self._ended
+            try:
+                if not is_known:
+                    self._stage_files(setup, input_digests(spec))
+                accepted.append(spec)
+            except LedgerError as error:
+                self._fail(_key(spec), "uncollected", f"{spec.host}: {error.message}")
+        return accepted
+
+    def _stage_files(self, setup: RunSetup, digests: Collection[str]) -> None:
+        """Stage or compare the run's files, and compare what was unpacked of these artifacts.
+
+        The host must have their artifacts. Raises `LedgerError` for a difference.
+        """
+        with self.changed:
+            store, run_folder = self.inputs.store, self.folder.path
             if not self._setup_done:
                 deps = self.folder.dependencies
-                stage_dependencies(setup.files, self.inputs.store, deps, sealed=setup.is_sealed)
+                staged_programs.stage_dependencies(setup.files, store, deps, sealed=setup.is_sealed)
                 self._setup_done = True
+            new = sorted(set(digests) - self._compared)
+            staged_programs.require_unchanged_files_of_tasks(run_folder, store, new)
+            self._compared.update(new)
 
     def _accept(self, spec: AttemptSpec) -> None:
         """Accept an attempt, unless that has been done; run it, or go on with it."""
@@ -187,7 +259,7 @@ class HostRun:
             if self._leaving.get(key, self.epoch) != self.epoch:
                 self._returning[key] = spec
                 return
-            is_over = self._removed.get(key) == self.epoch or key in self._leaving
+            is_over = self._removed.get(key) == self.epoch or key in self._leaving or self._is_lost
             if self._closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)
@@ -489,6 +561,7 @@ class HostRun:
                 return
             self.folder.delete_shared_files()
             self._setup_done = False
+            self._compared.clear()
 
     @contextmanager
     def closing(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
 from labledger.storage.batches import batched
+from labledger.text.phrases import counted
 
 TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""
@@ -45,12 +46,12 @@ def register(
     if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
         raise RunExists(
             f"the ledger holds a run {run.run_id} already",
-            hint=f"`labledger resume {run.run_id}` continues it; --run-id names another",
+            hint=f"`labledger resume {run.run_id}` continues it; `run_id=` names another",
         )
     if connection.exec_driver_sql(statements.SELECT_TOMBSTONE, (run.run_id,)).first():
         raise RunExists(
             f"a run {run.run_id} was deleted from the ledger, and no other run can have its id",
-            hint="choose another --run-id; `labledger import` brings an archived run back",
+            hint="choose another `run_id=`; `labledger import` brings an archived run back",
         )
     run_no = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
     row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
@@ -86,8 +87,8 @@ def append(
     total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
     if total != part.first_idx:
         raise LedgerError(
-            f"run {lease.run_id} has {total} slots now, and had {part.first_idx} when this part "
-            "was planned; nothing was added",
+            f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "
+            "this part was planned; nothing was added",
             hint="plan it again: the same command, once more",
         )
     variants = _numbers(connection, _VARIANTS_SQL, run_no)

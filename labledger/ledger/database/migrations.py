@@ -36,7 +36,7 @@ from labledger.storage.durable_files import sync_folder
 
 REVISIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006"),
-    *("0007", "0008", "0009", "0010", "0011", "0012"),
+    *("0007", "0008", "0009", "0010", "0011", "0012", "0013"),
 )
 """Every revision in order; this labledger reads and writes the last one."""
 
@@ -128,7 +128,7 @@ def backup(path: Path, target: Path) -> Path:
     engine = readonly_engine(path)
     try:
         with translated("back the ledger up", path), engine.connect() as connection:
-            _copy(connection, target)
+            copy_open_ledger(connection, target)
     finally:
         engine.dispose()
     return target
@@ -147,7 +147,7 @@ def _back_up_outdated(connection: Connection, path: Path) -> tuple[str | None, P
         _refuse_live_runs(connection, path)
     timestamp = clock.utc_now().replace(":", "").replace("-", "").replace(".", "")
     target = path.with_name(f"{path.name}.backup-{before}-{timestamp}")
-    _copy(connection, target)
+    copy_open_ledger(connection, target)
     return before, target
 
 
@@ -157,9 +157,8 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     views_and_triggers.drop_all(connection)
     if before is not None:
         run_alembic(connection)
-    elif not cached_tables.create_tables(connection):
-        run_alembic(connection)
-        cached_tables.store_tables(connection)
+    else:
+        create_tables(connection)
     faults.fault_point("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -177,6 +176,13 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "nothing was changed",
             hint="`labledger verify` lists the damage",
         )
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables of a new ledger, inside the caller's transaction."""
+    if not cached_tables.create_tables(connection):
+        run_alembic(connection)
+        cached_tables.store_tables(connection)
 
 
 def run_alembic(connection: Connection, revision: str = "head") -> None:
@@ -244,11 +250,16 @@ def _revision(connection: Connection, path: Path) -> str | None:
     if application_id != APPLICATION_ID or "alembic_version" not in names:
         raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
-            hint="choose another folder with --lab-dir",
+            hint="choose another folder with `lab_dir=`",
         )
-    sql = "SELECT version_num FROM alembic_version"
-    revision: str = connection.exec_driver_sql(sql).scalar_one()
-    return revision
+    revisions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
+    if len(revisions) != 1:
+        raise LedgerError(
+            f"the ledger at {path} is damaged: its table alembic_version has "
+            f"{len(revisions) or 'no'} rows where it should have one, with the ledger's revision",
+            hint="restore a copy of the ledger; `labledger db backup` makes them",
+        )
+    return str(revisions[0][0])
 
 
 def _refuse_unsuitable_file(path: Path) -> None:
@@ -287,7 +298,11 @@ def _refuse_live_runs(connection: Connection, path: Path) -> None:
         )
 
 
-def _copy(connection: Connection, target: Path) -> None:
+def copy_open_ledger(connection: Connection, target: Path) -> None:
+    """Copy the ledger that a connection has open to the new file `target`, and check the copy.
+
+    The connection's path may name another file by now. Raises as `backup` does.
+    """
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:

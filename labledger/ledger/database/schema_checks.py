@@ -31,8 +31,8 @@ def find_problems(connection: Connection) -> Iterator[str]:
         yield f"a row of {table} has lost its row of {parent}"
     yield from _compare_definitions(connection)
     stored, expected = _identity(connection)
-    if stored not in (None, expected):
-        yield "the ledger's own id or its time of creation was changed"
+    if stored != expected:
+        yield "the ledger's own id or its time of creation was changed or removed"
 
 
 def store_identity(connection: Connection) -> None:
@@ -80,7 +80,7 @@ def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
 
     dialect = sqlite.dialect()
     statements = {
-        ("view", name): view.statement(name) for name, view in views_and_triggers.VIEWS.items()
+        ("view", name): view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()
     }
     statements |= {("trigger", name): sql for name, sql in views_and_triggers.TRIGGERS.items()}
     for table in tables.metadata.tables.values():

@@ -10,15 +10,15 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-from labledger.errors import LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
+from labledger.errors import LedgerDamaged, LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.row_digests import row_digest
+from labledger.ledger.database.row_digests import combine, row_digest
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -44,6 +44,8 @@ _WRITER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA wal_autocheckpoint = 4000",
+    # The triggers of `run_tally` call functions of this package.
+    "PRAGMA trusted_schema = ON",
 )
 
 
@@ -116,9 +118,7 @@ def empty_ledger_error(path: Path) -> LedgerError:
     if any(runs.glob("*/resolved.json")):
         return LedgerError(
             f"the ledger at {path} is empty, and {runs} holds runs: its content was lost",
-            hint="put a copy in its place (`labledger db backup` makes them); without one, "
-            f"`labledger import {runs}/RUN_ID --without-artifacts --lab-dir NEW_LAB` brings what "
-            "the mirrors of a run hold into a new lab",
+            hint=recovery_hint(path),
         )
     return LedgerMissing(
         f"the ledger at {path} is empty: its creation was interrupted",
@@ -126,13 +126,37 @@ def empty_ledger_error(path: Path) -> LedgerError:
     )
 
 
+def recovery_hint(path: Path) -> str:
+    """Return what gets back the content of a ledger that was lost or cannot be read."""
+    return (
+        "put a copy in its place (`labledger db backup` makes them); without one, "
+        f"`labledger import {path.parent / 'runs'}/RUN_ID --without-artifacts --lab-dir NEW_LAB` "
+        "brings what the mirrors of a run hold into a new lab"
+    )
+
+
+def _missing_end(path: Path) -> str:
+    """Return how much of a ledger's file is cut off, by its own header; empty if nothing is."""
+    with suppress(OSError), path.open("rb") as file:
+        header = file.read(100)
+        page_size = int.from_bytes(header[16:18], "big")
+        expected = int.from_bytes(header[28:32], "big") * (1 << 16 if page_size == 1 else page_size)
+        size = file.seek(0, os.SEEK_END)
+        if size < expected:
+            return f"; the file is cut off: it has {size:,} of {expected:,} bytes"
+    return ""
+
+
 @contextmanager
-def translated(action: str, path: Path) -> Iterator[None]:
-    """Raise a `LedgerError` ("could not `action`") if the driver fails in the block."""
+def translated(action: str, path: Path, hint: str | None = None) -> Iterator[None]:
+    """Raise a `LedgerError` ("could not `action`") if the driver fails in the block.
+
+    `hint` replaces the usual one, which is about the lab's own ledger.
+    """
     try:
         yield
     except (DRIVER.Error, UnicodeDecodeError) as error:
-        raise _ledger_error(action, path, error) from error
+        raise _ledger_error(action, path, error, hint) from error
 
 
 def _engine(
@@ -154,6 +178,7 @@ def _engine(
         connection.create_function("regexp", 2, _regexp, deterministic=True)
         if not reading:
             connection.create_function("row_digest", -1, row_digest, deterministic=True)
+            connection.create_function("combine", 2, combine, deterministic=True)
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
@@ -173,6 +198,23 @@ def log_size(path: Path) -> int:
         return path.with_name(path.name + "-wal").stat().st_size
     except OSError:
         return 0
+
+
+FileIdentity = tuple[int, int] | None
+"""Device and inode of a file, None if there is none."""
+
+
+def file_identities(path: Path) -> tuple[FileIdentity, ...]:
+    """Return which files a database and the two that SQLite keeps beside it are at present."""
+    return tuple(_file_identity(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+
+
+def _file_identity(path: str) -> FileIdentity:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def empty_log(connection: Connection) -> bool:
@@ -200,17 +242,21 @@ _HINTS = (
     ("locked", "another process has been writing for long; try again"),
     ("readonly", "make the ledger's folder writable"),
     ("unable to open", "check the permissions of the ledger's folder"),
-    ("not a database", "this file is not a ledger; choose another with --lab-dir"),
+    ("not a database", "this file is not a ledger; choose another with `lab_dir=`"),
     ("malformed", "`labledger verify` says what is damaged; restore a backup"),
     ("disk I/O", "check the disk and its file system, then `labledger verify`"),
 )
 
 
-def _ledger_error(action: str, path: Path, error: Exception) -> LedgerError:
+def _ledger_error(
+    action: str, path: Path, error: Exception, hint: str | None = None
+) -> LedgerError:
     # The driver cannot decode a message of SQLite that quotes a damaged name.
     undecodable = "the database is malformed: it holds a name that is not UTF-8"
     cause = undecodable if isinstance(error, UnicodeDecodeError) else str(error)
-    types = {"full": LedgerDiskFull, "not a database": NotALedger}
+    if "malformed" in cause:
+        cause += _missing_end(path)
+    types = {"full": LedgerDiskFull, "not a database": NotALedger, "malformed": LedgerDamaged}
     error_type = next((types[text] for text in types if text in cause), LedgerError)
-    hint = next((hint for text, hint in _HINTS if text in cause), None)
+    hint = hint or next((hint for text, hint in _HINTS if text in cause), None)
     return error_type(f"could not {action}: {cause} ({path})", hint=hint)

@@ -212,6 +212,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "dispatched_at",
     ),
     "staged_result": ("run_no", "schedule_idx", "attempt", "final", "payload", "staged_at"),
+    "run_tally": ("run_no", "table_name", "row_count", "content"),
     "slot_commit": SlotCommitRow._fields,
     "trial": TrialRow._fields,
     "attempt": AttemptRow._fields,
@@ -259,6 +260,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "deleted_run": ("deletion_no",),
     "dispatch": ("run_no", "schedule_idx", "attempt", "epoch"),
     "staged_result": ("run_no", "schedule_idx", "attempt"),
+    "run_tally": ("run_no", "table_name"),
     "slot_commit": ("run_no", "schedule_idx"),
     "trial": ("run_no", "schedule_idx"),
     "attempt": ("run_no", "schedule_idx", "attempt"),
@@ -283,5 +285,6 @@ DIGESTED = (
     "host_fence",
     "dispatch",
     "staged_result",
+    "run_tally",
 )
 """Tables with a column `row_digest`: those whose rows change or go."""

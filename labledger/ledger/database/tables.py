@@ -469,6 +469,21 @@ staged_result = Table(
     **_STRICT,
 )
 
+run_tally = Table(
+    "run_tally",
+    metadata,
+    _integer("run_no"),
+    _text("table_name"),
+    _integer("row_count"),
+    _text("content"),
+    _row_digest(),
+    _key("run_tally", "run_no", "table_name"),
+    _references("run_tally", "run", "run_no"),
+    **_CLUSTERED,
+)
+"""How many rows a run has in each table that the chain does not cover, and the exclusive or of
+their digests. Triggers keep it."""
+
 slot_commit = Table(
     "slot_commit",
     metadata,

@@ -1,6 +1,7 @@
 """The ledger's views and triggers, which every upgrade drops and creates again.
 
-Views are in `record_views.sql` and `analysis_views.sql`. Triggers that keep derived tables up to
+Views are in `record_views.sql` and `analysis_views.sql`; they count by the view in `pass_rate.sql`,
+which is not for users. Triggers that keep derived tables up to
 date are in `triggers.sql`; this module makes those that refuse changes. A ledger stores all these
 texts, and `labledger verify` compares them: a change of one needs a migration.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.row_digests import NO_ROWS, TALLIED
 
 APPEND_ONLY = (
     "ledger_meta",
@@ -94,12 +96,47 @@ def _triggers() -> Iterator[tuple[str, str]]:
         "NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) "
         "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
     )
+    yield from _tally_triggers()
     for match in _TRIGGER.finditer((_FOLDER / "triggers.sql").read_text("utf-8")):
         yield match[1], match[0]
 
 
+def _tally_triggers() -> Iterator[tuple[str, str]]:
+    """Yield the triggers that count a run's rows, from its first one on, in `run_tally`."""
+    rows = ", ".join(
+        f"(NEW.run_no, '{table}', 0, '{NO_ROWS}', "
+        f"row_digest('run_tally', NEW.run_no, '{table}', 0, '{NO_ROWS}'))"
+        for table in TALLIED
+    )
+    columns = "run_no, table_name, row_count, content, row_digest"
+    name = "run_tally_begins"
+    begin = f"INSERT INTO run_tally ({columns}) VALUES {rows}"  # noqa: S608
+    yield name, f"CREATE TRIGGER {name} AFTER INSERT ON run BEGIN {begin}; END"
+    for table in TALLIED:
+        yield _tally(table, "INSERT", "NEW", "row_count + 1", "combine(content, NEW.row_digest)")
+        if table in APPEND_ONLY:
+            continue
+        yield _tally(table, "DELETE", "OLD", "row_count - 1", "combine(content, OLD.row_digest)")
+        both = "combine(combine(content, OLD.row_digest), NEW.row_digest)"
+        yield _tally(table, "UPDATE", "NEW", "row_count", both)
+
+
+def _tally(table: str, action: str, row: str, count: str, content: str) -> tuple[str, str]:
+    name = f"run_tally_{table}_{action.lower()}"
+    changes = (
+        f"row_count = {count}, content = {content}, "
+        f"row_digest = row_digest('run_tally', run_no, table_name, {count}, {content})"
+    )
+    where = f"run_no = {row}.run_no AND table_name = '{table}'"
+    update = f"UPDATE run_tally SET {changes} WHERE {where}"  # noqa: S608
+    return name, f"CREATE TRIGGER {name} AFTER {action} ON {table} BEGIN {update}; END"
+
+
 VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("analysis_views.sql"))
 """The documented views by name, in the order a reader wants them."""
+
+ALL_VIEWS = dict(_read_views("pass_rate.sql")) | VIEWS
+"""The documented views, and the one that they count by."""
 
 TRIGGERS = dict(_triggers())
 """The SQL of each trigger by name."""
@@ -130,7 +167,7 @@ def drop_all(connection: Connection) -> None:
 
 def create_all(connection: Connection) -> None:
     """Create every view and trigger."""
-    for name, view in VIEWS.items():
+    for name, view in ALL_VIEWS.items():
         connection.exec_driver_sql(view.statement(name))
     for sql in TRIGGERS.values():
         connection.exec_driver_sql(sql)

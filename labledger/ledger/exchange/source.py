@@ -8,18 +8,18 @@ an older revision is upgraded in a copy.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database import migrations
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.exchange import record_checks
@@ -118,14 +118,14 @@ class Source:
                 raise LeaseHeld(
                     f"run {run_id} of {self.path} is being written by process {lease.owner.pid} on "
                     f"{lease.owner.machine}; its lease lasts until {lease.expires_at}",
-                    hint="import it when it has stopped; --run selects other runs",
+                    hint="import it when it has stopped; `run_ids=` selects other runs",
                 )
 
     def verify(self, run_ids: Sequence[str]) -> Verification:
         """Verify some runs: digests, and whether labledger could have written their rows."""
         store = self.store if self.has_artifacts else None
         try:
-            with translated("verify the source", self.path):
+            with translated("verify the source", self.path, verify_hint(self.path)):
                 record_checks.check_runs(self.connection, run_ids)
                 return verify_snapshot(self.connection, store, run_ids, record_checks.find_problems)
         except _UNREADABLE as error:
@@ -148,12 +148,23 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
         migrations.upgrade(readable_path)
     engine = readonly_engine(readable_path)
     try:
-        with translated("open the source", path), engine.connect() as connection:
+        with (
+            translated("open the source", path, verify_hint(path)),
+            engine.connect() as connection,
+        ):
             migrations.require_current_connection(connection, path)
             _require_same_tables(connection, path)
             yield Source(path, connection, SourceStore(store))
     finally:
         engine.dispose()
+
+
+def verify_hint(source: Path) -> str:
+    """Return what to do about a source, the path of a ledger or of something else, with damage."""
+    if source.name == "ledger.sqlite":
+        lab = shlex.quote(str(source.parent))
+        return f"`labledger verify --lab-dir {lab}` lists what differs there"
+    return "import it from another copy"
 
 
 def _revision(path: Path) -> str | None:
@@ -163,6 +174,8 @@ def _revision(path: Path) -> str | None:
     except (LedgerMissing, NotALedger) as error:
         hint = "name a ledger file, a lab folder, or a run's folder"
         raise LedgerMissing(error.message, hint=hint) from error
+    except LedgerError as error:
+        raise LedgerError(error.message, hint=verify_hint(path)) from error
 
 
 def _refuse_irregular(path: Path) -> None:
@@ -197,12 +210,7 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 @cache
 def _expected_statements() -> dict[str, str]:
     """Return the CREATE statements of a new ledger's tables and indexes, by name."""
-    with TemporaryDirectory(prefix="labledger-") as scratch:
-        fresh = Path(scratch) / "fresh.sqlite"
-        migrations.upgrade(fresh)
-        engine = readonly_engine(fresh)
-        try:
-            with engine.connect() as connection:
-                return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
-        finally:
-            engine.dispose()
+    fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
+    with fresh.connect() as connection, connection.begin():
+        migrations.create_tables(connection)
+        return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))

@@ -7,20 +7,32 @@ with similar names as a hint.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from labledger.errors import RunNotFound
+from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read.tombstones import newest_tombstone
 from labledger.text.phrases import near_names
 
+_LEDGER_ID = re.compile(r"[0-9a-f]{32}")
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 
 
 def ledger_id(connection: Connection) -> str:
-    """Return the ledger's id (32 hex digits), which never changes."""
-    value: str = connection.exec_driver_sql(
+    """Return the ledger's id (32 hex digits), which never changes.
+
+    Raises `LedgerError` if the row that holds it is missing or holds something else.
+    """
+    value = connection.exec_driver_sql(
         "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
-    ).scalar_one()
+    ).scalar()
+    if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
+        raise LedgerError(
+            f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "
+            "ledger's id",
+            hint="`labledger verify` lists what differs; restore a copy of the ledger",
+        )
     return value
 
 
@@ -51,6 +63,19 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
         f"run {match[1]} has no generation {match[2]}",
         hint=f"its gradings: {listed}" if known else f"{match[1]} is a regrading itself",
     )
+
+
+def ledger_holds_run(path: Path, run_id: str) -> bool:
+    """Return whether there is a readable ledger at `path`, of any revision, that has a run."""
+    try:
+        engine = readonly_engine(path)
+        try:
+            with translated("read the ledger", path), engine.connect() as connection:
+                return _find_run_no(connection, run_id) is not None
+        finally:
+            engine.dispose()
+    except LedgerError:
+        return False
 
 
 def run_number(connection: Connection, run_id: str) -> int:

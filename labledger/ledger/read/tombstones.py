@@ -62,7 +62,7 @@ def last_digest(connection: Connection) -> str:
 
 def find_problems(connection: Connection) -> Iterator[str]:
     """Yield each tombstone that was changed or removed, and each run that is gone without one."""
-    previous = str(connection.exec_driver_sql(_LEDGER_ID_SQL).scalar_one())
+    previous = str(connection.exec_driver_sql(_LEDGER_ID_SQL).scalar())
     rows = connection.exec_driver_sql(f"{_ALL_SQL} ORDER BY deletion_no")
     for number, row in enumerate(rows, 1):
         tombstone = Tombstone(*row[:-1])

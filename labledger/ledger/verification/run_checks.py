@@ -100,6 +100,7 @@ def find_problems(
         ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
         ("budget or lease", lambda: _check_settings(connection, run_no)),
         *(_row_digest_check(connection, table, run_no) for table in _ROW_DIGESTS),
+        *(_tally_check(connection, table, run_no) for table in row_digests.TALLIED),
         ("rows of slot_outcome", lambda: derived_copies.find_wrong_outcomes(connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
     )
@@ -172,6 +173,12 @@ def _row_digest_check(
     connection: Connection, table: str, run_no: int
 ) -> tuple[str, Callable[[], Iterator[Message]]]:
     return f"rows of {table}", lambda: row_digests.find_changed_rows(connection, table, run_no)
+
+
+def _tally_check(
+    connection: Connection, table: str, run_no: int
+) -> tuple[str, Callable[[], Iterator[Message]]]:
+    return f"rows of {table}", lambda: row_digests.find_missing_rows(connection, table, run_no)
 
 
 def _check_staged_results(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from labledger.errors import ArtifactChanged
 from labledger.records.artifacts import REFERENCE, Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
@@ -59,9 +60,9 @@ class StoredArtifacts:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO | None]:
-        """Open an artifact as a file, unchecked; None if there is none.
+        """Open an artifact as a file; None if there is none.
 
-        Raises `EvidenceIncomplete` if its artifact is gone.
+        Raises `EvidenceIncomplete` if its artifact is gone or was changed.
         """
         if (reference := self.references.get(name)) is None:
             yield None
@@ -71,9 +72,11 @@ class StoredArtifacts:
             yield io.BytesIO(content)
             return
         try:
-            file = self.store.path(digest).open("rb")
+            file = self.store.checked(digest).open("rb")
         except FileNotFoundError:
             raise EvidenceIncomplete(f"{name}: its artifact {digest} is gone") from None
+        except ArtifactChanged:
+            raise EvidenceIncomplete(f"{name}: its artifact is not what was stored") from None
         with file:
             yield file
 

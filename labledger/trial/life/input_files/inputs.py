@@ -1,32 +1,26 @@
 """Prepare a trial folder before its container starts: inputs, phase scripts, workspace.
 
 The folder is made under `incoming` and renamed when it is complete, so that no process ever
-writes into another's trial. Files that all trials of a run share (staged files and `trial.sh`) are
-stored once, in the run folder. Values of secrets are never written into any of these files.
+writes into another's trial. `staged_programs` prepares the files that all trials of a run share.
+Values of secrets are never written into any of these files.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from labledger import resources
-from labledger.errors import LedgerError
 from labledger.experiment import name_references
-from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject, canonical_json
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.context import TrialContext
-from labledger.trial.life.input_files import task_files
+from labledger.trial.life.input_files import staged_programs, task_files
 from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import output_mounts
 from labledger.workspace.seed import OPEN_FOLDER
@@ -48,7 +42,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
-    _share_trial_script(spec.plan.deps_dir, incoming)
+    staged_programs.share_trial_script(spec.plan.deps_dir, incoming)
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
@@ -84,92 +78,16 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    task_files.unpack_agent_files(spec)
+    task_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
     spec.kind.fill(spec, folder)
-
-
-def trial_script_name() -> str:
-    """Return the name of `trial.sh` among a run's staged files, which depends on its content.
-
-    If another version of labledger continues a run, the run folder holds the scripts of both.
-    """
-    return f"trial-{canonical_json.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
-
-
-def _share_trial_script(deps: Path, incoming: Path) -> None:
-    """Copy `trial.sh` to the folder that all containers of a run mount, unless it has been copied.
-
-    The copy gets its name when it is complete and durable. Any user of a container can read it.
-    """
-    script = deps / trial_script_name()
-    if script.exists():
-        return
-    with new_file(incoming, f"{script.name}.") as file:
-        file.write(resources.trial_script().read_bytes())
-        os.fchmod(file.fileno(), 0o644)
-        publish(file, script)
 
 
 def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     if phase == "grader":
         return spec.sealing is Sealing.NONE
     return phase in spec.kind.phases
-
-
-def stage_dependencies(
-    files: Mapping[str, Sequence[StagedFile]], store: ArtifactStore, deps: Path, *, sealed: bool
-) -> None:
-    """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
-
-    `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
-    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Raises
-    `LedgerError` if a file is missing from the artifact store.
-    """
-    if deps.exists():
-        return
-    incoming = _new_folder(deps.with_name(".deps"))
-    if sealed:
-        sealed_folder = _new_folder(deps.with_name("sealed"))
-        _copy_staged_files(files["grader"], store, sealed_folder)
-        _open_folders(sealed_folder)
-        sync_tree(sealed_folder)
-        (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
-    for phase, staged in files.items():
-        if not (sealed and phase == "grader"):
-            _copy_staged_files(staged, store, incoming / phase)
-    _open_folders(incoming)
-    # An existing folder of this name counts as complete, also after a power cut.
-    sync_tree(incoming)
-    incoming.rename(deps)
-    sync_folder(deps.parent)
-
-
-def _new_folder(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def _copy_staged_files(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> None:
-    for file in files:
-        target = folder / file.name
-        source = store.path(file.sha256)
-        if not source.is_file():
-            raise LedgerError(
-                f"could not stage {file.name} for the trials: its artifact {source} is gone",
-                hint="restore .lab/artifacts from a copy; without it, start a new run",
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        target.chmod(0o755 if file.executable else 0o644)
-
-
-def _open_folders(top: Path) -> None:
-    """Let any user of a container read the folders from `top` down."""
-    for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
-        folder.chmod(0o755)
 
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:

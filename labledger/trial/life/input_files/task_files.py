@@ -13,6 +13,7 @@ import posixpath
 import shlex
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labledger.errors import LedgerError
@@ -32,25 +33,42 @@ _COPY_FAILED = 125
 """The grader's exit status if its files could not be copied."""
 _FILES = "files"
 _UNPACKED = "unpacked"
+_COPIES = "copies"
 _READABLE = 0o755
 
 
 def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the read-only mounts of the task's files for the agent of the trial's variant."""
-    if not spec.runs_agent:
-        return []
     return [
         contract.mount(_unpacked(spec, files), files.path, read_only=True)
-        for files in spec.task.files or ()
-        if files.is_for_agent_of(spec.slot.variant_id)
+        for files in _agent_files(spec)
+        if not files.writable
     ]
 
 
-def unpack_agent_files(spec: AttemptSpec) -> None:
-    """Unpack what `agent_mounts` mounts. Raises `LedgerError` if a tar is gone."""
-    for files in spec.task.files or () if spec.runs_agent else ():
-        if files.is_for_agent_of(spec.slot.variant_id):
-            _unpack(spec, files)
+def writable_copies(spec: AttemptSpec) -> dict[str, str]:
+    """Return the agent's own copies of files: names in the trial folder, and their paths."""
+    return {
+        f"{_COPIES}/{index}": files.path
+        for index, files in enumerate(_agent_files(spec))
+        if files.writable
+    }
+
+
+def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
+    """Unpack what an agent's container mounts; its own copies into `folder`, a trial folder.
+
+    Raises `LedgerError` if a tar is gone.
+    """
+    for index, files in enumerate(_agent_files(spec)):
+        source = _unpack(spec, files)
+        if files.writable:
+            shutil.copytree(source, folder / _COPIES / str(index), symlinks=True)
+
+
+def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
+    files = spec.task.files or () if spec.runs_agent else ()
+    return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
 
 
 def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
@@ -72,6 +90,30 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
     script = folder / COPY_SCRIPT
     script.write_text(_copy_script(graders), "utf-8")
     script.chmod(0o644)
+
+
+def find_changes(
+    run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
+) -> Iterator[str]:
+    """Yield how unpacked files of tasks differ from their tars, each as a sentence.
+
+    `tars` are digests; None compares whatever was unpacked into the run folder.
+    """
+    unpacked = run_folder / _UNPACKED
+    if tars is None:
+        tars = sorted(path.name for path in unpacked.glob("[!.]*"))
+    for sha256 in tars:
+        folder = unpacked / sha256
+        if not os.path.lexists(folder):
+            continue
+        try:
+            change = TarSeed(store, sha256).find_change(folder)
+        except FileNotFoundError as error:
+            change = f"cannot be compared with its tar, which is gone: {error.filename}"
+        except LedgerError as error:
+            change = f"cannot be compared with its tar: {error.message}"
+        if change is not None:
+            yield f"{folder} {change}"
 
 
 def link_or_copy(source: str, target: str) -> str:
@@ -111,9 +153,10 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder = _unpacked(spec, files)
     if folder.exists():
         return folder
-    archive = ArtifactStore(spec.plan.store_root).path(files.tar)
-    if not archive.is_file():
-        message = f"files of task {spec.task.task_id} for {files.path} are gone: {archive}"
+    store = ArtifactStore(spec.plan.store_root)
+    if not store.contains(files.tar):
+        path = store.path(files.tar)
+        message = f"files of task {spec.task.task_id} for {files.path} are gone: {path}"
         if not spec.runs_agent:
             raise EvidenceIncomplete(message)
         hint = "restore .lab/artifacts from a copy; without it, start a new run"
@@ -121,11 +164,11 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{files.tar[:16]}."))
     try:
-        TarSeed(archive).fill(partial)
+        TarSeed(store, files.tar).fill(partial)
         partial.chmod(_READABLE)
         sync_tree(partial)
         partial.rename(folder)
-    except OSError:
+    except (OSError, LedgerError):
         shutil.rmtree(partial, ignore_errors=True)
         if not folder.exists():  # Another thread may have been first.
             raise
