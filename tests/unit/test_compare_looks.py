@@ -13,7 +13,7 @@ import sample_ledgers as kit
 
 from labledger.api import open_ledger
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions, Estimand
+from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.statistics import confidence_sequence, paired_rates
 from labledger.compare.statistics.permutation_test import sampled_units
 from labledger.records.outcomes import RunStatus
@@ -32,7 +32,7 @@ def compare(path: Path, *words: str, **options: Any) -> Comparison:
         return ledger.compare(*words, options=CompareOptions(**options))
 
 
-AHEAD = {"base": "F" * 8 + "P" * 12 + "-" * 20, "treat": "P" * 20 + "-" * 20}
+AHEAD = {"base": "F" * 6 + "P" * 14 + "-" * 20, "treat": "P" * 20 + "-" * 20}
 """Of forty tasks twenty are committed, and treat is ahead: the score test would show it."""
 
 
@@ -40,7 +40,7 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
     """What a fixed-sample test calls better is not called so at an interim look."""
     runs.make_run(path, AHEAD)
     (found,) = compare(path, "run-1").comparisons
-    a, b = [(0.0,)] * 8 + [(1.0,)] * 12, [(1.0,)] * 20
+    a, b = [(0.0,)] * 6 + [(1.0,)] * 14, [(1.0,)] * 20
     assert paired_rates.of_tasks(a, b, ALL).p < 0.05
     assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
     assert found.test is not None
@@ -111,7 +111,7 @@ def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
 
 
 def test_a_sequence_holds_at_all_looks_together() -> None:
-    """Of runs without a difference, looked at every twenty tasks, few are ever called different; the
+    """Of runs without a difference that are looked at five times few are called different; the
     fixed-sample test calls more than one of ten so."""
     chance = np.random.default_rng(3)
     shown = {"sequence": 0, "test": 0}
@@ -162,7 +162,7 @@ def test_a_report_compares_what_compare_does(path: Path) -> None:
         report = ledger.report("run-1", ReportOptions(**options))
         page = ledger.rendered_report("run-1", "html", ReportOptions(**options)).decode()
         errors = ledger.rendered_report(
-            "run-1", "markdown", ReportOptions(errors="all-as-failures")
+            "run-1", "markdown", ReportOptions(errors=ErrorCounting.ALL_AS_FAILURES)
         ).decode()
     expected = compare(path, "run-1", **options)
     assert report.comparisons == (expected,)
