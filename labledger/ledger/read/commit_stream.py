@@ -1,15 +1,16 @@
 """Turn committed rows back into records, one slot at a time.
 
-The lines are byte for byte those from which the commit's digest was computed. Memory does not grow
-with the run. Mirrors, exports and verification read through this module.
+The lines are byte for byte those from which the commit's digest was computed. Memory grows neither
+with the run nor with the events of a slot. Mirrors, exports and verification read through this
+module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -71,6 +72,8 @@ WHERE slot_commit.run_no = ? AND slot_commit.schedule_idx >= ? AND slot_commit.s
 ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
 
 _AFTER_LAST_SLOT = 2**62
+_MANY_EVENTS = 5_000
+"""Events of a slot beyond this number are read when they are iterated, and not held."""
 _STAMP_END = 6
 """The number of columns before those of the table: `schedule_idx` and `_STAMP`."""
 
@@ -97,12 +100,24 @@ class Commit:
 
 
 def commits(
-    connection: RowSource, run_id: str, run_no: int, start: int, stop: int | None
+    connection: RowSource,
+    run_id: str,
+    run_no: int,
+    start: int,
+    stop: int | None,
+    *,
+    holds_events: bool = True,
 ) -> Iterator[Commit]:
-    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order."""
+    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order.
+
+    Without `holds_events`, the records of very many events are read when they are iterated, which
+    must be before the next commit is requested.
+    """
     end = _AFTER_LAST_SLOT if stop is None else stop
-    lines_by_kind = {
-        kind: _LinesInOrder(lines_by_slot(connection, kind, run_id, run_no, start, stop))
+    lines_by_kind: dict[str, Any] = {
+        kind: _LinesInOrder(
+            lines_by_slot(connection, kind, run_id, run_no, start, stop, holds_events=holds_events)
+        )
         for kind in RECORD_KINDS
     }
     for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no, start, end)):
@@ -128,29 +143,76 @@ def lines_by_slot(
     run_no: int,
     start: int,
     stop: int | None = None,
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any."""
+    *,
+    holds_events: bool = False,
+) -> Iterator[tuple[int, Collection[str]]]:
+    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any.
+
+    The lines are a tuple, unless they are very many events and these are not held.
+    """
     end = _AFTER_LAST_SLOT if stop is None else stop
     result = connection.exec_driver_sql(_SQL[kind], (run_no, start, end))
     for idx, group in groupby(result, key=itemgetter(0)):
-        yield idx, _LINES[kind](run_id, list(group))
+        if kind != "events":
+            yield idx, _LINES[kind](run_id, list(group))
+            continue
+        rest = iter(group)
+        first = list(islice(rest, _MANY_EVENTS))
+        rows = chain(first, rest)
+        if holds_events or len(first) < _MANY_EVENTS:
+            yield idx, tuple(_event_lines(run_id, rows))
+            continue
+        many = _ManyEvents(connection, run_id, run_no, idx, rows)
+        yield idx, many
+        many.is_past = True
+
+
+@dataclass(slots=True)
+class _ManyEvents(Collection[str]):
+    """The lines of a slot's events, read whenever they are iterated.
+
+    The first iteration goes on with the rows of the query that found them, and must end before the
+    next slot is requested.
+    """
+
+    connection: RowSource
+    run_id: str
+    run_no: int
+    schedule_idx: int
+    rows: Iterator[Any] | None
+    is_past: bool = False
+
+    def __iter__(self) -> Iterator[str]:
+        rows, self.rows = self.rows, None
+        if rows is not None and not self.is_past:
+            yield from _event_lines(self.run_id, rows)
+            if self.is_past:
+                raise RuntimeError("the next slot was requested while events were being read")
+            return
+        key = (self.run_no, self.schedule_idx, self.schedule_idx + 1)
+        again = self.connection.exec_driver_sql(_SQL["events"], key)
+        yield from _event_lines(self.run_id, again)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, line: object) -> bool:
+        return any(line == own_line for own_line in self)
 
 
 class _LinesInOrder:
     """The lines of one kind of record by slot, which must be requested in slot order."""
 
-    def __init__(self, source: Iterator[tuple[int, tuple[str, ...]]]) -> None:
+    def __init__(self, source: Iterator[tuple[int, Collection[str]]]) -> None:
         self._source = source
         self._next = next(source, None)
 
-    def of_slot(self, idx: int) -> tuple[str, ...]:
+    def of_slot(self, idx: int) -> Collection[str]:
         while self._next is not None and self._next[0] < idx:
             self._next = next(self._source, None)
         if self._next is None or self._next[0] != idx:
             return ()
-        lines = self._next[1]
-        self._next = next(self._source, None)
-        return lines
+        return self._next[1]
 
 
 def _stamp(run_id: str, row: Any) -> Stamp:
@@ -185,9 +247,11 @@ def _metric_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
     return metric_and_event_rows.metric_records(_stamp(run_id, group[0]), metrics)
 
 
-def _event_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    events = [EventRow._make(row[_STAMP_END:]) for row in group]
-    return tuple(metric_and_event_rows.event_records(_stamp(run_id, group[0]), events))
+def _event_lines(run_id: str, rows: Iterable[Any]) -> Iterator[str]:
+    rows = iter(rows)
+    first = next(rows)
+    events = (EventRow._make(row[_STAMP_END:]) for row in chain((first,), rows))
+    return metric_and_event_rows.event_lines(_stamp(run_id, first), events)
 
 
 _LINES = {
@@ -196,5 +260,4 @@ _LINES = {
     "evidence": _verbatim_lines,
     "trials": _trial_lines,
     "metrics": _metric_lines,
-    "events": _event_lines,
 }
