@@ -19,6 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 napoleon_use_ivar = True
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+smartquotes = False  # It would turn the dashes of options such as --on into one of another kind.
 exclude_patterns = ["reference/generated"]
 nitpicky = False  # Type annotations name classes that have no page of their own.
 autodoc_typehints = "signature"

@@ -8,6 +8,7 @@ library can use, and the command line as typer describes it.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ EXIT_CODES = {
     "complete; takes precedence over 1 and 3",
 }
 
+
+_OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
+"""An option in a text."""
 
 ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the project's root that the site shows under `contributing`."""
@@ -86,7 +90,7 @@ def command_reference() -> Iterator[str]:
         context = command.make_context(f"labledger {path}", [], resilient_parsing=True)
         usage = " ".join(command.collect_usage_pieces(context))
         yield from (f"## labledger {path}", "", "```text", f"labledger {path} {usage}", "```", "")
-        yield from (_text(command.help), "")
+        yield from (_with_code(_text(command.help)), "")
         parameters = [param for param in command.params if param.name != "help"]
         if parameters:
             yield from ("| argument or option | meaning | default |", "| --- | --- | --- |")
@@ -96,15 +100,18 @@ def command_reference() -> Iterator[str]:
 
 def _parameter_row(param: Any) -> str:
     if param.param_type_name == "argument":
-        names = f"`{param.name.upper()}`"
+        names = f"`{param.metavar}`"
     else:
-        names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+        value = "" if param.metavar is None else f" {param.metavar}"
+        words = (f"`{name}{value}`" for name in (*param.opts, *param.secondary_opts))
+        names = _escaped(", ".join(words))
     default = param.default
     if param.required:
         shown = "required"
     else:
         shown = "" if default in (None, False, (), []) or callable(default) else f"`{default}`"
-    return f"| {names} | {_cell(_text(getattr(param, 'help', None)))} | {shown} |"
+    meaning = _cell(_with_code(_text(getattr(param, "help", None))))
+    return f"| {names} | {meaning} | {shown} |"
 
 
 def exit_codes() -> Iterator[str]:
@@ -207,8 +214,19 @@ def _text(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
+def _with_code(text: str) -> str:
+    """Return text with the options in it as code."""
+    parts = text.split("`")
+    parts[::2] = [_OPTION.sub(r"`\1`", part) for part in parts[::2]]  # The others are code.
+    return "`".join(parts)
+
+
 def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|").replace("<", "&lt;")
+    return _escaped(_text(text)).replace("<", "&lt;")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _anchor(heading: str) -> str:

@@ -143,6 +143,10 @@ class NotALedger(LedgerError):
     """The file is not a ledger of labledger."""
 
 
+class LedgerDamaged(LedgerError):
+    """The ledger's file is damaged."""
+
+
 class LedgerOutdated(LedgerError):
     """The ledger was written by an older labledger; `labledger db upgrade` brings it up to date."""
 
@@ -217,6 +221,10 @@ class QueryFailed(LedgerError):
     """The query could not be answered."""
 
     exit_code = Exit.INVALID
+
+
+class SecretsUnknown(LabLedgerError):
+    """The output of a running trial may show secrets, and no engine here says their values."""
 
 
 class ExtraMissing(LabLedgerError):

@@ -29,3 +29,7 @@ def templates() -> Path:
 
 def trial_script() -> Path:
     return _PACKAGE / "trial" / "trial.sh"
+
+
+def health_check_script() -> Path:
+    return _PACKAGE / "trial" / "healthcheck.sh"

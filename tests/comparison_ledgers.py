@@ -21,6 +21,7 @@ LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "a": (SlotStatus.AGENT_ERROR, None),
     "t": (SlotStatus.AGENT_TIMEOUT, None),
     "A": (SlotStatus.AGENT_ERROR, "fail"),
+    "T": (SlotStatus.AGENT_TIMEOUT, "pass"),
     "s": (SlotStatus.SETUP_ERROR, None),
     "g": (SlotStatus.GRADE_ERROR, None),
     "G": (SlotStatus.GRADE_ERROR, "pass"),
@@ -112,6 +113,6 @@ def _result(run_id: str, slot: Slot, letter: str, number: float | None, metric_i
         evidence=(),
         artifacts=(),
         events=(),
-        phases={"agent": Phase(3 if letter in "atAc" else 0, 900), "grader": Phase(0, 200)},
+        phases={"agent": Phase(3 if letter in "atATc" else 0, 900), "grader": Phase(0, 200)},
         metrics=() if number is None else (Metric(metric_id, "events", number),),
     )

@@ -299,6 +299,125 @@ def env_templates(folder: Path) -> Path:
     )
 
 
+def scripts_without_interpreter(folder: Path) -> Path:
+    """Scripts whose first line is a comment, and that only bash understands."""
+    head = "# A canary comment, and no interpreter.\nset -euo pipefail\n"
+    return write_task(
+        folder,
+        solution=f"{head}source /solution/words.sh\n[[ $word == done ]] && echo done >answer.txt\n",
+        tests=f"{head}reward=0\n[[ -f answer.txt ]] && reward=1\n"
+        "echo $reward >/logs/verifier/reward.txt\n",
+        files={"solution/words.sh": "word=done\n"},
+    )
+
+
+def writes_into_solution(folder: Path) -> Path:
+    """The solution compiles into its own folder, and changes a file of it."""
+    return write_task(
+        folder,
+        solution="#!/bin/sh\ncd /solution && echo done >>part && mkdir out && cp part out/ &&\n"
+        "cd - && cp /solution/out/part answer.txt\n",
+        files={"solution/part": "begun\n"},
+    )
+
+
+def of_user_image(name: str = "daemon") -> dict[str, str]:
+    """Return the Dockerfile of an image that runs as a user who owns the working folder."""
+    dockerfile = (
+        f"FROM {IMAGE}\nWORKDIR /work\nRUN chown {name} /work && mkdir /own && chown {name} /own\n"
+        f'USER {name}\nENTRYPOINT ["sh", "-c", "id -un >/own/entrypoint; exec \\"$@\\"", "-"]\n'
+    )
+    return {"environment/Dockerfile": dockerfile}
+
+
+def user_of_image(folder: Path) -> Path:
+    """Entrypoint, health check, agent and verifier run as the image's user."""
+    check = {"command": "id -un >/own/check", "interval_sec": 0.1}
+    return write_task(
+        folder,
+        {"environment": {"docker_image": "", "healthcheck": check}},
+        solution="#!/bin/sh\nid -un >/own/agent; cat /own/* | sort -u >answer.txt\n",
+        tests=rewarded_if('[ "$(cat answer.txt)-$(id -un)" = daemon-daemon ]'),
+        files=of_user_image(),
+    )
+
+
+def root_agent(folder: Path) -> Path:
+    """An agent that is root leaves the verifier the image's user."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}, "agent": {"user": "root"}},
+        solution="#!/bin/sh\nid -un >/own/agent\n",
+        tests=rewarded_if('[ "$(cat /own/agent)-$(id -un)" = root-daemon ]'),
+        files=of_user_image(),
+    )
+
+
+def root_verifier(folder: Path) -> Path:
+    """A verifier that is root leaves the agent the image's user."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}, "verifier": {"user": "root"}},
+        solution="#!/bin/sh\nid -un >/own/agent\n",
+        tests=rewarded_if('[ "$(cat /own/agent)-$(id -un)" = daemon-root ]'),
+        files=of_user_image(),
+    )
+
+
+def own_environment(folder: Path) -> Path:
+    """A separate verifier with an environment of its own has none of the agent's variables.
+
+    Its image is the agent's, which has another user than root.
+    """
+    return write_task(
+        folder,
+        {
+            "artifacts": ["/work/answer.txt"],
+            "environment": {"docker_image": "", "env": {"ONLY_AGENT": "yes"}},
+            "verifier": {"environment": {"env": {"ONLY_VERIFIER": "yes"}}},
+        },
+        solution="#!/bin/sh\necho $ONLY_AGENT >answer.txt\n",
+        tests=rewarded_if(
+            'grep -q yes /work/answer.txt && [ "${ONLY_AGENT-no} $ONLY_VERIFIER" = "no yes" ]'
+        ),
+        files=of_user_image(),
+    )
+
+
+def health_of_image(folder: Path) -> Path:
+    """The agent starts when the image's own HEALTHCHECK has succeeded, at its third try."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}},
+        solution="#!/bin/sh\n[ $(wc -l </tries) -eq 3 ] && echo done >answer.txt\n",
+        files={
+            "environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /work\n"
+            "HEALTHCHECK --interval=10s CMD echo x >>/tries; [ $(wc -l </tries) -ge 3 ]\n"
+        },
+    )
+
+
+def failing_health_of_image(folder: Path) -> Path:
+    """The image's own HEALTHCHECK never succeeds: a setup error for every agent."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}},
+        files={
+            "environment/Dockerfile": f"FROM {IMAGE}\n"
+            'HEALTHCHECK --interval=1ms --retries=2 CMD ["test", "-e", "/never"]\n'
+        },
+    )
+
+
+def rewards_without_primary(folder: Path) -> Path:
+    """reward.json has several numbers, none of which is called reward."""
+    tests = (
+        "#!/bin/sh\ngrep -q done answer.txt && style=1 || style=0\n"
+        'echo "{\\"runs\\": 1, \\"style\\": $style}" >/logs/verifier/reward.json\n'
+    )
+    return write_task(folder, tests=tests)
+
+
 RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "plain": plain,
     "working-folder": working_folder,
@@ -317,13 +436,22 @@ RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "no-network": no_network,
     "allowed-hosts": allowed_hosts,
     "env-templates": env_templates,
+    "scripts-without-interpreter": scripts_without_interpreter,
+    "writes-into-solution": writes_into_solution,
+    "user-of-image": user_of_image,
+    "root-agent": root_agent,
+    "root-verifier": root_verifier,
+    "own-environment": own_environment,
+    "health-of-image": health_of_image,
+    "failing-health-of-image": failing_health_of_image,
+    "rewards-without-primary": rewards_without_primary,
 }
 """Each task that runs, by the name of its folder."""
 
 BEHAVING = tuple(
     name
     for name in RUNNABLE
-    if name not in {"failing-health-check", "no-reward", "failing-bootstrap", "hostile-agent"}
+    if not name.startswith("failing-") and name not in {"no-reward", "hostile-agent"}
 )
 """The tasks that the oracle passes and `nop` does not."""
 

@@ -188,6 +188,8 @@ class Told:
     trial: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     score: dict[str, Any] = field(default_factory=dict)
+    grader_worked: bool = False
+    """Whether another slot of the task has a verdict, in the same grading of the run."""
 
     def spent(self, metric_id: str) -> Any:
         """A cost or tokens; None where they are not known, as what is less than 0."""
@@ -205,7 +207,7 @@ class Told:
         has_failed = self.status in {"agent_error", "agent_timeout"} or (
             agent is not None and agent["exit_status"] != 0
         )
-        return 0 if has_failed else None
+        return 0 if has_failed or self.grader_worked else None
 
     @property
     def label(self) -> str | None:
@@ -241,6 +243,13 @@ def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
                         told.score = next(iter(record.objects("scores")), {})
                     told.verdict = told.score.get("verdict")
                 found.append(told)
+    graded = {
+        (told.run_id, told.slot.task_id)
+        for told in found
+        if told.verdict in ("pass", "fail", "missing")
+    }
+    for told in found:
+        told.grader_worked = (told.run_id, told.slot.task_id) in graded
     return found
 
 

@@ -245,7 +245,7 @@ def make_older(path: Path, revision: str) -> None:
         raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
     raw.close()
     with engine.connect() as connection, connection.begin():
-        for name, view in views_and_triggers.VIEWS.items():
+        for name, view in views_and_triggers.ALL_VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
         for sql in views_and_triggers.TRIGGERS.values():
             later = (

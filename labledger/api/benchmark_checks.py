@@ -105,7 +105,7 @@ def check_benchmark(benchmark: str, options: RunOptions | None = None) -> Benchm
         >>> [(trial.task_id, trial.finding) for trial in checked.findings]
         []
     """
-    from labledger.api.experiment_sources import given_benchmark, translate_for_run
+    from labledger.api.experiment_sources import given_benchmark, translate_runnable
     from labledger.api.ledger import open_ledger
     from labledger.api.runs import run_source
     from labledger.runner.options import RunOptions
@@ -118,8 +118,7 @@ def check_benchmark(benchmark: str, options: RunOptions | None = None) -> Benchm
     expected = {a.name: a.expects for a in known.agents if a.expects is not None}
     agents = options.agents or tuple(expected)
     _require_known_verdicts(known.name, agents, expected)
-    source = translate_for_run(known, replace(options, agents=agents))
-    outcome = run_source(source, replace(options, agents=agents))
+    outcome = run_source(*translate_runnable(known, replace(options, agents=agents)))
     # The run folder is `LAB/runs/RUN`.
     with open_ledger(lab_dir=outcome.folder.parents[1]) as ledger:
         rows = list(ledger.rows(_TRIALS_SQL, {"run_id": outcome.run_id})[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
     from labledger.runner.options import RunOptions
 
 
-def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExperiment:
-    """Return the path of an experiment file, or the translation of a benchmark.
+def read_source(
+    given: str | Path, options: RunOptions
+) -> tuple[Path | TranslatedExperiment, RunOptions]:
+    """Return the path of an experiment file, or the translation of a benchmark, and its options.
 
     Raises `InvalidInput` for a benchmark that cannot be read, a selected task of it that cannot be
     run unless `options.skip_refused`, and for options of benchmarks beside an experiment file.
     """
     benchmark = given_benchmark(given, options.agents)
     if benchmark is not None:
-        return translate_for_run(benchmark, options)
+        return translate_for_run(benchmark, options), without_refused(benchmark, options)
     choices = {
         "--agent": options.agents,
         "--image": options.image,
@@ -42,7 +45,7 @@ def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExpe
     if problems:
         raise InvalidInput("the options are not valid", problems)
     path = Path(given)
-    return path / "experiment.yaml" if path.is_dir() else path
+    return (path / "experiment.yaml" if path.is_dir() else path), options
 
 
 def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | None:
@@ -56,12 +59,64 @@ def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | Non
     return None if reference is None else read_benchmark(reference, agents)
 
 
+def read_runnable(
+    given: str | Path, options: RunOptions
+) -> tuple[Path | TranslatedExperiment, RunOptions]:
+    """Return what `read_source` does, for a run that begins now, and the options for it.
+
+    With `options.skip_refused`, images are pulled and built already, and each task with a container
+    that cannot be had, such as one whose image cannot be built, is left out with a warning.
+    """
+    benchmark = given_benchmark(given, options.agents)
+    if benchmark is None:
+        return read_source(given, options)
+    return translate_runnable(benchmark, options)
+
+
+def translate_runnable(
+    benchmark: Benchmark, options: RunOptions
+) -> tuple[TranslatedExperiment, RunOptions]:
+    """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
+    from labledger.benchmarks.translate import refuse
+    from labledger.run_control.events import run_event
+    from labledger.runner.start_and_resume import check_experiment
+
+    source = translate_for_run(benchmark, options)
+    chosen = without_refused(benchmark, options)
+    while options.skip_refused:
+        with experiment_to_check(source) as path:
+            refused = check_experiment(path, chosen, pull=True, use_cache=True).refused
+        if not refused:
+            break
+        for task_id, reason in refused.items():
+            message = f"{task_id} is left out: {reason}"
+            options.on_event(run_event("warning", message=message))
+        benchmark = refuse(benchmark, refused)
+        chosen = without_refused(benchmark, options)
+        source = translate_for_run(benchmark, options)
+    return source, chosen
+
+
+def without_refused(benchmark: Benchmark, options: RunOptions) -> RunOptions:
+    """Return the options without the globs that only refused tasks match, if those are skipped.
+
+    Raises `InvalidInput` with every refused task if no other one is selected.
+    """
+    from labledger.benchmarks.translate import matching_globs, require_some_selected
+
+    if not options.skip_refused:
+        return options
+    require_some_selected(benchmark, options.tasks)
+    return replace(options, tasks=matching_globs(benchmark, options.tasks))
+
+
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
-    from labledger.benchmarks.translate import require_no_refused, translate
+    from labledger.benchmarks.translate import require_known_tasks, require_no_refused, translate
     from labledger.experiment.templates import DEFAULT_IMAGE
     from labledger.runner.environment_values import gather
 
+    require_known_tasks(benchmark, options.tasks)
     if not options.skip_refused:
         require_no_refused(benchmark, options.tasks)
     return translate(

@@ -16,6 +16,7 @@ from labledger.api.experiment_sources import (
     given_benchmark,
     read_source,
     translate_for_run,
+    without_refused,
 )
 from labledger.errors import Exit, InvalidInput, Problem
 from labledger.experiment import templates
@@ -117,7 +118,8 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
     from labledger.runner.start_and_resume import resolve_experiment
 
     options = options or RunOptions()
-    with experiment_to_check(read_source(experiment, options)) as path:
+    source, options = read_source(experiment, options)
+    with experiment_to_check(source) as path:
         resolved = resolve_experiment(path, options)
     return RunPlan(
         digest=resolved.digest,
@@ -164,7 +166,8 @@ def preflight(
     options = options or RunOptions()
     benchmark = given_benchmark(experiment, options.agents)
     if benchmark is None:
-        with experiment_to_check(read_source(experiment, options)) as path:
+        given, options = read_source(experiment, options)
+        with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
     from labledger.benchmarks.translate import selects
     from labledger.maintenance.check_results import TaskSupport
@@ -178,13 +181,23 @@ def preflight(
         ]
         if selects(options.tasks, task.task_id)
     )
-    refusals = list(_check_refused(tasks, skip_refused=options.skip_refused))
+    skips = options.skip_refused
     if not any(task.runs for task in tasks):
-        return Preflight(tuple(refusals), {}, tasks)
-    source = translate_for_run(benchmark, replace(options, skip_refused=True))
+        return Preflight(tuple(_check_refused(tasks, skip_refused=skips)), {}, tasks)
+    skipping = replace(options, skip_refused=True)
+    source = translate_for_run(benchmark, skipping)
     with experiment_to_check(source) as path:
-        results = check_experiment(path, options, pull=pull)
-    return replace(results, checks=(*refusals, *results.checks), tasks=tasks)
+        results = check_experiment(path, without_refused(benchmark, skipping), pull=pull)
+    refused = results.refused
+    tasks = tuple(replace(t, reason=t.reason or refused.get(t.task_id)) for t in tasks)
+    others_run = any(task.runs for task in tasks)
+    checks = [
+        # The tasks that it concerns are left out.
+        replace(c, warning=c.warning or not c.ok) if c.concerns and skips and others_run else c
+        for c in results.checks
+    ]
+    refusals = _check_refused(tasks, skip_refused=skips)
+    return replace(results, checks=(*refusals, *checks), tasks=tasks)
 
 
 def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:

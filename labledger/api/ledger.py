@@ -289,8 +289,8 @@ class Ledger:
     ) -> Iterator[LogPiece]:
         """Return the outputs of a slot's trial in pieces, also while it runs.
 
-        The values of the run's secrets are redacted in the output of a trial that runs if this
-        process's environment has them; what is stored never holds them.
+        The values of the run's secrets are redacted in the output of a trial that runs too; the
+        engine says what its container got.
 
         Args:
             run_id: The run.
@@ -301,6 +301,7 @@ class Ledger:
         Raises:
             SlotNotFound: The run has no such slot.
             InvalidInput: A phase is unknown.
+            SecretsUnknown: The trial runs, and no engine here says the values of its secrets.
 
         Example:
             >>> import labledger
@@ -405,8 +406,9 @@ class Ledger:
     ) -> Any:
         """Return a query's rows as a DataFrame of pandas or polars. See `query`.
 
-        Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
-        text. Raises `ExtraMissing` if the library is not installed.
+        Integers are `Int64` in pandas, which has nulls; columns of times (`…_at`) are times in UTC;
+        a column that mixes numbers and text is text. Raises `ExtraMissing` if the library is not
+        installed.
         """
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):

@@ -13,6 +13,7 @@ from pathlib import Path
 from labledger.errors import InvalidInput, Problem
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.text.phrases import quoted
 
 _TAG = re.compile(r"[^\s,+-][^\s,]{0,63}")
 _MAX_NOTE = 10_000
@@ -76,7 +77,7 @@ def change_tags(
 
     added, removed = tuple(add), tuple(remove)
     problems = [
-        Problem("tag", f"found {tag!r}; expected at most 64 characters without spaces and commas")
+        Problem("tag", f"found {quoted(tag)}; expected 1 to 64 characters, no spaces and commas")
         for tag in added
         if not _TAG.fullmatch(tag)
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.api.experiment_sources import experiment_to_check, read_source
+from labledger.api.experiment_sources import experiment_to_check, read_runnable, read_source
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.parts import extend as extending
 
@@ -75,7 +75,8 @@ def plan_extension(
     if experiment is None:
         plan = extending.plan_extension(run_id, None, options)
     else:
-        with experiment_to_check(read_source(experiment, options)) as path:
+        source, options = read_source(experiment, options)
+        with experiment_to_check(source) as path:
             plan = extending.plan_extension(run_id, path, options)
     growth = plan.growth
     return RunExtension(
@@ -132,7 +133,7 @@ def extend(
     options = options or RunOptions()
     if experiment is None:
         return extending.extend_run(run_id, None, options, because=because)
-    source = read_source(experiment, options)
+    source, options = read_runnable(experiment, options)
     if isinstance(source, Path):
         return extending.extend_run(run_id, source, options, because=because)
     from labledger.benchmarks.stored_experiments import store_experiment, temporary_copy

@@ -56,6 +56,14 @@ class RunState:
     """The takeover request that has not expired, if any."""
 
     @property
+    def owned_s(self) -> float:
+        """The seconds since the coordinator that owns the run acquired it; 0 if none does."""
+        if self.run.lease is None or not self.owned:
+            return 0.0
+        since = clock.parse(self.run.lease.acquired_at)
+        return max(0.0, (clock.parse(clock.utc_now()) - since).total_seconds())
+
+    @property
     def used_up(self) -> tuple[str, ...]:
         """The kinds of budget (`cost_usd`, `tokens`) that are spent entirely."""
         return exhausted_kinds(self.run.budget, self.spent)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.api.experiment_sources import read_source
+from labledger.api.experiment_sources import read_runnable
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
 from labledger.runner.start_and_resume import resume_run, start_run
@@ -59,7 +59,7 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         >>> options.stop_request.raise_level()
     """
     options = options or RunOptions()
-    return run_source(read_source(experiment, options), options)
+    return run_source(*read_runnable(experiment, options))
 
 
 def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunOutcome:

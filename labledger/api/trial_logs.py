@@ -1,32 +1,32 @@
 """Read a trial's output and events: stored ones of a finished trial, or live ones as they come.
 
 The files of a trial that runs are as untrusted as any output, and hold what its programs printed,
-secrets included. The values of the run's secrets are redacted where this process's environment has
-them. Nothing is written, and the container is not touched. `Ledger.logs` is the caller.
+secrets included. The values that the trial's container got are redacted; this process's environment
+may hold others. Where the engine does not say them, nothing is shown before the trial has been
+collected. Nothing is written, and the container is not touched. `Ledger.logs` is the caller.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.errors import InvalidInput, Problem
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed
+from labledger.errors import EngineUnavailable, InvalidInput, Problem, SecretsUnknown
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.reader import LedgerReader
 from labledger.records.artifacts import digest_of
 from labledger.trial import contract
-from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.redaction import RedactedStream, Redactor
 from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 _STREAMS = ("stdout", "stderr")
 _CHUNK = 64 * 1024
-_MAX_HELD = 1 << 20
-"""The longest line that is held back, in bytes."""
 _POLL_S = 0.25
 _LOOK_S = 1.0
 """Seconds between looks into the ledger, whether the trial has been collected."""
@@ -81,7 +81,7 @@ def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator
             if time.monotonic() - looked_at >= _LOOK_S or not follow:
                 looked_at, collected = time.monotonic(), live.is_collected()
             # Read after the look: what a collected trial wrote is then complete.
-            yield from live.new_pieces(is_last=collected or not follow)
+            yield from live.new_pieces(is_last=collected)
             if collected or not follow:
                 break
             time.sleep(_POLL_S)
@@ -121,12 +121,10 @@ class _LiveOutputs:
         self._newest_attempt = 0
         self._files = ExitStack()
         self._opened: dict[str, BinaryIO] = {}
-        plan = ExperimentPlan.of_document(reader.run(run_id).resolved)
-        secrets = {name: os.environ[name] for name in plan.environment if name in os.environ}
-        self._redactor = Redactor(secrets)
-        self._holds_back = bool(secrets)
-        self._held: dict[str, bytes] = {}
-        """By name, the beginning of a line that is not complete yet."""
+        self._required = ExperimentPlan.of_document(reader.run(run_id).resolved).environment
+        self._streams: dict[str, RedactedStream] = {}
+        self._redactor = Redactor({})
+        self._is_collected = False
 
     def __enter__(self) -> _LiveOutputs:
         return self
@@ -136,6 +134,10 @@ class _LiveOutputs:
 
     def is_collected(self) -> bool:
         """Return whether the slot's result is committed or staged; note its newest attempt."""
+        self._is_collected = self._look()
+        return self._is_collected
+
+    def _look(self) -> bool:
         reader, idx = self._reader, self._schedule_idx
         if reader.run(self._run_id).next_schedule_idx > idx:
             return True
@@ -165,7 +167,7 @@ class _LiveOutputs:
     def new_pieces(self, *, is_last: bool) -> Iterator[LogPiece]:
         """Yield what was written since the last call, redacted.
 
-        Where there are secrets to redact, a line is held back until it is complete, or `is_last`.
+        What may be the beginning of a secret is held back until more follows, or `is_last`.
         What an attempt wrote last comes before what the attempt after it writes.
         """
         if self._attempt != self._newest_attempt:
@@ -178,20 +180,14 @@ class _LiveOutputs:
     def _pieces_of_attempt(self, *, is_last: bool) -> Iterator[LogPiece]:
         for name in self.names:
             file = self._file(name)
-            while file is not None and (content := file.read(_CHUNK)):
-                yield from self._redacted(name, content)
-            if is_last and (held := self._held.pop(name, b"")):
-                yield LogPiece(name, self._redactor.redact_bytes(held))
-
-    def _redacted(self, name: str, content: bytes) -> Iterator[LogPiece]:
-        content = self._held.pop(name, b"") + content
-        end = content.rfind(b"\n") + 1 if self._holds_back else len(content)
-        if end == 0 and len(content) > _MAX_HELD:
-            end = len(content)
-        if end:
-            yield LogPiece(name, self._redactor.redact_bytes(content[:end]))
-        if end < len(content):
-            self._held[name] = content[end:]
+            if file is None:
+                continue
+            stream = self._streams[name]
+            while content := file.read(_CHUNK):
+                if shown := stream.write(content):
+                    yield LogPiece(name, shown)
+            if is_last and (held := stream.end()):
+                yield LogPiece(name, held)
 
     def _file(self, name: str) -> BinaryIO | None:
         if name in self._opened or not self._attempt:
@@ -201,6 +197,48 @@ class _LiveOutputs:
         # A folder that is not there, or a file that is no regular one, has no output to show.
         with suppress(UnsafeFile):
             file = self._files.enter_context(UntrustedFile(folder / "state", file_name).opened())
-            if file is not None:
-                self._opened[name] = file
+            if file is not None and self._knows_secrets():
+                self._opened[name], self._streams[name] = file, RedactedStream(self._redactor)
         return self._opened.get(name)
+
+    def _knows_secrets(self) -> bool:
+        """Make the redactor of this attempt, before its first output is shown.
+
+        Return False if its container is gone because the trial has been collected. Raises
+        `SecretsUnknown` if the engine does not say the values otherwise.
+        """
+        if self._opened or not self._required:
+            return True
+        values = self._values_in_container()
+        unknown = sorted(set(self._required) - values.keys())
+        if unknown and (self._is_collected or self.is_collected()):
+            return False
+        if unknown:
+            names = ", ".join(f"${name}" for name in unknown)
+            raise SecretsUnknown(
+                f"slot {self._schedule_idx} is not collected yet, and its output may show the "
+                f"values of {names}: no engine here has its container, which says what they are",
+                hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
+            )
+        self._redactor = Redactor(values)
+        return True
+
+    def _values_in_container(self) -> dict[str, str]:
+        """Return the values of secrets that the attempt's container got, {} if it is not there."""
+        labels = {
+            contract.Labels.LEDGER: self._reader.ledger_id,
+            contract.Labels.RUN: self._run_id,
+            contract.Labels.SLOT: str(self._schedule_idx),
+            contract.Labels.ATTEMPT: str(self._attempt),
+        }
+        variables = contract.secret_variables(self._required)
+        values: dict[str, str] = {}
+        with closing(Engine()) as engine, suppress(EngineUnavailable, ContainerFailed):
+            for container in engine.containers_with_labels(labels):
+                carried = engine.environment(container.container_id)
+                values |= {
+                    name: carried[variable]
+                    for name, variable in variables.items()
+                    if variable in carried
+                }
+        return values

@@ -21,9 +21,20 @@ from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
 from labledger.records import JsonObject, canonical_json
+from labledger.text.phrases import quoted
 
 MAX_BYTES = 256 << 20
 """The largest file that is read, in bytes after decompression."""
+
+ROW_KEYS = {
+    "humaneval": ("task_id", "prompt", "canonical_solution", "test", "entry_point"),
+    "mbpp": ("task_id", "code", "test_list"),
+    "swebench": ("instance_id", "repo", "base_commit", "test_patch"),
+}
+"""The keys that every row of a format has, by which a file of another format is recognized."""
+
+_MAX_PROBLEMS = 50
+_MAX_KEYS_SHOWN = 8
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
@@ -68,8 +79,8 @@ class TaskRow:
         elif isinstance(value, bool) or not isinstance(value, str | int):
             self.add_problem("task_id", "expected text or a number")
         elif not _TASK_ID.fullmatch(task_id):
-            expected = "letters, digits and _ . : / @ + -, at most 200"
-            self.add_problem("task_id", f"found {task_id!r}; expected {expected}")
+            expected = "at most 200 letters, digits and _ . : / @ + -"
+            self.add_problem("task_id", f"found {quoted(task_id)}; expected {expected}")
         return task_id
 
     def require_python(self, name: str, *programs: str) -> None:
@@ -108,7 +119,7 @@ def read_tasks(
     what = f"cannot read {format_name}:{location}"
     path = Path(location)
     content = read_content(what, path)
-    tasks = tasks_of_rows(what, path, json_rows(path, content), read_task)
+    tasks = tasks_of_rows(what, path, json_rows(path, content), read_task, format_name)
     return tasks, hashlib.sha256(content).hexdigest()
 
 
@@ -147,10 +158,18 @@ def tasks_of_rows(
     path: Path,
     rows: Iterable[TaskRow | Problem],
     read_task: Callable[[TaskRow], Task],
+    format_name: str,
     *,
     id_key: str = "task_id",
 ) -> list[Task]:
-    """Return what `read_task` returns for each row. Raises `InvalidInput` with every problem."""
+    """Return what `read_task` returns for each row.
+
+    Raises `InvalidInput` with the first problems, or with what the file looks like if its rows are
+    not of the format.
+    """
+    rows = list(rows)
+    if (wrong_file := _wrong_file(path, rows, format_name)) is not None:
+        raise InvalidInput(what, [wrong_file])
     problems: list[Problem] = []
     tasks: list[Task] = []
     lines_by_id: dict[object, int] = {}
@@ -166,9 +185,29 @@ def tasks_of_rows(
         problems += row.problems
     if not tasks and not problems:
         problems.append(Problem(str(path), "contains no task"))
+    if len(problems) > _MAX_PROBLEMS:
+        more = f"has {len(problems) - _MAX_PROBLEMS:,} more problems"
+        problems[_MAX_PROBLEMS:] = [Problem(str(path), more)]
     if problems:
         raise InvalidInput(what, problems)
     return tasks
+
+
+def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str) -> Problem | None:
+    """Return what a file looks like none of whose rows is of the format; None if one may be."""
+    objects = [row for row in rows if isinstance(row, TaskRow)]
+    keys = ROW_KEYS[format_name]
+    if not objects or any(row.fields.keys() >= set(keys) for row in objects):
+        return None
+    found = objects[0].fields
+    others = [name for name, own in ROW_KEYS.items() if found.keys() >= set(own)]
+    if not others and any(key in found for key in keys):
+        return None  # It is of the format, with mistakes.
+    shown = ", ".join(list(found)[:_MAX_KEYS_SHOWN])
+    shown += ", …" if len(found) > _MAX_KEYS_SHOWN else ""
+    message = f"a row of {format_name} has {', '.join(keys)}; found {shown or 'no key'}"
+    hint = f"it looks like {others[0]}:{path}" if others else None
+    return Problem(str(path), message, objects[0].line, hint=hint)
 
 
 def _row_texts(content: bytes) -> Iterator[tuple[int, bytes]]:

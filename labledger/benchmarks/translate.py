@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
 from labledger.storage.file_contents import FileContent, content_key
+from labledger.text.phrases import counted, near_names
 
 if TYPE_CHECKING:
     import yaml
@@ -30,6 +31,7 @@ TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
+_MAX_NAMES = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -205,6 +207,44 @@ def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
         )
 
 
+def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` for each glob that matches no task, not even a refused one."""
+    ids = [*(row["id"] for row in benchmark.tasks), *(task.task_id for task in benchmark.refused)]
+    problems = []
+    for glob in globs:
+        if not any(fnmatchcase(task_id, glob) for task_id in ids):
+            near = near_names(glob, ids, _MAX_NAMES) or ids[:_MAX_NAMES]
+            hint = f"task ids such as {', '.join(near)}"
+            message = f"{glob!r} matches none of {len(ids):,} tasks"
+            problems.append(Problem("--task", message, hint=hint))
+    if problems:
+        raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
+
+
+def matching_globs(benchmark: Benchmark, globs: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the globs that match a task that can be run."""
+    return tuple(
+        glob for glob in globs if any(fnmatchcase(row["id"], glob) for row in benchmark.tasks)
+    )
+
+
+def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
+    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
+    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
+    return replace(
+        benchmark,
+        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
+        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
+    )
+
+
+def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task if no other one is selected."""
+    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
+        message = f"{benchmark.name} has no selected task that can be run"
+        raise InvalidInput(message, _refusals(benchmark, globs))
+
+
 def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
     return [
         Problem(task.task_id, task.reason)
@@ -300,7 +340,9 @@ def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
 def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
     import yaml
 
-    head = [f"{benchmark.name}, {len(benchmark.tasks)} tasks, version {benchmark.version}."]
+    head = [
+        f"{benchmark.name}, {counted(len(benchmark.tasks), 'task')}, version {benchmark.version}."
+    ]
     head += benchmark.description.splitlines()
     head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]

@@ -29,13 +29,14 @@ from labledger.cli.commands import (
     tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
+from labledger.cli.options.help_pages import CommandLine
+from labledger.cli.options.plain_values import spare_conversions
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
-app = typer.Typer(
+app = CommandLine(
     name="labledger",
     help="Runs agent experiments in containers and keeps every result in one SQLite ledger.",
     no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -76,6 +77,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 @cache
 def program() -> Callable[..., Any]:
     """Return the command line, built once: that takes longer than most commands."""
+    spare_conversions()
     return typer.main.get_command(app)
 
 

@@ -80,7 +80,7 @@ def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
         try:
             addresses = connection.run(connection.transport.addresses()).result()
         except LabLedgerError:
-            addresses = []
+            addresses = {}
         if addresses or time.monotonic() > deadline:
             return connection.run(connection.describe(addresses)).result()
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from labledger.cluster import dask_call
@@ -26,6 +26,7 @@ _CONNECT_TIMEOUT_S = 10
 _FIRST_CONNECT_S = 30.0
 """How long the first connection may take before the run is refused."""
 _RETRY_S = 0.5
+_MAX_NAME = 100
 _ANSWER = dask_call.by_value(dask_call.answer)
 
 
@@ -40,7 +41,13 @@ def quiet_dask(level: int) -> None:
 
 def require_dask() -> None:
     """Raise `ExtraMissing` where Dask is not installed."""
-    require_for("a cluster", "dask", "distributed")
+    require_for("a cluster", "dask", "distributed", "msgpack")
+
+
+def _host_of(worker_name: str) -> str:
+    """Return the host that serves as a Dask worker, which calls itself HOST@SESSION, else ""."""
+    host, _, session = worker_name.partition("@")
+    return host[:_MAX_NAME] if session else ""
 
 
 class DaskTransport:
@@ -68,7 +75,7 @@ class DaskTransport:
         self._client: Client | None = None
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._last_error = ""
+        self._last_error = f"no connection within {_FIRST_CONNECT_S:.0f} s"
 
     @property
     def name(self) -> str:
@@ -113,7 +120,8 @@ class DaskTransport:
                 self._connected.set()
                 while client.status in {"running", "connecting"}:
                     await asyncio.sleep(_RETRY_S)
-            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+            except Exception as error:
+                # Whatever it is: only a new client may help, and nobody else watches this task.
                 self._last_error = str(error) or type(error).__name__
             finally:
                 self._client = None
@@ -122,7 +130,7 @@ class DaskTransport:
                         await client.close(timeout=1)
             await asyncio.sleep(_RETRY_S)
 
-    async def addresses(self) -> list[str]:
+    async def addresses(self) -> Mapping[str, str]:
         client = self._running_client()
         try:
             assert client.scheduler is not None
@@ -130,7 +138,8 @@ class DaskTransport:
             identity: JsonObject = await asyncio.wait_for(called, _CONNECT_TIMEOUT_S)
         except (AssertionError, OSError, TimeoutError) as error:
             raise HostUnreachable(f"the scheduler {self._address} does not answer") from error
-        return list(identity["workers"])
+        workers = identity["workers"].items()
+        return {address: _host_of(str(each.get("name", ""))) for address, each in workers}
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         from distributed.scheduler import KilledWorker
@@ -160,6 +169,10 @@ class DaskTransport:
         finally:
             if future is not None:
                 future.release()  # type: ignore[no-untyped-call]
+        if not isinstance(reply, bytes):
+            raise HostUnreachable(
+                f"the worker at {address} sent {type(reply).__name__}, no message"
+            )
         if not reply:
             raise NotAHost(f"the Dask worker at {address} is no host of labledger")
         return reply

@@ -2,8 +2,8 @@
 
 A request names the session of the host's process that it is meant for, and the epoch of the run's
 coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
-dataclass that can be pickled; `message_bytes` makes bytes of it. Requests may hold secrets in the
-environment of attempts: they are never logged.
+dataclass whose fields say what may arrive; `message_bytes` makes bytes of it. Requests may hold
+secrets in the environment of attempts: they are never logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
@@ -39,6 +39,10 @@ class SupersededEpoch(HostRefused):
     """A later coordinator has taken the run over."""
 
 
+class AnotherHost(HostRefused):
+    """The machine that answers is not the one that the coordinator has worked with."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunKey:
     """A run of one ledger."""
@@ -56,6 +60,8 @@ class RunSetup:
     files: Mapping[str, tuple[StagedFile, ...]]
     """Staged files by phase."""
     is_sealed: bool
+    known_hosts: frozenset[str] = frozenset()
+    """The hosts that have open attempts of earlier coordinators."""
 
     @property
     def digests(self) -> dict[str, int]:
@@ -72,7 +78,6 @@ class Describe:
 class Described:
     """Which host a worker is, and its state."""
 
-    protocol: int
     session: str
     """Random; another one for each process of the host."""
     state: HostState
@@ -105,8 +110,14 @@ class Exchange:
     setup: RunSetup
     grant_until: float | None
     """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
+    mark: str = ""
+    """Random; made by this coordinator for this host, which keeps it on its disk."""
+    is_marked: bool = False
+    """Whether the host has kept it: a machine that has not is a copy, or was restored."""
     stopping: bool = False
     """Whether the run starts no further container."""
+    is_lost: bool = False
+    """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
     attempts: tuple[AttemptSpec, ...] = ()
     removals: tuple[Removal, ...] = ()
     cancellations: tuple[Cancellation, ...] = ()
@@ -125,8 +136,8 @@ class ResultMessage:
     """The result of an attempt, as it is in the host's outbox."""
 
     key: AttemptKey
-    result: JsonObject
-    """`AttemptResult.as_json()`."""
+    result: bytes
+    """`AttemptResult.as_json()`, as the text of it."""
     contents: Mapping[str, bytes]
     """Its small artifacts by digest. Others, and a file of events, are fetched in chunks."""
     events_size: int = 0
@@ -356,5 +367,22 @@ class Refusal:
     message: str
 
     def raised(self) -> HostRefused:
-        kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch)}
+        kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch, AnotherHost)}
         return kinds.get(self.kind, HostRefused)(self.message)
+
+
+REPLIES: Mapping[type, type] = {
+    Describe: Described,
+    Exchange: ExchangeReply,
+    MissingInputs: MissingReply,
+    FindImages: FoundImages,
+    PullImage: PulledImage,
+    PutChunk: ChunkReply,
+    ReadChunk: Chunk,
+    GetInput: StoreReply,
+    PutOutput: StoreReply,
+    ListAttempts: ListedAttempts,
+    CleanUp: CleanedUp,
+    ForgetAttempts: CleanedUp,
+}
+"""What answers each request, if it is not refused."""

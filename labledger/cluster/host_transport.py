@@ -11,15 +11,14 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections import Counter
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from labledger import __version__
-from labledger.cluster import host_messages as messages
-from labledger.cluster.host_messages import Describe, Described, HostRefused, Refusal
-from labledger.cluster.message_bytes import decode, encode
+from labledger.cluster.host_messages import REPLIES, Describe, Described, HostRefused, Refusal
+from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.errors import LabLedgerError
 
 DESCRIBE_TIMEOUT_S = 10.0
@@ -48,8 +47,11 @@ class HostTransport(Protocol):
     async def open(self) -> None:
         """Begin to connect. Raises `LabLedgerError` for what cannot work; else tries for ever."""
 
-    async def addresses(self) -> list[str]:
-        """Return the addresses of the workers that are known now. Raises `HostUnreachable`."""
+    async def addresses(self) -> Mapping[str, str]:
+        """Return the workers that are known now: the name that each has given, by its address.
+
+        Raises `HostUnreachable`.
+        """
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         """Have a worker answer a request. Raises `HostUnreachable`, and `NotAHost`.
@@ -70,6 +72,10 @@ class FoundHost:
     problem: str | None = None
     clock_offset_s: float = 0.0
     """How many seconds its clock is ahead of this machine's, but for the time of the messages."""
+    name: str = ""
+    """The host that it says it is, or the name that its worker has given; empty if neither."""
+    is_duplicate: bool = False
+    """Whether another live process says that it is the same host: neither is used."""
 
 
 class ClusterConnection:
@@ -102,29 +108,54 @@ class ClusterConnection:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     async def call(self, address: str, request: object, timeout_s: float) -> Any:
-        """Return a worker's reply. Raises `HostUnreachable`, and `HostRefused` for a refusal."""
+        """Return a worker's reply.
+
+        Raises `HostUnreachable`, `HostRefused` for a refusal, and `BadMessage` for what is no reply
+        to the request.
+        """
         content = await self.transport.call(address, encode(request), timeout_s)
-        reply = decode(content)
+        try:
+            reply = decode(content)
+        except BadMessage as error:
+            raise BadMessage(f"the worker at {address} {error.message}") from error
         if isinstance(reply, Refusal):
             raise reply.raised()
+        if type(reply) is not REPLIES[type(request)]:
+            found = type(reply).__name__
+            raise BadMessage(f"the worker at {address} sent {found}, which answers nothing asked")
         return reply
 
-    async def describe(self, addresses: Iterable[str]) -> list[FoundHost]:
-        """Ask workers which hosts they are."""
-        return list(await asyncio.gather(*map(self._describe_one, addresses)))
+    async def describe(self, workers: Mapping[str, str]) -> list[FoundHost]:
+        """Ask workers, of which the names are given by address, which hosts they are.
 
-    async def _describe_one(self, address: str) -> FoundHost:
+        A host that two of them say that they are is neither, if both still say so when asked again:
+        a machine and a copy of it, whose trials would run twice.
+        """
+        found = await self._describe_all(workers)
+        names = Counter(host.name for host in found if host.described is not None)
+        doubted = [host.address for host in found if host.described and names[host.name] > 1]
+        if not doubted:
+            return found
+        # Both lived at the moment between the two: no process of a host outlives its next one.
+        again = await self._describe_all({each: workers[each] for each in doubted})
+        by_address = {host.address: host for host in found} | {host.address: host for host in again}
+        return _without_duplicates(list(by_address.values()))
+
+    async def _describe_all(self, workers: Mapping[str, str]) -> list[FoundHost]:
+        return list(await asyncio.gather(*map(self._describe_one, workers, workers.values())))
+
+    async def _describe_one(self, address: str, worker_name: str) -> FoundHost:
         asked = time.time()
         try:
-            described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
+            described: Described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
         except LabLedgerError as error:
-            return FoundHost(address, None, error.message)
+            return FoundHost(address, None, error.message, name=worker_name)
+        state = described.state
+        if (problem := state.find_fault()) is not None:
+            problem = f"the worker at {address} says of itself {problem}"
+            return FoundHost(address, None, problem, name=worker_name)
         offset_s = described.unix_time - (asked + time.time()) / 2
-        version = described.state.labledger_version
-        if (described.protocol, version) != (messages.PROTOCOL, __version__):
-            problem = f"{described.state.name} has labledger {version}, and this is {__version__}"
-            return FoundHost(address, None, f"{problem}: install the same version on both")
-        return FoundHost(address, described, clock_offset_s=offset_s)
+        return FoundHost(address, described, clock_offset_s=offset_s, name=state.name)
 
     def close(self) -> None:
         """Close the transport and end the thread."""
@@ -146,3 +177,25 @@ class ClusterConnection:
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+def _without_duplicates(found: list[FoundHost]) -> list[FoundHost]:
+    """Return what was found, with those marked that say that they are the same host."""
+    processes: dict[str, dict[str, str]] = {}
+    for host in found:
+        if host.described is not None:
+            processes.setdefault(host.name, {})[host.described.session] = host.address
+    checked = []
+    for host in found:
+        others = processes.get(host.name, {})
+        if host.described is None or len(others) < 2:
+            checked.append(host)
+            continue
+        where = " and ".join(sorted(others.values()))
+        problem = (
+            f"{len(others)} machines say that they are {host.name}: {where}. One is a copy of the "
+            "other, and neither is used: stop the copy, delete its host folder, and start it again "
+            "as a new host"
+        )
+        checked.append(FoundHost(host.address, None, problem, name=host.name, is_duplicate=True))
+    return checked

@@ -1,34 +1,38 @@
-"""Messages as the bytes that a transport carries.
+"""Messages as the bytes that a transport carries, in a format that cannot execute anything.
 
-What most messages of a run repeat, its setup and the plan of a variant, is pickled once by whoever
-sends it, and read once by whoever gets it: both sides handle many small messages.
+The first line is text that every version of labledger can read: `labledger PROTOCOL VERSION`. The
+rest is msgpack, read by the types of the messages' fields. What most messages of a run repeat, its
+setup and the plan of a variant, is encoded once by whoever sends it, and read once by whoever gets
+it: both sides handle many small messages.
 """
 
 from __future__ import annotations
 
-import copyreg
-import pickle
+import re
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import lru_cache
-from io import BytesIO
-from operator import attrgetter
+from dataclasses import is_dataclass
 from typing import Any
 
-from labledger.cluster.host_messages import Exchange, RunSetup
-from labledger.experiment.inputs.task_row import Task
-from labledger.records.identity import Slot
-from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
+from labledger import __version__
+from labledger.cluster import host_messages
+from labledger.cluster.host_messages import PROTOCOL, HostRefused
+from labledger.cluster.typed_values import codec, packed, unpacked
 
+MAX_MESSAGE_BYTES = 256 << 20
+"""A longer message is refused. One with results holds about 8 MiB, or a single result."""
 _PLAIN, _COMPRESSED = b"p", b"z"
 _MAX_COMPRESSED_BYTES = 1 << 20
-_MAX_SHARED = 128
-"""How many setups and plans each side keeps."""
+_FIRST_LINE = re.compile(rb"labledger ([0-9]{1,9}) ([0-9A-Za-z.+-]{1,40})\n")
+_OWN_LINE = f"labledger {PROTOCOL} {__version__}\n".encode()
 
-_sent: dict[int, tuple[object, bytes]] = {}
-"""The setups and plans that were sent, with their bytes, by `id`. Each is kept so that no other
-object can get its id."""
+_SAME_VERSION = "install the same version on both"
+_MAX_PROBLEM = 300
+_KINDS = {name: kind for name, kind in vars(host_messages).items() if is_dataclass(kind)}
+"""What a message may be, by name."""
+
+
+class BadMessage(HostRefused):
+    """What arrived is no message of this version of labledger. The text continues a sentence."""
 
 
 def encode(message: object) -> bytes:
@@ -36,61 +40,46 @@ def encode(message: object) -> bytes:
 
     Compressed unless it is large, so that no log of a transport shows what is in it.
     """
-    content = _dump(message, _REDUCERS)
+    kind = type(message)
+    content = packed([kind.__name__, codec(kind).pack(message)])
     if len(content) > _MAX_COMPRESSED_BYTES:
-        return _PLAIN + content
-    return _COMPRESSED + zlib.compress(content, 1)
+        return _OWN_LINE + _PLAIN + content
+    return _OWN_LINE + _COMPRESSED + zlib.compress(content, 1)
 
 
 def decode(content: bytes) -> Any:
-    """Return the message in `content`, which must come from a peer that TLS has identified."""
-    body = memoryview(content)[1:]
-    plain = zlib.decompress(body) if content[:1] == _COMPRESSED else body
-    return pickle.loads(plain)  # noqa: S301
+    """Return the message in `content`. Raises `BadMessage`, for whatever bytes these are."""
+    line = _FIRST_LINE.match(content)
+    if line is None:
+        raise BadMessage(
+            "answers in a form that this version of labledger does not know; it may have an "
+            f"earlier one: {_SAME_VERSION}"
+        )
+    if line[0] != _OWN_LINE:
+        version = line[2].decode()
+        raise BadMessage(f"has labledger {version}, and this is {__version__}: {_SAME_VERSION}")
+    if len(content) > MAX_MESSAGE_BYTES:
+        raise BadMessage(f"sent a message of {len(content):,} bytes, which is too long")
+    try:
+        name, values = unpacked(_plain(memoryview(content)[line.end() :]))
+        return codec(_KINDS[name]).unpack(values)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+        zlib.error,
+    ) as error:
+        problem = f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
+        raise BadMessage(f"sent a message that cannot be read: {problem}") from error
 
 
-def _dump(instance: object, reducers: Mapping[type, Callable[[Any], Any]]) -> bytes:
-    content = BytesIO()
-    pickler = pickle.Pickler(content, protocol=pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = reducers
-    pickler.dump(instance)
-    return content.getvalue()
-
-
-def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[object, ...]]]:
-    """Return a reducer for a dataclass: the reader calls the class with the fields of `__init__`.
-
-    What pickle does by itself for a frozen dataclass takes longer, and includes derived fields.
-    """
-    values = attrgetter(*(each.name for each in fields(kind) if each.init))
-    return lambda instance: (kind, values(instance))
-
-
-def _by_kept_bytes(shared: TrialPlan | RunSetup) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """Reduce a setup or a plan to bytes that are made once."""
-    kept = _sent.get(id(shared))
-    if kept is None:
-        if len(_sent) >= _MAX_SHARED:
-            _sent.clear()
-        kept = _sent[id(shared)] = shared, _dump(shared, copyreg.dispatch_table)
-    return load_shared, (kept[1],)
-
-
-@lru_cache(_MAX_SHARED)
-def load_shared(content: bytes) -> Any:
-    """Return the setup or plan in `content`: one object for all messages, which nobody changes.
-
-    Pickled messages contain the name of this function.
-    """
-    return pickle.loads(content)  # noqa: S301
-
-
-_REDUCERS: dict[type, Callable[[Any], Any]] = {
-    **copyreg.dispatch_table,
-    AttemptSpec: _by_fields(AttemptSpec),
-    Slot: _by_fields(Slot),
-    Task: _by_fields(Task),
-    Exchange: _by_fields(Exchange),
-    TrialPlan: _by_kept_bytes,
-    RunSetup: _by_kept_bytes,
-}
+def _plain(body: memoryview) -> bytes | memoryview:
+    if body[:1] != _COMPRESSED:
+        return body[1:]
+    reader = zlib.decompressobj()
+    content = reader.decompress(body[1:], _MAX_COMPRESSED_BYTES)
+    if not reader.eof:
+        raise ValueError("it is longer than it may be, or cut off")
+    return content

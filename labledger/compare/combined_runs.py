@@ -16,6 +16,7 @@ from labledger.experiment.changes import document_differences
 from labledger.ledger.database.model import Graded, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
+from labledger.text.phrases import counted
 
 _MAX_NAMED_DIFFERENCES = 5
 """How many differences of two experiments a sentence names."""
@@ -92,6 +93,6 @@ def _differences(reader: LedgerReader, runs: Sequence[Graded]) -> Iterator[str]:
             sentences = []
         listed = sentences[:_MAX_NAMED_DIFFERENCES]
         if len(sentences) > len(listed):
-            listed.append(f"and {len(sentences) - len(listed)} more differences")
+            listed.append(f"and {counted(len(sentences) - len(listed), 'more difference')}")
         what = "; ".join(listed) or "their digests differ"
         yield f"{graded.name} is not the same experiment as {first.name}: {what}"

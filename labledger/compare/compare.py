@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from labledger import optional_libraries
-from labledger.compare import estimates, sides
+from labledger.compare import estimates, looks, sides
 from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.comparison_document import (
     Compared,
@@ -28,10 +27,10 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
+from labledger.compare.options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.ranking import rank
-from labledger.compare.run_differences import warnings
+from labledger.compare.run_differences import unfinished, warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
@@ -46,6 +45,8 @@ _SKEWED = (
     "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
     "miss the mean of tasks like these more often than its confidence says"
 )
+_RARE = 0.05
+"""Of a metric: events in a smaller share of tasks are not warned of."""
 _CLUSTERS_DIFFER = (
     "the runs' experiments name different clusters of tasks, so that each task was taken "
     "as independent of the others; --cluster names one for both"
@@ -84,6 +85,9 @@ class _TwoSides:
     b: Side
     trials: tuple[Trials, Trials]
     paired: Paired
+    validity: Validity
+    """For which looks at their runs intervals and tests hold."""
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +99,32 @@ class _Question:
     pairs: tuple[_TwoSides, ...]
     cluster: str | None
     """The field whose values are the sample; None if tasks are the sample."""
-    clusters: Mapping[str, str | None]
-    """The cluster of each task."""
+    clusters: Mapping[str, str | None] | None
+    """The cluster of each task, where clusters are the sample."""
     reruns: tuple[RunReruns, ...]
 
-    def sample(self, paired: Paired, options: CompareOptions, family: int) -> Sample:
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """A clause for each run that is not complete."""
+        graded = {each.run.run_no: each for runs in self.runs.values() for each in runs.runs}
+        return tuple(clause for each in graded.values() for clause in unfinished(each))
+
+    def sample(
+        self,
+        paired: Paired,
+        trials: Sequence[Trials],
+        validity: Validity,
+        options: CompareOptions,
+        family: int,
+    ) -> Sample:
+        """Return the sample of some paired trials; `trials` are the sides' own."""
         clusters = None
-        if self.cluster is not None:
+        if self.clusters is not None:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
-        return Sample.of(paired, clusters, options, family)
+        largest = 1
+        if validity is Validity.ANYTIME:
+            largest = looks.largest_cluster(trials, self.clusters)
+        return Sample.of(paired, clusters, options, family, validity, largest)
 
 
 def _read(
@@ -117,15 +138,36 @@ def _read(
     trials = read_trials(reader.path, all_sides, holders, metric)
     if metric is not None:
         require_metric(reader.path, trials, holders, metric)
-    pairs = tuple(
-        _TwoSides(a, b, (trials[a], trials[b]), pair(trials[a], trials[b], options))
-        for a, b in side_pairs
-    )
     field = _cluster_field(runs, options)
-    clusters = {} if field is None else read_clusters(reader.path, holders, field)
-    if field is not None:
-        _require_clusters(pairs, clusters, field)
+    clusters = None if field is None else read_clusters(reader.path, holders, field)
+    if field is not None and clusters is not None:
+        _require_clusters(trials.values(), clusters, field)
+    pairs = tuple(_two_sides(reader, runs, two, trials, clusters, options) for two in side_pairs)
     return _Question(runs, pairs, field, clusters, tuple(read_reruns(reader, runs.values())))
+
+
+def _two_sides(
+    reader: LedgerReader,
+    runs: Mapping[str, CombinedRuns],
+    sides: tuple[Side, Side],
+    trials: Mapping[Side, Trials],
+    clusters: Mapping[str, str | None] | None,
+    options: CompareOptions,
+) -> _TwoSides:
+    a, b = sides
+    validity, found = looks.validity(reader, sides, runs, options)
+    both = trials[a], trials[b]
+    return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, found)
+
+
+def _paired(
+    trials: tuple[Trials, Trials],
+    validity: Validity,
+    clusters: Mapping[str, str | None] | None,
+    options: CompareOptions,
+) -> Paired:
+    paired = pair(*trials, options)
+    return looks.only_whole(paired, clusters) if validity is Validity.ANYTIME else paired
 
 
 def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[RunReruns]:
@@ -159,9 +201,9 @@ def _cluster_fields(runs: Mapping[str, CombinedRuns]) -> set[str | None]:
 
 
 def _require_clusters(
-    pairs: Sequence[_TwoSides], clusters: Mapping[str, str | None], field: str
+    sides: Iterable[Trials], clusters: Mapping[str, str | None], field: str
 ) -> None:
-    compared = {task_id for two in pairs for trials in two.trials for task_id in trials}
+    compared = {task_id for trials in sides for task_id in trials}
     unclustered = sorted(task_id for task_id in compared if clusters[task_id] is None)
     if unclustered:
         names, surplus = unclustered[:_MAX_NAMED_TASKS], len(unclustered) - _MAX_NAMED_TASKS
@@ -184,10 +226,12 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         cluster=question.cluster,
         family=max(1, family),
         reruns=question.reruns,
+        unfinished=question.unfinished,
     )
     decided, limit = [], options.equivalence_limit
     for two in question.pairs:
-        estimated = _estimated(two, question.sample(two.paired, options, family), family)
+        sample = question.sample(two.paired, two.trials, two.validity, options, family)
+        estimated = _estimated(two, sample, family)
         compared = _with_context(question, two, estimated, options, family)
         decision = decide(compared, document)
         equivalence = decide_equivalence(compared, document, limit)
@@ -201,23 +245,25 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         for two in question.pairs
         for side, of_side in zip((two.a, two.b), two.trials, strict=True)
     }
-    own_sample = partial(question.sample, options=options, family=1)
-    return replace(document, ranking=rank(trials, decided, document, options, own_sample))
+    validities = {side: two.validity for two in question.pairs for side in (two.a, two.b)}
+
+    def own_sample(side: Side) -> Sample:
+        # Paired with itself, a side has all of its own trials that count.
+        both = trials[side], trials[side]
+        paired = _paired(both, validities[side], question.clusters, options)
+        return question.sample(paired, both, validities[side], options, family=1)
+
+    return replace(document, ranking=rank(trials, decided, document, own_sample))
 
 
 def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
     """Return a comparison of a family of `family`, with what follows from the trials alone."""
-    paired, options = two.paired, sample.options
+    paired = two.paired
     tested = estimates.inference(sample)
     test = None
     if tested is not None:
         adjusted = min(1.0, tested.p * family) if family > 1 else None
         test = Significance(tested.test, tested.p, adjusted)
-    skewed = (
-        not options.is_rate
-        and options.estimand is Estimand.TASKS
-        and paired_means.is_skewed(sample.differences)
-    )
     a = estimates.side_report(two.a, paired.a, sample)
     b = estimates.side_report(two.b, paired.b, sample)
     return Compared(
@@ -236,9 +282,26 @@ def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
         left_out=_left_out(paired),
         by_task=tuple(_task_rows(paired)),
         clusters=None if sample.clusters is None else len(set(sample.clusters)),
-        warnings=(_SKEWED,) if skewed else (),
+        effective_clusters=sample.effective_clusters,
+        validity=sample.validity.value,
+        warnings=(*two.warnings, *_doubts(sample)),
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
+
+
+def _doubts(sample: Sample) -> Iterator[str]:
+    """Yield why the interval of a metric's mean may miss it more often than it says."""
+    if sample.options.is_rate or sample.is_suite or not sample.a:
+        return
+    if paired_means.is_skewed(sample.differences):
+        yield _SKEWED
+    units = sample.effective_clusters or len(sample.a)
+    unseen = paired_means.unseen_share(units)
+    if unseen > _RARE:
+        yield (
+            f"what happens in fewer than about {unseen:.0%} of tasks may be missing from so few, "
+            "and the interval does not account for it"
+        )
 
 
 def _with_context(
@@ -296,15 +359,17 @@ def _sensitivities(
     """
     if not options.is_rate:
         return
+    rates = two.paired.rates
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                yield Sensitivity(errors.value, two.paired.pairs, difference)
+                yield Sensitivity(errors.value, two.paired.pairs, difference, *rates)
                 continue
-            paired = pair(*two.trials, other)
-            recounted = estimates.difference(question.sample(paired, other, family))
-            yield Sensitivity(errors.value, paired.pairs, recounted)
+            paired = _paired(two.trials, two.validity, question.clusters, other)
+            sample = question.sample(paired, two.trials, two.validity, other, family)
+            recounted = estimates.difference(sample)
+            yield Sensitivity(errors.value, paired.pairs, recounted, *paired.rates)
 
 
 def _task_rows(paired: Paired) -> Iterator[TaskRow]:

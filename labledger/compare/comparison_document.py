@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Self
 
-from labledger.compare.options import PASS_RATE
+from labledger.compare.options import PASS_RATE, Validity
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
@@ -125,6 +125,9 @@ class Sensitivity:
     errors: str
     pairs: int
     difference: Estimate | None
+    a: float | None
+    """A's pass rate, over the tasks compared then; None where nothing is paired."""
+    b: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +178,12 @@ class Compared:
     """None for metrics."""
     difference: Estimate | None
     """None where nothing is paired, as are `test`, `effect` and `detectable`. The intervals of all
-    comparisons of the family hold together."""
+    comparisons of the family hold together. There are no bounds where nothing varies."""
     test: Significance | None
-    """None also for a fixed suite without replications."""
+    """None also for a fixed suite without replications, and where `validity` is `none`."""
     effect: Effect | None
     detectable: Detectable | None
+    """None also where nothing varies, and where runs can still grow."""
     left_out: tuple[LeftOutCount, ...]
     by_task: tuple[TaskRow, ...]
     same_trials: bool = False
@@ -188,6 +192,10 @@ class Compared:
     warnings: tuple[str, ...] = ()
     clusters: int | None = None
     """The number of clusters of the tasks, where clusters are the sample."""
+    effective_clusters: float | None = None
+    """How many clusters of one size would tell as much; the fewer, the less equal they are."""
+    validity: str = Validity.FIXED_SAMPLE.value
+    """For which looks `difference` and `test` hold; see `Validity`."""
     pass_at: tuple[PassAt, ...] = ()
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for
@@ -265,10 +273,26 @@ class Comparison:
     """The sides, the best first, where all were compared in pairs; else empty."""
     reruns: tuple[RunReruns, ...] = ()
     """The runs that slots were run again of."""
+    unfinished: tuple[str, ...] = ()
+    """A clause for each run compared that is not complete. Gates are not decided then."""
+
+    @property
+    def undecided(self) -> str | None:
+        """Why nobody can rely on the gates, in a clause; None if one can."""
+        if not self.has_pairs:
+            return "nothing was compared: no trials could be paired"
+        if self.gates and self.unfinished:
+            return f"gates are decided for complete runs: {'; '.join(self.unfinished)}"
+        return None
 
     @property
     def is_rate(self) -> bool:
         return self.metric == PASS_RATE
+
+    @property
+    def level(self) -> float:
+        """A difference is shown where its decisive p value is below this."""
+        return 1 - self.confidence
 
     @property
     def has_pairs(self) -> bool:

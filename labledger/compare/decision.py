@@ -15,6 +15,7 @@ from labledger.compare.comparison_document import (
     Equivalence,
     GateResult,
 )
+from labledger.compare.options import Validity
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.wording import sentences
 
@@ -23,11 +24,13 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     """Return what a comparison shows.
 
     A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
-    interval does not contain 0, because both come from one statistic.
+    interval, if there is one, does not contain 0.
     """
     difference, test = compared.difference, compared.test
     if difference is None:
         return Decision("nothing_paired", sentences.nothing_paired(compared))
+    if compared.validity == Validity.NONE:
+        return Decision("not_shown", sentences.unfinished(compared, difference, document))
     if test is None:
         text = sentences.not_replicated(compared, difference, document)
         return Decision("not_shown", text)
@@ -40,7 +43,7 @@ def decide(compared: Compared, document: Comparison) -> Decision:
 def is_shown(compared: Compared, document: Comparison) -> bool:
     """Return whether a difference is shown, of whatever size."""
     test = compared.test
-    return test is not None and test.p_decisive < 1 - document.confidence
+    return test is not None and test.p_decisive < document.level
 
 
 def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> str:

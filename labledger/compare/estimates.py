@@ -7,18 +7,22 @@ results into the types of the comparison document. `compare.compare` calls it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labledger.compare.comparison_document import Counts, Detectable, Effect, SideReport
-from labledger.compare.options import CompareOptions, Estimand
+from labledger.compare.options import CompareOptions, Estimand, Validity
 from labledger.compare.pairs import Paired
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics import (
+    confidence_sequence,
     paired_means,
     paired_pass_at,
     paired_rates,
+    permutation_test,
+    planned_power,
     power,
     rates,
     samples,
@@ -44,14 +48,24 @@ class Sample:
     confidence: float
     """The confidence of this comparison's interval. It is so high that the intervals of the whole
     family together have the confidence of the options."""
+    validity: Validity
+    """For which looks intervals and tests must hold."""
+    largest_cluster: int
+    """The largest number of scheduled tasks in one cluster, for `Validity.ANYTIME`."""
 
     @classmethod
     def of(
-        cls, paired: Paired, clusters: Sequence[str] | None, options: CompareOptions, family: int
+        cls,
+        paired: Paired,
+        clusters: Sequence[str] | None,
+        options: CompareOptions,
+        family: int,
+        validity: Validity = Validity.FIXED_SAMPLE,
+        largest_cluster: int = 1,
     ) -> Sample:
         """Return the sample of one of `family` comparisons, with Bonferroni's correction."""
         confidence = 1 - (1 - options.confidence) / max(1, family)
-        return cls(paired.a, paired.b, clusters, options, confidence)
+        return cls(paired.a, paired.b, clusters, options, confidence, validity, largest_cluster)
 
     @property
     def is_suite(self) -> bool:
@@ -63,6 +77,13 @@ class Sample:
         return any(len(group) > 1 for groups in (self.a, self.b) for group in groups)
 
     @property
+    def effective_clusters(self) -> float | None:
+        """How many clusters of one size would tell as much; None where tasks are the sample."""
+        if self.clusters is None or not self.clusters:
+            return None
+        return samples.effective_units(list(Counter(self.clusters).values()))
+
+    @property
     def differences(self) -> list[float]:
         """The difference of each task's means, B minus A."""
         return samples.task_differences(self.a, self.b)
@@ -71,12 +92,18 @@ class Sample:
 def inference(sample: Sample) -> Inference | None:
     """Return the difference with its interval and test.
 
-    None where nothing is paired, and for a fixed suite of tasks without replications, which has no
-    sample to test by.
+    None where nothing is paired, for a fixed suite of tasks without replications, which has no
+    sample to test by, and for runs that are not finished, where nothing holds at all looks.
     """
     if not sample.a or (sample.is_suite and not sample.is_replicated):
         return None
+    if sample.validity is Validity.NONE:
+        return None
     a, b, confidence = sample.a, sample.b, sample.confidence
+    if sample.validity is Validity.ANYTIME:
+        return confidence_sequence.of_tasks(
+            sample.differences, confidence, sample.clusters, sample.largest_cluster
+        )
     if sample.is_suite:
         of_suite = paired_rates.of_suite if sample.options.is_rate else paired_means.of_suite
         return of_suite(a, b, confidence)
@@ -115,7 +142,7 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
 def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[PassAt, ...]:
     """Return the differences of pass@k and pass^k for every k that both sides report.
 
-    Without bounds for a fixed suite of tasks without replications.
+    Without bounds for a fixed suite of tasks without replications, and for runs that can grow.
     """
     shared = {each.k for each in a.pass_at if each.tasks} & {p.k for p in b.pass_at if p.tasks}
     estimates = [
@@ -124,7 +151,8 @@ def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[P
         )
         for k in sorted(shared)
     ]
-    if sample.is_suite and not sample.is_replicated:
+    is_untested = sample.is_suite and not sample.is_replicated
+    if is_untested or sample.validity is not Validity.FIXED_SAMPLE:
         estimates = [estimate.without_bounds() for estimate in estimates]
     return tuple(estimate for estimate in estimates if estimate.tasks)
 
@@ -137,6 +165,12 @@ def _mean(groups: Groups, sample: Sample) -> Estimate:
 
 def _rate(groups: Groups, sample: Sample) -> Estimate:
     confidence = sample.options.confidence
+    if sample.validity is Validity.ANYTIME:
+        # A rate from 0 to 1, as a number from -1 to 1.
+        spread = [2 * mean - 1 for mean in samples.task_means(groups)]
+        return confidence_sequence.of_tasks(
+            spread, confidence, sample.clusters, sample.largest_cluster
+        ).estimate.shifted(0.5, 0.5)
     if not sample.is_suite:
         return rates.rate(groups, confidence, sample.clusters)
     if sample.is_replicated:
@@ -178,35 +212,41 @@ def detectable(sample: Sample) -> Detectable | None:
 
     Where tasks are the sample, the share of pairs that differ is the observed one, or the
     difference itself where that is larger. Where tasks are given, replications are assumed to vary
-    as they were observed to.
+    as they were observed to, or as much as the difference requires. None where nothing varies, so
+    that nothing tells, and where runs can grow.
     """
+    if sample.validity is not Validity.FIXED_SAMPLE:
+        return None
     if sample.is_suite:
-        return Detectable(_suite_detectable(sample), power.POWER, None, assumed=False)
+        return _suite_detectable(sample)
     confidence = sample.confidence
     units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
+    can_reject = permutation_test.can_reject(units, confidence)
     if not sample.options.is_rate:
-        possible = power.mean_can_be_shown(units, confidence)
-        differences = _array(sample.differences)
-        error, _, degrees = samples.units_deviation(differences, sample.clusters)
+        error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
         least = power.detectable_shift(error, degrees, confidence)
-        return Detectable(least if possible else None, power.POWER, None, assumed=False)
+        if can_reject and least is None:
+            return None
+        return Detectable(least if can_reject else None, power.POWER, None, assumed=False)
     pairs = paired_rates.discordance(sample.a, sample.b, sample.clusters)
     size, observed = pairs.size(confidence) + 1, pairs.gained + pairs.lost
     least = None
-    if power.rate_can_be_shown(units, confidence):
+    if can_reject and (sample.clusters is not None or power.rate_can_be_shown(units, confidence)):
         least = power.detectable_rate(size, observed, confidence)
     discordant = None if least is None else max(observed, least)
     return Detectable(least, power.POWER, discordant, assumed=discordant != observed)
 
 
-def _suite_detectable(sample: Sample) -> float | None:
-    if not sample.is_replicated:
-        return None
-    if not sample.options.is_rate:
+def _suite_detectable(sample: Sample) -> Detectable | None:
+    least = None
+    if sample.is_replicated and not sample.options.is_rate:
         error, degrees = paired_means.suite_deviation(sample.a, sample.b)
-        return power.detectable_shift(error, degrees, sample.confidence)
-    variance = paired_rates.strata(sample.a, sample.b).variance(0.0)
-    return power.detectable_shift(math.sqrt(variance), math.inf, sample.confidence)
+        least = power.detectable_shift(error, degrees, sample.confidence)
+        if least is None:
+            return None
+    elif sample.is_replicated:
+        least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
+    return Detectable(least, power.POWER, None, assumed=False)
 
 
 def _array(values: Sequence[float]) -> Array:

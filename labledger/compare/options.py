@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeVar
 
 from labledger.errors import InvalidInput, Problem
 
@@ -16,18 +16,40 @@ PASS_RATE = "pass_rate"  # noqa: S105
 """The metric that is computed from verdicts."""
 
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+_EQUIVALENCE = ("--equivalent-within", "--require-equivalent")
+
+
+def _named(choices: type[_Choice], option: str, word: str) -> _Choice:
+    try:
+        return choices(word)
+    except ValueError:
+        message = f"found {word!r}; expected one of {', '.join(choices)}"
+        problem = Problem(option, message)
+        raise InvalidInput("the options of the comparison", [problem]) from None
+
+
 class ErrorCounting(StrEnum):
     """How slots without a counted verdict count in pass rates."""
 
     AS_FAILURES = "as-failures"
-    """What the agent caused counts as not passed: the verdict `error`, and an agent that failed and
-    has no verdict, whatever its grader did then. Otherwise an agent could improve by crashing.
-    What the lab caused (`infra_error`, `setup_error`, the `grade_error` of an agent that succeeded)
-    is left out."""
+    """A verdict counts, however the agent ended. What the agent caused without one counts as not
+    passed: the verdict `error`, an agent that failed, and an agent that broke its grader. Otherwise
+    it could improve by crashing. What the lab caused (`infra_error`, `setup_error`, other
+    `grade_error`) is left out."""
+    STRICT = "strict"
+    """The same, but an agent that failed or timed out did not pass, whatever its verdict."""
     LEFT_OUT = "left-out"
     """Only `pass`, `fail` and `missing` count."""
     ALL_AS_FAILURES = "all-as-failures"
-    """Whatever ran and did not pass is a failure, whatever the cause."""
+    """Whatever ran and did not pass is a failure, whatever the cause. Harbor and SWE-bench count
+    so."""
+
+    @classmethod
+    def named(cls, word: str) -> Self:
+        """Return the choice of that name. Raises `InvalidInput`."""
+        return _named(cls, "--errors", word)
 
 
 class Estimand(StrEnum):
@@ -43,17 +65,23 @@ class Estimand(StrEnum):
     @classmethod
     def named(cls, word: str) -> Self:
         """Return the estimand of that name. Raises `InvalidInput`."""
-        try:
-            return cls(word)
-        except ValueError:
-            message = f"found {word!r}; expected one of {', '.join(cls)}"
-            problem = Problem("--estimand", message)
-            raise InvalidInput("the options of the comparison", [problem]) from None
+        return _named(cls, "--estimand", word)
 
     @property
     def words(self) -> str:
         """Its name in a sentence."""
         return "tasks like these" if self is Estimand.TASKS else "this suite"
+
+
+class Validity(StrEnum):
+    """For which looks at growing runs an interval and its test hold."""
+
+    FIXED_SAMPLE = "fixed_sample"
+    """For one look, at runs that are finished and were never extended."""
+    ANYTIME = "anytime"
+    """For all looks together: a confidence sequence."""
+    NONE = "none"
+    """For none: the runs are not finished, and there is neither interval nor test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +155,11 @@ class CompareOptions:
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""
+        if problems := self.problems():
+            raise InvalidInput("the options of the comparison", problems)
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with each option that is not valid."""
         problems = []
         if not 0.5 <= self.confidence < 1:
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
@@ -146,8 +179,7 @@ class CompareOptions:
             problems += self._limit("--equivalent-within", self.equivalent_within)
         if self.seed < 0:
             problems.append(Problem("--seed", f"found {self.seed}; expected 0 or more"))
-        if problems:
-            raise InvalidInput("the options of the comparison", problems)
+        return problems
 
     def _gate(self, option: str, limit: float) -> list[Problem]:
         problems = self._limit(option, limit)
@@ -158,6 +190,9 @@ class CompareOptions:
         return problems
 
     def _limit(self, option: str, limit: float) -> list[Problem]:
+        if option in _EQUIVALENCE and limit == 0:
+            message = "found 0; no sample can show that two sides do not differ at all"
+            return [Problem(option, message, hint="name the smallest difference that matters")]
         if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
             return []
         expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"

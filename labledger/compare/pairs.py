@@ -7,18 +7,18 @@ lost one of its trials keeps the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from labledger.compare.options import CompareOptions, ErrorCounting
 from labledger.compare.side_trials import TaskTrials, Trial, Trials
-from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 
 _MAX_MAGNITUDE = 1e290
 """Sums of larger numbers could overflow a double."""
 
-_NEVER_RUN = {SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value}
 _LAB_FAILURES = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
 _AGENT_FAILURES = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
 _TASK_CHANGED = "task_changed"
@@ -44,6 +44,17 @@ class Paired:
     left_out: tuple[LeftOut, ...]
     distinct_trials: tuple[Trial, ...] = ()
     """For pass rates, each distinct `Trial` once: it names no task, so many slots may equal it."""
+
+    @property
+    def rates(self) -> tuple[float, float] | tuple[None, None]:
+        """The mean of each side, each task weighing the same; None where nothing is paired."""
+        if not self.task_ids:
+            return None, None
+        mean_a, mean_b = (
+            math.fsum(sum(group) / len(group) for group in groups) / len(groups)
+            for groups in (self.a, self.b)
+        )
+        return mean_a, mean_b
 
     @property
     def pairs(self) -> int:
@@ -135,18 +146,20 @@ def _value(trial: Trial, options: CompareOptions) -> float | str:
     """Return the number that a trial counts as, or the reason why it is left out."""
     if trial.status is None:
         return "not_committed"
-    if trial.status in _NEVER_RUN:
+    if trial.status in NEVER_RUN:
         return trial.status
     return _passed(trial, options.errors) if options.is_rate else _number(trial)
 
 
 def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
+    if errors is ErrorCounting.STRICT and trial.status in _AGENT_FAILURES:
+        return 0.0
     if trial.verdict not in (None, Verdict.ERROR.value):
         return float(trial.verdict == Verdict.PASS.value)
     reason = "verdict_error" if trial.verdict else str(trial.status)
     by_the_agent = reason in _AGENT_FAILURES or bool(trial.agent_failed)
     counted = errors is ErrorCounting.ALL_AS_FAILURES or (
-        errors is ErrorCounting.AS_FAILURES and by_the_agent
+        errors in (ErrorCounting.AS_FAILURES, ErrorCounting.STRICT) and by_the_agent
     )
     return 0.0 if counted else reason
 

@@ -7,31 +7,28 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from labledger.compare import decision, estimates
 from labledger.compare.comparison_document import Compared, Comparison, Standing
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions
-from labledger.compare.pairs import Paired, pair
-from labledger.compare.side_trials import Side, Trials
+from labledger.compare.side_trials import Side
 from labledger.compare.statistics.tie_groups import letters, tie_groups
 
 
 def rank(
-    trials: Mapping[Side, Trials],
+    sides: Collection[Side],
     comparisons: Collection[Compared],
     document: Comparison,
-    options: CompareOptions,
-    sample: Callable[[Paired], Sample],
+    sample: Callable[[Side], Sample],
 ) -> tuple[Standing, ...]:
     """Return the sides, the best first, with the letters of their tie groups.
 
     Sides with higher values come first where it is not known which values are better, and sides
     without a value last. `sample` returns the sample of a side's own trials.
     """
-    standings = [_standing(side, of_side, options, sample) for side, of_side in trials.items()]
+    standings = [_standing(side, sample(side)) for side in sides]
     sign = 1 if document.lower_is_better else -1
     standings.sort(
         key=lambda standing: (
@@ -44,21 +41,17 @@ def rank(
         for compared in comparisons
         if decision.is_shown(compared, document)
     }
-    sides = [standing.side for standing in standings]
-    groups = tie_groups(len(sides), lambda i, j: frozenset({sides[i], sides[j]}) in shown)
+    ranked = [standing.side for standing in standings]
+    groups = tie_groups(len(ranked), lambda i, j: frozenset({ranked[i], ranked[j]}) in shown)
     return tuple(
         replace(standing, groups=_letters_of(index, groups))
         for index, standing in enumerate(standings)
     )
 
 
-def _standing(
-    side: Side, trials: Trials, options: CompareOptions, sample: Callable[[Paired], Sample]
-) -> Standing:
-    # Paired with itself, a side has all of its own trials that count.
-    own = pair(trials, trials, options)
-    report = estimates.side_report(side, own.a, sample(own))
-    tasks, counted = len(own.task_ids), sum(map(len, own.a))
+def _standing(side: Side, sample: Sample) -> Standing:
+    report = estimates.side_report(side, sample.a, sample)
+    tasks, counted = len(sample.a), sum(map(len, sample.a))
     return Standing(side.run_id, side.variant_id, report.mean, tasks, counted)
 
 

@@ -16,6 +16,7 @@ from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
+from labledger.text.phrases import counted_of
 
 _OUTCOME_CHANGES_SQL = """
 SELECT
@@ -56,7 +57,7 @@ def warnings(a: CombinedRuns, b: CombinedRuns) -> tuple[str, ...]:
     Also says how runs differ that are taken as one.
     """
     runs = {graded.run.run_no: graded for graded in (*a.runs, *b.runs)}
-    found = [clause for graded in runs.values() for clause in _incomplete(graded)]
+    found = [clause for graded in runs.values() for clause in unfinished(graded)]
     for combined in {a.run_ids: a, b.run_ids: b}.values():
         found += combined.differences
         for graded in combined.runs[1:]:
@@ -72,10 +73,11 @@ def grader_name(digest: str | None) -> str:
     return "a grader that no score names" if digest is None else f"grader {digest[:12]}"
 
 
-def _incomplete(graded: Graded) -> Iterator[str]:
+def unfinished(graded: Graded) -> Iterator[str]:
+    """Yield that a run or grading is not complete, if so, in a clause."""
     run = graded.run
     if run.status is not RunStatus.COMPLETED:
-        committed = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
+        committed = f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')} are committed"
         yield f"run {graded.name} is not complete: {committed}"
 
 

@@ -28,22 +28,22 @@ JOIN run_task ON run_task.run_no = run.run_no
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
 _TRIALS_SQL = """
 SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
-    slot_outcome.status, slot_outcome.verdict,
-    coalesce(slot_outcome.status = 'grade_error' AND slot_outcome.passed = 0, 0), {number}
+    outcome.status, outcome.verdict,
+    coalesce(outcome.status = 'grade_error' AND outcome.passed = 0, 0), {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no AND slot.supersedes IS NULL
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-LEFT JOIN slot_outcome
-  ON slot_outcome.run_no = slot.run_no AND slot_outcome.variant_idx = slot.variant_idx
-  AND slot_outcome.task_idx = slot.task_idx AND slot_outcome.repl_idx = slot.repl_idx"""
+LEFT JOIN outcome
+  ON outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
+  AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx"""
 _NUMBER = """
-    CASE WHEN slot_outcome.metric_name = :metric THEN slot_outcome.metric_value ELSE (
+    CASE WHEN outcome.metric_name = :metric THEN outcome.metric_value ELSE (
         SELECT metric.value FROM metric
-        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot_outcome.schedule_idx
+        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = outcome.schedule_idx
           AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
-          AND NOT (metric.source = 'score' AND slot_outcome.status = 'grade_error')
+          AND NOT (metric.source = 'score' AND outcome.status = 'grade_error')
         ORDER BY metric.row_seq LIMIT 1
     ) END"""
 _NAMES_SQL = """
@@ -77,7 +77,7 @@ class Trial(NamedTuple):
     verdict: str | None
     """None also where the grader failed: such a score is stored, but does not count."""
     agent_failed: int
-    """Whether the agent of a `grade_error` had failed itself: 1 or 0."""
+    """Whether the agent of a `grade_error` had failed itself, or broke the grader: 1 or 0."""
     number: float | None
     """The metric's value; None for pass rates."""
 

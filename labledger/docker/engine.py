@@ -21,8 +21,10 @@ from labledger.docker.engine_errors import (
     ContainerFailed,
     NoSuchContainer,
     first_line,
+    refused_socket_error,
     translating_errors,
 )
+from labledger.docker.kernel_files import with_read_only_kernel_files
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05
+_DEFAULT_SOCKET = "/var/run/docker.sock"
 _NOT_FOUND = 404
 
 
@@ -48,6 +51,8 @@ class ContainerState:
     labels: dict[str, str]
     upper_dir: str | None = None
     """The host folder that holds the container's changes to its image, if this user can read it."""
+    lower_dirs: tuple[str, ...] = ()
+    """The host folders of the image's layers, the newest first; empty where there is no such."""
 
     @property
     def has_started(self) -> bool:
@@ -122,20 +127,21 @@ class Engine:
 
     def image_user(self, image_id: str) -> str | None:
         """Return the user that an image sets, perhaps "", or None if there is no such image."""
-        config = self._image_config(image_id)
+        config = self.image_config(image_id)
         return None if config is None else str(config.get("User") or "")
 
     def image_folder(self, image_id: str) -> str | None:
         """Return an image's WORKDIR, "/" if it sets none, or None if there is no such image."""
-        config = self._image_config(image_id)
+        config = self.image_config(image_id)
         return None if config is None else str(config.get("WorkingDir") or "/")
 
     def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
         """Return the words of an image's ENTRYPOINT, none if it sets none."""
-        config = self._image_config(image_id) or {}
+        config = self.image_config(image_id) or {}
         return tuple(map(str, config.get("Entrypoint") or ()))
 
-    def _image_config(self, image_id: str) -> JsonObject | None:
+    def image_config(self, image_id: str) -> JsonObject | None:
+        """Return the configuration of an image, or None if there is no such image."""
         if image_id not in self._image_configs:
             try:
                 with translating_errors(f"inspect image {image_id}"):
@@ -162,7 +168,11 @@ class Engine:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
     def create(self, name: str, config: JsonObject) -> str:
-        """Create a container and return its id. Raises `ContainerFailed`."""
+        """Create a container and return its id. Raises `ContainerFailed`.
+
+        It cannot change the kernel's files of /proc, which all containers share.
+        """
+        config = with_read_only_kernel_files(config)
         with translating_errors(f"create container {name}"):
             created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
             return str(created["Id"])
@@ -211,6 +221,7 @@ class Engine:
             finished_at=state["FinishedAt"],
             labels=attributes["Config"]["Labels"] or {},
             upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
+            lower_dirs=_lower_dirs(attributes.get("GraphDriver") or {}),
         )
 
     def inspect_existing(self, container: str) -> ContainerState:
@@ -219,6 +230,12 @@ class Engine:
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
+
+    def environment(self, container: str) -> dict[str, str]:
+        """Return the environment of a container. Raises `NoSuchContainer` if it does not exist."""
+        with translating_errors(f"inspect container {container}"):
+            variables = self._client.inspect_container(container)["Config"]["Env"] or []
+        return dict(variable.partition("=")[::2] for variable in variables)
 
     def processes(self, container: str) -> frozenset[str]:
         """Return the numbers of a running container's processes, with its first one.
@@ -343,9 +360,9 @@ def _connect() -> APIClient:
     try:
         return APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings)
     except DockerException as error:
-        raise EngineUnavailable(
-            f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
-            f"{first_line(error)}",
+        address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
+        raise refused_socket_error(address) or EngineUnavailable(
+            f"no Docker engine answers at {address}: {first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
 
@@ -357,6 +374,11 @@ def _readable_upper_dir(driver: JsonObject) -> str | None:
     """
     folder = (driver.get("Data") or {}).get("UpperDir")
     return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
+    """Return the folders of a container's image, the newest first, of an overlay driver."""
+    return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
 
 
 def _context_host() -> str | None:

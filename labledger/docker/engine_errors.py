@@ -7,9 +7,14 @@ subclasses for an error that the engine reports, `EngineUnavailable` if it does 
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
@@ -76,3 +81,51 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
 def first_line(error: Any) -> str:
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
     return str(text).strip().splitlines()[0][:300]
+
+
+def refused_socket_error(address: str) -> EngineUnavailable | None:
+    """Return the error to raise if this user may not use the engine's socket, else None.
+
+    An engine that does not let this user in may be running: to start one would not help.
+    """
+    scheme, _, path = address.partition("://")
+    if not scheme.endswith("unix") or os.access(path, os.R_OK | os.W_OK):
+        return None
+    user = _name_of(os.geteuid(), pwd.getpwuid)
+    try:
+        status = Path(path).stat()
+    except PermissionError:
+        return EngineUnavailable(
+            f"user {user} may not look into the folder of the Docker engine's socket, {path}",
+            hint="ask who runs that engine to let you in, or set DOCKER_HOST to another one",
+        )
+    except OSError:
+        return None
+    owner, group = _name_of(status.st_uid, pwd.getpwuid), _name_of(status.st_gid, grp.getgrgid)
+    mode = stat.S_IMODE(status.st_mode)
+    return EngineUnavailable(
+        f"user {user} may not use the Docker engine's socket, {path}: it belongs to user {owner} "
+        f"and group {group}, with mode {mode:o}",
+        hint=_way_in(user, group, status.st_gid, mode),
+    )
+
+
+def _way_in(user: str, group: str, gid: int, mode: int) -> str:
+    """Return what lets a user use a socket of a group."""
+    if gid == 0 or mode & 0o060 != 0o060:
+        return "ask who runs that engine to let you in, or set DOCKER_HOST to another one"
+    with suppress(KeyError):
+        if user in grp.getgrgid(gid).gr_mem:
+            return f"{user} was added to group {group}: log in again for that to take effect"
+    return (
+        f"add the user to the group, `sudo usermod -aG {group} {user}`, and log in again; members "
+        "of this group can do what root can"
+    )
+
+
+def _name_of(number: int, look_up: Callable[[int], Any]) -> str:
+    """Return the name of a user or group, or its number if it has no name."""
+    try:
+        return str(look_up(number)[0])
+    except KeyError:
+        return str(number)

@@ -1,13 +1,14 @@
 """Obtain one image: pull it, or have the engine build it from a context, so that it can be stopped.
 
-The engine's own builder is used (not BuildKit, which needs a client of its own). An engine that
-loses the connection of a build kills and removes the build's container, which is how a build is
-stopped. Preflight runs several of these at a time, each in a thread with its own engine.
+The engine's own builder is used, and BuildKit, by `buildkit`, for what only that can build. An
+engine that loses the connection of a build kills and removes the build's container, which is how a
+build is stopped. Preflight runs several of these at a time, each in a thread with its own engine.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ class Interruption:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._response: Response | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.is_requested = False
 
     def request(self) -> None:
@@ -76,6 +78,20 @@ class Interruption:
                     self._response.close()
                 self._response = None
 
+    @contextmanager
+    def watch_process(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Make a process stoppable in this block. Raises `Stopped` if it was."""
+        with self._lock:
+            self._process = process
+            if self.is_requested:
+                self._end_response()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._process = None
+        self.check()
+
     def check(self) -> None:
         """Raise `Stopped` if the call was stopped."""
         if self.is_requested:
@@ -88,6 +104,8 @@ class Interruption:
                 self._end_response()
 
     def _end_response(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
         if self._response is not None:
             # Its connection may be closed already, or be of a kind that cannot be shut down.
             with suppress(OSError, ValueError):

@@ -29,6 +29,8 @@ MAX_NAMES = 500
 _BUFFER = 64 << 10
 _HEADER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 30.0
+_UNSERVED_TIMEOUT_S = 1.0
+"""How long a client that is not served may take to send its request."""
 _IDLE_TIMEOUT_S = 3600.0
 _LINGER_S = 60.0
 """How long a client may go on sending after the server has ended its side."""
@@ -102,6 +104,9 @@ class Proxy:
         self._connections += 1
         try:
             if self._connections > MAX_CONNECTIONS:
+                # Closing a connection with data that nobody read resets it, and the answer is lost.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(MAX_HEADER), _UNSERVED_TIMEOUT_S)
                 raise Refused("503 Service Unavailable", "too many connections at once")
             await self._serve_request(reader, writer)
         except Refused as refused:

@@ -22,6 +22,7 @@ keeps the attempt, reports a `problem` of that host, and places nothing there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ from typing import Protocol
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
+
+MAX_HOST_SLOTS = 10_000
+"""A host with more is taken for a mistake."""
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}/[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,14 @@ class HostState:
     """When it last answered, as the time of this machine (ISO 8601, UTC); empty if never."""
     problem: str | None = None
     """Why nothing is placed on it, as a sentence; None if trials may be."""
+
+    def find_fault(self) -> str | None:
+        """Return what a host cannot truly say of itself, None if there is nothing."""
+        if not _HOST_NAME.fullmatch(self.name) or not self.host_id.startswith(self.name[-8:]):
+            return f"that its name is {self.name[:80]!r} and its id {self.host_id[:80]!r}"
+        if not 0 < self.slots <= MAX_HOST_SLOTS or self.busy < 0:
+            return f"that {self.busy} of {self.slots} slots are busy"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,8 @@ class TrialExecutor(Protocol):
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt with the host on which it will run; None if none has room now.
 
-        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`).
+        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`),
+        and on its image: a host that lacks it has room for one such attempt until it has it.
         An attempt that has a host keeps it, whether or not that host has room or answers. Room is
         reserved, once for each attempt, until its future ends. What the host's own machine must
         know before the dispatch is journaled is durable when this returns.
@@ -157,8 +171,10 @@ class TrialExecutor(Protocol):
         """End every open attempt of a host that somebody has declared lost.
 
         The future of each raises `errors.HostLost`, and so does that of each attempt of this host
-        that is submitted later. Nothing that the host delivers afterwards is accepted, nothing is
-        placed on it, and `remove` of its attempts ends at once.
+        that is submitted later, as soon as the host certainly starts no container any more: it was
+        told so, or the time that it was granted has run out. It is granted none from now on, and
+        what it had prepared is removed. Nothing that the host delivers afterwards is accepted,
+        nothing is placed on it, and `remove` of its attempts ends at once.
         """
 
     def stop_cause(self, patience_s: float) -> str | None:

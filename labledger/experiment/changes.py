@@ -33,6 +33,13 @@ def differences(
     return document_differences(old_document, old_task_digests, new.document, new_digests)
 
 
+def is_of_grader(difference: str) -> bool:
+    """Return whether a sentence of `differences` is about the grader and nothing else."""
+    return difference.startswith("grader.") or difference.endswith(
+        ("(a file of the grader)", "the grader's files")
+    )
+
+
 def document_differences(
     old_document: JsonObject,
     old_task_digests: Mapping[str, str],

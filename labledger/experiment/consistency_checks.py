@@ -35,6 +35,9 @@ RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 MIN_MEMORY_BYTES = 6 << 20
 """The least memory with which Docker starts a container."""
 
+USER_OF_IMAGE = "image"
+"""The `runtime.user` of a container that starts as root and runs phases as the image's USER."""
+
 USER_HINT = "remove runtime.user, or set it to root; the grader then runs as root too"
 
 NO_SETUP = "'command' is missing: there is no setup whose command it would keep"
@@ -96,6 +99,14 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
             yield from _file_problems(valid, (*path, phase), folder)
     yield from _image_problems(valid, folder)
     yield from _metric_problems(valid)
+    yield from _retry_problems(valid)
+
+
+def _retry_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    path: FieldPath = ("benchmark", "policy", "timeouts_under_pressure")
+    if valid.get(path) == "retry" and valid.get(("design", "retry", "max_attempts")) == 1:
+        message = "no slot gets another attempt, because design.retry.max_attempts is 1"
+        yield FieldProblem(path, message, "set design.retry.max_attempts to 2 or more")
 
 
 def row_problems(row: JsonObject) -> Iterator[FieldProblem]:
@@ -151,8 +162,12 @@ def _runtime_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProb
     """Check a `runtime` section: an experiment's, a variant's or a task's."""
     yield from _memory_problems(valid, (*path, "resources", "memory"))
     agent = (*path, "agent", "user")
-    if (user := valid.get(agent)) is not None and is_root(user):
-        hint = "leave it out: the agent then runs as the container's user, root in most images"
+    is_images = valid.get((*path, "user")) == USER_OF_IMAGE
+    if (user := valid.get(agent)) is not None and is_root(user) and not is_images:
+        hint = (
+            "leave it out: the agent then runs as the container's user, root in most images; or "
+            "set runtime.user to image beside it"
+        )
         yield FieldProblem(agent, f"found {user}; expected a user other than root", hint)
     for phase in (path, (*path, "setup"), (*path, "agent")):
         yield from _phase_problems(valid, phase)
@@ -185,7 +200,7 @@ def _user_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem
 
 def user_problem(agent: str | int | None, container: str | int | None) -> str | None:
     """Return why the agent cannot run as a user, or None: only root can start it as another."""
-    if agent is None or container is None or is_root(agent) or is_root(container):
+    if agent is None or container is None or is_root(agent) or starts_as_root(container):
         return None
     return (
         f"found {agent}, but runtime.user is {container}; only root can start the agent as "
@@ -195,6 +210,25 @@ def user_problem(agent: str | int | None, container: str | int | None) -> str | 
 
 def is_root(user: str | int) -> bool:
     return str(user).partition(":")[0].strip("0") in {"", "root"}
+
+
+def starts_as_root(container_user: str | int) -> bool:
+    """Return whether a container with this `runtime.user` starts as root, whatever its image is."""
+    return container_user == USER_OF_IMAGE or is_root(container_user)
+
+
+def user_of_phase(
+    own: str | None, container_user: str | None, image_user: str | None
+) -> str | None:
+    """Return the user that a phase is switched to; None if it runs as the container's first user.
+
+    `own` is the user that the phase names, `container_user` is `runtime.user`, and `image_user` the
+    USER of the image.
+    """
+    if container_user != USER_OF_IMAGE:
+        return own
+    user = own or image_user or "root"
+    return None if is_root(user) else user
 
 
 def _texts_with_names(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -22,6 +22,7 @@ from labledger.experiment.plan import result_part
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.records import JsonObject
 from labledger.records.identity import Slot
+from labledger.text.phrases import counted
 
 Cell = tuple[str, str, int]
 """Variant id, task id, and number of the replication."""
@@ -121,8 +122,8 @@ def changes(
         if missing:
             variant_id, task_id, repl_idx = min(missing)
             sentences.append(
-                f"{len(missing):,} slots of the run are not among those of the experiment, such as "
-                f"variant {variant_id!r}, task {task_id!r}, replication {repl_idx}"
+                f"{counted(len(missing), 'slot')} of the run cannot be found in the experiment, "
+                f"such as variant {variant_id!r}, task {task_id!r}, replication {repl_idx}"
             )
     return sentences
 

@@ -104,7 +104,8 @@ class Runtime(Section):
     image: str | None = None
     """The image of the tasks that name none."""
     user: str | None = None
-    """The container's user; None for the image's."""
+    """The container's user; None for the image's. `image` if the container starts as root, and each
+    phase runs as its own user or else the image's."""
     network: str = "none"
     """`none`, `full` or `allowlist`."""
     root_read_only: bool = False
@@ -126,15 +127,21 @@ class Runtime(Section):
     entrypoint: str | None = None
     """`image` if the image's entrypoint is started in the background; None if not."""
     outputs: tuple[OutputFolder, ...] | None = None
+    healthcheck: str | None = None
+    """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
 
     _OPTIONAL = frozenset(
-        {"oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"}
+        {
+            *("oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
+            "healthcheck",
+        }
     )
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         apart = {"setup", "agent", "user", "resources", "env"}
-        defaults = {"workspace": "mounted", "processes": "kill", "entrypoint": "ignore"}
+        defaults = {"workspace": "mounted", "processes": "kill"}
+        defaults |= {"entrypoint": "ignore", "healthcheck": "ignore"}
         apart |= {key for key, default in defaults.items() if authored.get(key) == default}
         return replace(
             cls.from_json({key: value for key, value in authored.items() if key not in apart}),
@@ -150,6 +157,16 @@ class Policy(Section):
     """Settings of the benchmark that the grader can read."""
 
     grade_failed_agents: bool = True
+    timeouts_under_pressure: str | None = None
+    """`retry` if a slot that timed out while it was short of processors gets another attempt, as
+    far as `design.retry.max_attempts` goes; None to count it, as `count` says."""
+
+    _OPTIONAL = frozenset({"timeouts_under_pressure"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        is_default = authored.get("timeouts_under_pressure") == "count"
+        return cls.from_json(authored | ({"timeouts_under_pressure": None} if is_default else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +189,8 @@ class Benchmark(Section):
         evaluator = {"name": f"{name}-grader", "mode": "custom"}
         default = {"adapter_id": name, "split": split_id, "policy": {}, "evaluator": evaluator}
         given = {key: value for key, value in authored.items() if key != "grader"}
-        return cls.from_json(default | given)
+        policy = Policy.of_authored(given.get("policy", {})).as_json()
+        return cls.from_json(default | given | {"policy": policy})
 
     @property
     def identity(self) -> dict[str, str]:
@@ -220,9 +238,14 @@ class Retry(Section):
         if unknown:
             raise ValueError(f"{min(unknown)} is neither a status nor a reason")
 
-    def applies_to(self, status: SlotStatus, reason: str | None, attempt: int) -> bool:
-        """Return True if a slot whose attempt ended with `status` and `reason` gets another one."""
-        is_named = status in self.retry_on or reason in self.retry_on
+    def applies_to(
+        self, status: SlotStatus, reason: str | None, attempt: int, *, starved: bool = False
+    ) -> bool:
+        """Return True if a slot whose attempt ended with `status` and `reason` gets another one.
+
+        So does one that is `starved`: it timed out short of processors, which the policy retries.
+        """
+        is_named = starved or status in self.retry_on or reason in self.retry_on
         return is_named and attempt < self.max_attempts
 
 

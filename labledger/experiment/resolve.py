@@ -7,7 +7,7 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner us
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -58,7 +58,10 @@ from labledger.images.image_names import with_tag
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.phrases import near_names
+from labledger.text.phrases import counted, near_names
+
+MAX_SLOTS = 10_000_000
+"""The longest schedule: a randomized one takes 4 bytes of memory a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,21 @@ class ResolvedExperiment:
             for settings in (VariantSettings.of(self.plan, variant),)
             for own in self._task_settings
         )
+
+    def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
+        """Yield the ids of the tasks that have a container with certain settings."""
+        is_sealed = self.plan.is_sealed
+        variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
+        found = {
+            index
+            for index, own in enumerate(self.dataset.settings)
+            if any(
+                concerns(container)
+                for variant in variants
+                for container in variant.merged(own.overrides).of_containers(is_sealed=is_sealed)
+            )
+        }
+        return (task.task_id for task in self.tasks if task.settings_idx in found)
 
     @cached_property
     def task_folders(self) -> frozenset[str]:
@@ -297,6 +315,7 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     names = tuple(sorted({use.name for use in uses}))
     plan = replace(plan, dataset=selected, design=design, environment=names)
     experiment = ResolvedExperiment(authored, plan, dataset)
+    _require_size(experiment)
     # The builds of all tasks' images are part of every shard's digest.
     plan = replace(plan, image_builds=_image_builds(authored, experiment.images))
     if overrides.shard is not None:
@@ -305,6 +324,23 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     experiment = replace(experiment, plan=plan)
     _require_slots(experiment)
     return experiment
+
+
+def _require_size(experiment: ResolvedExperiment) -> None:
+    """Raise `InvalidInput` if the schedule is longer than any run could work through."""
+    total = experiment.total_slots
+    if total > MAX_SLOTS:
+        sizes = (
+            counted(len(experiment.variants), "variant"),
+            counted(len(experiment.tasks), "task"),
+            counted(experiment.plan.design.replications, "replication"),
+        )
+        message = (
+            f"{' × '.join(sizes)} are {total:,} slots; an experiment has at most {MAX_SLOTS:,}"
+        )
+        hint = "lower the replications, or select fewer tasks or variants"
+        problem = experiment.authored.problem(("design", "replications"), message, hint)
+        raise InvalidInput(f"the experiment {experiment.source} is too large", [problem])
 
 
 def _require_slots(experiment: ResolvedExperiment) -> None:

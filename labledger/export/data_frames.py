@@ -1,20 +1,23 @@
 """Rows of a query as columns of one type each: Parquet files, and frames of pandas or polars.
 
 In SQLite every value has its own type. Here a column of integers is `int64`, of numbers of which
-some are floats `double`, of bytes `binary`, and of nulls alone `null`. A column with text, or with
-bytes and numbers, is text: numbers as they are written, bytes as hex. The type never depends on the
-order of the rows. The library's `Ledger.frame` and `Ledger.parquet` use this module.
+some are floats `double`, of bytes `binary`, and of nulls alone `null`. A column whose name ends in
+`_at` and that holds the ledger's times alone is of times in UTC. Any other column with text, or
+with bytes and numbers, is text: numbers as they are written, bytes as hex. The type never depends
+on the order of the rows. The library's `Ledger.frame` and `Ledger.parquet` use this module.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from labledger import optional_libraries
+from labledger import clock, optional_libraries
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.query import require_names
 from labledger.storage.batches import batched
@@ -32,6 +35,11 @@ _MIXED_NUMBERS = "mixed numbers"
 An unfinished file has it as text, from which each number can still be restored: if text follows in
 a later batch, an early 1 is then the text "1", not "1.0".
 """
+
+_TIME = "time"
+"""The type of a column of times."""
+_TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+"""Times as `clock.iso` writes them, so that a time can be written as it was."""
 
 _COLUMN_TYPES: dict[frozenset[type], str] = {
     frozenset(): "null",
@@ -81,7 +89,7 @@ def make_frame(columns: Sequence[str], rows: Rows, library: str) -> Any:
     optional_libraries.require_for(f"a frame of {library}", LIBRARIES[library], library, "pyarrow")
     require_names(columns)
     all_rows = list(rows)
-    types = _widened_types(["null"] * len(columns), all_rows)
+    types = _widened_types(columns, ["null"] * len(columns), all_rows)
     table = _table(columns, _final_types(types), all_rows)
     if library == "polars":
         import polars
@@ -104,7 +112,7 @@ class _UnfinishedFile:
         self._writer = self._open()
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
-        types = _widened_types(self._types, batch)
+        types = _widened_types(self._columns, self._types, batch)
         if types != self._types:
             self._rewrite(types)
         self._writer.write_table(_table(self._columns, types, batch))
@@ -140,14 +148,31 @@ class _UnfinishedFile:
         old_path.unlink()
 
 
-def _widened_types(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+def _widened_types(
+    columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> list[str]:
     """Return the narrowest type of each column that holds `types` and the values of `rows`."""
-    row_types = [_column_type(values) for values in zip(*rows, strict=True)] or types
+    if not rows:
+        return list(types)
+    row_types = map(_column_type, columns, zip(*rows, strict=True))
     return [_common_type({*pair}) for pair in zip(types, row_types, strict=True)]
 
 
-def _column_type(values: Iterable[Any]) -> str:
-    return _COLUMN_TYPES.get(frozenset(map(type, values)) - {type(None)}, "string")
+def _column_type(name: str, values: Sequence[Any]) -> str:
+    types = frozenset(map(type, values)) - {type(None)}
+    if name.endswith("_at") and types == {str} and all(map(_is_time, values)):
+        return _TIME
+    return _COLUMN_TYPES.get(types, "string")
+
+
+def _is_time(value: str | None) -> bool:
+    """Return whether a value is null, or a time as the ledger stores it."""
+    if value is None:
+        return True
+    try:
+        return _TIME_TEXT.fullmatch(value) is not None and clock.iso(clock.parse(value)) == value
+    except ValueError:
+        return False
 
 
 def _common_type(types: set[str]) -> str:
@@ -165,9 +190,8 @@ def _final_types(types: Sequence[str]) -> list[str]:
 def _schema(columns: Sequence[str], types: Sequence[str]) -> Any:
     import pyarrow
 
-    arrow_types = (
-        pyarrow.type_for_alias("string" if name == _MIXED_NUMBERS else name) for name in types
-    )
+    special = {_MIXED_NUMBERS: pyarrow.string(), _TIME: pyarrow.timestamp("ms", tz="UTC")}
+    arrow_types = (special.get(name) or pyarrow.type_for_alias(name) for name in types)
     return pyarrow.schema(list(zip(columns, arrow_types, strict=True)))
 
 
@@ -187,10 +211,14 @@ def _converted(values: Sequence[Any], column_type: str) -> Sequence[Any]:
     """Return the values as the column's type stores them."""
     if column_type == "double":
         return [None if value is None else float(value) for value in values]
+    if column_type == _TIME:
+        return [clock.parse(value) if isinstance(value, str) else value for value in values]
     return list(map(_text, values)) if column_type in ("string", _MIXED_NUMBERS) else values
 
 
 def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, datetime):
+        return clock.iso(value)
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records.slot_records import MAX_LINE_BYTES, SlotRecords
 from labledger.storage.durable_files import Fence, replace_output, set_aside
-from labledger.storage.file_comparison import Difference, first_difference
+from labledger.storage.file_comparison import Difference, Piece, consists_of, first_difference
 
 PATHS = {
     "predictions": Path("benchmark/predictions.jsonl"),
@@ -135,11 +135,21 @@ def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
     return [folder / relative for relative in PATHS.values()]
 
 
-def compare(reader: LedgerReader, run_id: str, run_dir: Path) -> list[Difference]:
-    """Return the first difference of each mirror in a run folder that differs from the ledger."""
+def compare(
+    reader: LedgerReader,
+    run_id: str,
+    run_dir: Path,
+    verified: Mapping[str, Sequence[Piece]] | None = None,
+) -> list[Difference]:
+    """Return the first difference of each mirror in a run folder that differs from the ledger.
+
+    `verified` has the pieces that verified records make of each mirror. Only a mirror that does
+    not consist of them is compared with the ledger, line by line, which takes much longer.
+    """
     differences = (
         first_difference(run_dir / relative, _with_labels(reader.record_lines(run_id, kind)))
         for kind, relative in PATHS.items()
+        if verified is None or not consists_of(run_dir / relative, verified.get(kind, ()))
     )
     return [difference for difference in differences if difference is not None]
 

@@ -25,7 +25,7 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
-_RATE_KEYS = frozenset(PassCounts().as_json())
+_RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
 
 def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
@@ -61,6 +61,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **_coverage(_total(counts)),
             **_spending(reader, run),
             **_reruns(reader, run_id),
+            **_timeouts(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -93,6 +94,12 @@ def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
     return {"reruns": [rerun.as_json() for rerun in reruns]} if reruns else {}
 
 
+def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return the time-outs with and without pressure; nothing where none happened under it."""
+    counts = reader.timeout_counts(run_id)
+    return {} if counts is None else {"timeouts": counts.as_json()}
+
+
 def summary_bytes(summary: JsonObject) -> bytes:
     """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -101,15 +108,24 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0006, variants in `ext` had no pass rate.
+    Before ledger revision 0013, slots counted alone in the pass rates of `ext`; before 0006,
+    variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True
-    variants = [
+    ext = summary["ext"]
+    without_rates = [
         {key: value for key, value in variant.items() if key not in _RATE_KEYS}
-        for variant in summary["ext"]["variants"]
+        for variant in ext["variants"]
     ]
-    return content == summary_bytes({**summary, "ext": {**summary["ext"], "variants": variants}})
+    alone = [
+        {**variant, **PassCounts.of_variant(counted).alone().as_json()}
+        for variant, counted in zip(without_rates, ext["variants"], strict=True)
+    ]
+    return any(
+        content == summary_bytes({**summary, "ext": {**ext, "variants": variants}})
+        for variants in (alone, without_rates)
+    )
 
 
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:

@@ -30,7 +30,7 @@ _READ_ACTIONS = {
 }
 _REFUSED_FUNCTIONS = {"load_extension"}
 _VIEW_PARTS = {
-    *views_and_triggers.VIEWS,
+    *views_and_triggers.ALL_VIEWS,
     *(
         part
         for view in views_and_triggers.VIEWS.values()

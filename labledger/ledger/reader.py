@@ -36,6 +36,7 @@ from labledger.ledger.read import (
     commit_stream,
     export_tables,
     gradings,
+    pressured_timeouts,
     reruns,
     runs,
     spending,
@@ -48,6 +49,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
+from labledger.records.timeouts import TimeoutCounts
 from labledger.storage.artifact_store import ArtifactStore
 
 _SLOTS_SQL = """
@@ -347,6 +349,11 @@ class LedgerReader:
         """
         with self._of_run(run_id) as (connection, run_no):
             return variant_counts.primary_metrics(connection, run_no)
+
+    def timeout_counts(self, run_id: str) -> TimeoutCounts | None:
+        """Return how many committed attempts timed out short of processors; None if none did."""
+        with self._of_run(run_id) as (connection, run_no):
+            return pressured_timeouts.timeout_counts(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return the `cost_usd` and `tokens` that attempts of committed slots reported."""

@@ -37,7 +37,7 @@ from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.events import EventFile
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
-from labledger.records.outcomes import SlotStatus
+from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.records.slot_records import SlotRecords
 from labledger.storage import network_filesystems
 from labledger.storage.artifact_store import ArtifactStore
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
     from labledger.ledger.read.tombstones import Tombstone
-
-UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
-"""Statuses of slots that are committed without a trial."""
 
 _ROWS_PER_BATCH = 1000
 
@@ -317,8 +314,8 @@ class LedgerWriter:
         reason: str,
         dispatches: Sequence[Dispatch] = (),
     ) -> SlotRecords:
-        """Commit that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
-        if status not in UNEXECUTED:
+        """Commit that a slot was not run (`NEVER_RUN`), and why. Raises as `commit_result`."""
+        if status not in NEVER_RUN:
             raise ValueError(f"{status} needs a trial")
         with self._begin_commit(lease, schedule_idx, dispatches) as (connection, ids, chain_head):
             if self._staged_rows(connection, lease, schedule_idx):

@@ -1,4 +1,4 @@
-"""The result of a check, and the check of disk space that several commands share.
+"""The result of a check, and the checks of size and disk space that several commands share.
 
 A failed check is a result with a hint, not an exception. Used by preflight, `labledger doctor`,
 regrading and the API.
@@ -6,11 +6,23 @@ regrading and the API.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from labledger.errors import Exit
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
+from labledger.text.byte_sizes import format_size
+from labledger.text.phrases import counted
+
+_MANY_SLOTS = 100_000
+"""So many slots are warned of."""
+_BYTES_PER_SLOT = 4_000
+"""What a slot without logs, events and metrics takes in ledger and mirrors."""
+_LEAST_TRIAL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,11 @@ class CheckResult:
     """The exit code of the command if this check failed."""
     warning: bool = False
     """True if it failed and the run may begin nevertheless."""
+    concerns: Callable[[TrialSettings], bool] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Whether a container with these settings needs what was checked, so that tasks with such a
+    container alone cannot run if it failed. None if the check is of the whole run."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -35,6 +52,11 @@ class CheckResult:
             "detail": self.detail,
             "hint": self.hint,
         }
+
+
+def runs_in(image: str) -> Callable[[TrialSettings], bool]:
+    """Return what `CheckResult.concerns` is for a check of an image."""
+    return lambda container: container.runtime.image == image
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +73,28 @@ class TaskSupport:
 
     def as_json(self) -> JsonObject:
         return {"task_id": self.task_id, "runs": self.runs, "reason": self.reason}
+
+
+def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult]:
+    """Yield what a large run takes at the least, and whether the disk of the lab can hold it."""
+    if slots < _MANY_SLOTS:
+        return
+    needed, free = slots * _BYTES_PER_SLOT, shutil.disk_usage(lab_root).free
+    days = slots * _LEAST_TRIAL_S / at_once / 86_400
+    detail = (
+        f"{counted(slots, 'slot')} take {days:,.1f} days if each trial takes {_LEAST_TRIAL_S} s "
+        f"and {at_once:,} run at once, and at least {format_size(needed)} of disk space"
+    )
+    fits = needed < free
+    yield CheckResult(
+        "size",
+        detail if fits else f"{detail}; {format_size(free)} are free at {lab_root}",
+        ok=False,
+        hint="`labledger run --dry-run` says what earlier runs let expect, in time and cost; "
+        "`design.replications`, --limit, --task and --shard choose fewer slots, and a budget "
+        "limits what they cost",
+        warning=fits,
+    )
 
 
 def check_disk_space(disk_space: DiskSpace) -> CheckResult:

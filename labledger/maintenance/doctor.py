@@ -23,7 +23,7 @@ from labledger.records.outcomes import RunStatus
 from labledger.run_control.disk_space import DiskSpace
 from labledger.run_control.process_identity import holder_is_dead
 from labledger.storage.lab_folder import LabFolder
-from labledger.text.phrases import counted
+from labledger.text.phrases import counted, counted_of
 
 
 def diagnose(lab: LabFolder) -> list[CheckResult]:
@@ -48,7 +48,7 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
     yield CheckResult(
         "docker",
         f"engine {info['ServerVersion']}, {info['Driver']}, cgroup {info.get('CgroupVersion', 1)}, "
-        f"{info['NCPU']} processors, {info['MemTotal'] / 1e9:.1f} GB",
+        f"{counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
     )
     yield from _limits(info)
     yield check_disk_space(DiskSpace.of(lab.existing, info))
@@ -96,7 +96,8 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
         if run.status is RunStatus.INTERRUPTED or (run.status is RunStatus.RUNNING and dead):
             yield CheckResult(
                 "run",
-                f"{run.run_id} stopped at {run.next_schedule_idx} of {run.total_slots} slots",
+                f"{run.run_id} stopped at "
+                f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')}",
                 ok=False,
                 hint=f"`labledger resume {run.run_id}` continues it",
                 warning=True,

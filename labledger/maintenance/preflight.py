@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from labledger.docker.engine import Engine
 from labledger.docker.engine_pool import EnginePool
@@ -32,13 +32,20 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.images.image_names import is_local
 from labledger.ledger.database import migrations
-from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
+from labledger.maintenance.check_results import (
+    CheckResult,
+    TaskSupport,
+    check_disk_space,
+    check_size,
+    runs_in,
+)
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.maintenance.image_checks.image_supply import Supply, supply_images
 from labledger.maintenance.image_checks.user_checks import check_users
 from labledger.maintenance.image_checks.workspace_checks import check_workspaces
+from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems
@@ -51,6 +58,7 @@ _NO_ENGINE = (
     "no engine answers on this machine: images are looked up on the hosts, and what is in them is "
     "not checked"
 )
+_MAX_TASKS_NAMED = 5
 _IMAGES_AT_ONCE = 4
 """How many images are checked at once: a benchmark may have an image for every task."""
 
@@ -66,6 +74,9 @@ class Preflight:
     """Of a benchmark: whether each selected task can be run."""
     has_engine: bool = True
     """Whether an engine answers on this machine. A run on a cluster needs none here."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The tasks that failed checks concern, each with what failed: without them, those checks would
+    pass."""
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -104,6 +115,7 @@ def preflight(
     """
     checks = [
         *_check_experiment(experiment),
+        *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
         *_check_ledger(lab),
     ]
@@ -117,7 +129,8 @@ def preflight(
             checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
             checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
             checks += _check_builds(experiment, supply)
-        return Preflight(tuple(checks), images, has_engine=False)
+        named, refused = _with_tasks(experiment, checks)
+        return Preflight(named, images, has_engine=False, refused=refused)
     try:
         info = engine.info()
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
@@ -136,6 +149,8 @@ def preflight(
             checks.extend(_check_containers(probes, images, experiment))
             if runs_here:
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
+                width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
+                checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
                 checks.extend(_check_storage_and_gpus(probes, images, experiment))
             if needs_egress_proxy(merged for _, merged in experiment.settings):
                 checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))
@@ -143,7 +158,37 @@ def preflight(
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
         engine.close()
-    return Preflight(tuple(checks), images)
+    named, refused = _with_tasks(experiment, checks)
+    return Preflight(named, images, refused=refused)
+
+
+def _with_tasks(
+    experiment: ResolvedExperiment, checks: Sequence[CheckResult]
+) -> tuple[tuple[CheckResult, ...], dict[str, str]]:
+    """Return checks with the names of the tasks that failed ones concern, and what failed by task.
+
+    Tasks are not named where all are concerned.
+    """
+    refused: dict[str, list[str]] = defaultdict(list)
+    named = []
+    for check in checks:
+        if check.concerns is not None and not (check.ok or check.warning):
+            # The rest is the end of a build's output.
+            first, end_of_line, rest = check.detail.partition("\n")
+            task_ids = list(experiment.tasks_with(check.concerns))
+            for task_id in task_ids:
+                refused[task_id].append(first)
+            if len(task_ids) < len(experiment.tasks):
+                first += f" (of {_listed(task_ids)})"
+            check = replace(check, detail=f"{first}{end_of_line}{rest}")
+        named.append(check)
+    return tuple(named), {task_id: "; ".join(details) for task_id, details in refused.items()}
+
+
+def _listed(task_ids: Sequence[str]) -> str:
+    shown = ", ".join(task_ids[:_MAX_TASKS_NAMED])
+    more = len(task_ids) - _MAX_TASKS_NAMED
+    return f"task {shown}" + (f" and {counted(more, 'other')}" if more > 0 else "")
 
 
 def _check_containers(
@@ -164,7 +209,10 @@ def _check_containers(
         with engines.engine() as engine:
             own = replace(probes, engine=engine)
             return [
-                *check_commands(own, ref, image, phases, tools),
+                *(
+                    replace(check, concerns=runs_in(ref))
+                    for check in check_commands(own, ref, image, phases, tools)
+                ),
                 *check_users(own, ref, image, merged),
                 *check_workspaces(own, ref, image, merged),
             ]
@@ -188,6 +236,7 @@ def _check_builds(experiment: ResolvedExperiment, supply: Supply) -> Iterator[Ch
                 "none answers",
                 ok=False,
                 hint="start the run on a machine with an engine; it sends the image to the hosts",
+                concerns=runs_in(ref),
             )
 
 
@@ -289,6 +338,7 @@ def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[Chec
             ok=False,
             hint="lower `cpus`, leave out tasks that ask for more, or use a larger machine",
             exit_code=Exit.INVALID,
+            concerns=_has_limit("cpus", cpus),
         )
 
 
@@ -298,6 +348,10 @@ def _limits(merged: TrialSettings) -> Iterator[Resources]:
     own = merged.grading.resources
     if own is not None:
         yield replace(merged.runtime.resources, **own.as_json())
+
+
+def _has_limit(name: str, value: object) -> Callable[[TrialSettings], bool]:
+    return lambda merged: any(getattr(limits, name) == value for limits in _limits(merged))
 
 
 def _check_storage_and_gpus(
@@ -316,15 +370,18 @@ def _check_storage_and_gpus(
     )
     for merged in containers:
         ref, resources = str(merged.runtime.image), merged.runtime.resources
-        for name, only in (
-            ("storage", Resources(storage_bytes=resources.storage_bytes)),
-            ("gpus", Resources(gpus=resources.gpus)),
+        for name, field_name, only in (
+            ("storage", "storage_bytes", Resources(storage_bytes=resources.storage_bytes)),
+            ("gpus", "gpus", Resources(gpus=resources.gpus)),
         ):
             host_config = container_config.storage_and_gpus(only)
             limit = (name, str(host_config))
             if host_config and ref in images and limit not in tried:
                 tried.add(limit)
-                yield _check_limit(probes, images[ref], name, only, host_config)
+                yield replace(
+                    _check_limit(probes, images[ref], name, only, host_config),
+                    concerns=_has_limit(field_name, getattr(only, field_name)),
+                )
 
 
 def _check_limit(

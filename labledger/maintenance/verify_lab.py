@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, LedgerDamaged
 from labledger.export import mirrors, run_folder, summary
+from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verification.verify import Verification, verify
 from labledger.maintenance import run_folder_checks
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
@@ -62,7 +64,18 @@ class VerificationReport:
 
 
 def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
-    """Verify one run, or all runs and their artifacts if `run_id` is None."""
+    """Verify one run, or all runs and their artifacts if `run_id` is None.
+
+    Raises `LedgerDamaged` if the file is damaged so much that nothing can be verified.
+    """
+    try:
+        return _verify_lab(lab, run_id)
+    except LedgerDamaged as error:
+        hint = f"move the file away and {recovery_hint(lab.ledger)}"
+        raise LedgerDamaged(error.message, hint=hint) from error
+
+
+def _verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
     verified = verify(lab.ledger, run_id)
     findings = []
     for finding in verified.findings:
@@ -70,7 +83,7 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
         findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
     with LedgerReader.open(lab.ledger) as reader:
         for name in _runs_not_running(reader, run_id, findings):
-            findings += _mirror_findings(lab, reader, name)
+            findings += _mirror_findings(lab, reader, name, verified)
         deleted = tuple(reader.deleted_run_ids()) if run_id is None else ()
         findings += _run_folder_findings(lab, reader, run_id, deleted)
     return VerificationReport(
@@ -105,13 +118,18 @@ def _run_folder_findings(
         yield from run_folder_checks.find_unknown_runs(lab, folders, {*known, *deleted})
 
 
-def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[str]:
+def _mirror_findings(
+    lab: LabFolder, reader: LedgerReader, run_id: str, verified: Verification
+) -> list[str]:
     folder = lab.run_folder(run_id)
     if not folder.is_dir():
         return []
+    damaged = any(finding.run_id in (None, run_id) for finding in verified.findings)
+    pieces = None if damaged else verified.mirrors.get(run_id)
     hint = f"`labledger export {run_id}` regenerates it"
     findings = []
-    for compare in (mirrors.compare, _chain_differences, _summary_differences):
+    compare_mirrors = partial(mirrors.compare, verified=pieces)
+    for compare in (compare_mirrors, _chain_differences, _summary_differences):
         try:
             differences = compare(reader, run_id, folder)
         except (LabLedgerError, *UNREADABLE) as error:

@@ -144,12 +144,13 @@ class _Planner:
 
     def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
         known = self.components
-        effect = known.design_effect if estimand is Estimand.TASKS else 1.0
-        within = known.within
-        if effect > 1 and within is not None:
-            within *= effect
         is_rate = self.options.metric == PASS_RATE
-        return Variation(known.between * effect, within, is_rate).times(factor)
+        variation = Variation(known.between, known.within, is_rate)
+        if estimand is Estimand.SUITE:
+            return variation.times(factor)
+        if is_rate:
+            variation = variation.with_half_a_pair(known.tasks)
+        return variation.times(known.design_effect).times(factor)
 
     def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:
         of = planned_power.tasks_power if estimand is Estimand.TASKS else planned_power.suite_power

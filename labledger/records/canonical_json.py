@@ -11,6 +11,7 @@ import json
 import math
 import re
 from itertools import islice
+from json.encoder import encode_basestring
 from typing import Any
 
 from labledger.errors import MalformedJson
@@ -20,13 +21,22 @@ MAX_DEPTH = 64
 
 _INT_LIMIT = 2**63
 _ENCODER = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    # A value that holds itself exceeds the recursion limit; to look for one takes a quarter longer.
+    check_circular=False,
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=False,
+    allow_nan=False,
 )
 
 
 def dumps(value: Any) -> str:
     """Return the canonical text of a JSON value: sorted keys, no spaces, finite numbers."""
-    # Calling the encoder takes longer than formatting a number, and records have many numbers.
+    # Calling the encoder takes longer than formatting what records have many of.
+    if type(value) is str:
+        return encode_basestring(value)
+    if value is None:
+        return "null"
     if type(value) is int:
         return int.__repr__(value)
     if type(value) is float and math.isfinite(value):
@@ -67,6 +77,9 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
+        # Which of two faults a parser reports first differs between versions of Python.
+        if _nests_deeper(text, max_depth):
+            raise MalformedJson(f"nests deeper than {max_depth} levels") from None
         raise MalformedJson(
             f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from None
@@ -137,6 +150,20 @@ _DECODER = json.JSONDecoder(
     parse_int=_bounded_int,
     parse_constant=_refuse_constant,
 )
+
+
+def _nests_deeper(text: str, max_depth: int) -> bool:
+    """Return whether the brackets of a text, those in strings left out, nest too deep."""
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        depth += match[0] in "[{"
+        depth -= match[0] in "]}"
+        if depth > max_depth:
+            return True
+    return False
+
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def _check_depth(value: Any, max_depth: int) -> None:

@@ -13,7 +13,9 @@ from typing import NamedTuple, Self
 
 from labledger.records import JsonObject
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_RUN_ID = 100
+"""The length of the longest run id."""
+RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_RUN_ID - 1}}}")
 """The form of a run's id, which also names its folder and its containers."""
 
 RUN_SEPARATOR = "+"

@@ -174,7 +174,10 @@ def _type_name(required: str | list[str]) -> str:
 
 
 def _as_short_json(value: Any) -> str:
-    return _shortened(json.dumps(value, ensure_ascii=False, default=str))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    length = len(value if isinstance(value, str) else text)
+    shown = _shortened(text)
+    return shown if shown == text else f"{shown} ({length:,} characters)"
 
 
 def _shortened(text: str) -> str:

@@ -21,6 +21,10 @@ class SlotStatus(StrEnum):
     SKIPPED_PRUNED = "skipped_pruned"
 
 
+NEVER_RUN = (SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value)
+"""The statuses of slots that were committed without a trial."""
+
+
 class Verdict(StrEnum):
     """What the grader decided. Only a score carries one."""
 

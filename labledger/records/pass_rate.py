@@ -1,21 +1,24 @@
 """The definition of the pass rate: which slots passed, which did not, and which are left out.
 
-A slot passed if its verdict is `pass`. It did not pass if its verdict is another one, or if its
-agent failed (a non-zero exit status, a time-out, a forged status) and it has no verdict,
-whatever its grader did then. Every other slot is left out: what the environment, the setup command,
-or the grader of an agent that succeeded did is not caused by the agent.
+A slot passed if its verdict is `pass`, however its agent ended. It did not pass if its verdict is
+another one, or if its agent failed (a non-zero exit status, a time-out, a forged status) and it has
+no verdict, whatever its grader did then. Every other slot is left out: what the environment, the
+setup command, or the grader of an agent that succeeded did is not caused by the agent.
 
-The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, which its views and
-triggers repeat; `has_passed` is the same definition for a slot that is being committed. Tests
-compare the two. No other code may define whether a slot passed.
+The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, which its triggers
+repeat; `has_passed` is the same definition for a slot that is being committed. Tests compare the
+two. One rule needs the other slots of the run: a grader that worked for another trial of the task
+was broken by the agent. It is in `ledger/database/pass_rate.sql`, in the view by which everything
+counts. No other code may define whether a slot passed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from labledger.records import JsonObject
-from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 
 
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
@@ -46,10 +49,14 @@ CASE
 
 @dataclass(frozen=True, slots=True)
 class PassCounts:
-    """How many slots the pass rate counts."""
+    """How many slots the pass rate counts, and how many that ran it leaves out."""
 
     passed: int = 0
     not_passed: int = 0
+    graders_broken: int = 0
+    """How many of `not_passed` have no verdict because their agent broke the grader."""
+    left_out: int = 0
+    """Slots that ran and are in neither number."""
 
     @property
     def counted(self) -> int:
@@ -61,14 +68,38 @@ class PassCounts:
         """`passed` divided by `counted`; None if no slot is counted."""
         return self.passed / self.counted if self.counted else None
 
+    @property
+    def rate_of_all(self) -> float | None:
+        """The rate if nothing that ran were left out: whatever was not graded did not pass.
+
+        Harbor and SWE-bench count so.
+        """
+        of_all = self.counted + self.left_out
+        return self.passed / of_all if of_all else None
+
+    @classmethod
+    def of_variant(cls, counts: JsonObject) -> Self:
+        """Return the counts of a variant that has those of `as_json` and its `statuses`."""
+        passed, not_passed = counts["passed"], counts["not_passed"]
+        ran = sum(
+            number for status, number in counts["statuses"].items() if status not in NEVER_RUN
+        )
+        broken = counts.get("graders_broken", 0)
+        return cls(passed, not_passed, broken, ran - passed - not_passed)
+
     def as_json(self) -> JsonObject:
         """The counts and the rate, as the summary and `--json` show them."""
-        return {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
+        broken = {"graders_broken": self.graders_broken} if self.graders_broken else {}
+        rate = {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
+        return rate | broken
+
+    def alone(self) -> PassCounts:
+        """Return the counts of before ledger revision 0013, when each slot counted alone."""
+        return PassCounts(self.passed, self.not_passed - self.graders_broken)
 
     def plus(self, passed: bool | None, count: int = 1) -> PassCounts:
         """Return the counts with `count` more slots. Slots with `passed` None are not counted."""
         if passed is None:
             return self
-        if passed:
-            return PassCounts(self.passed + count, self.not_passed)
-        return PassCounts(self.passed, self.not_passed + count)
+        name = "passed" if passed else "not_passed"
+        return replace(self, **{name: getattr(self, name) + count})

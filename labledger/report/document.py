@@ -72,11 +72,18 @@ class VariantOutcomes:
     statuses: Mapping[str, int]
     not_passed: int
     agent_failed: int
-    """Slots without a verdict that did not pass."""
+    """Slots without a verdict that did not pass: their agent failed, or broke its grader."""
+    left_out: int
+    """Slots that ran and that the pass rate leaves out."""
     pass_rate: Estimate | None
     """None where no slot is counted."""
     primary_metric: PrimaryMetric | None
     """None where scored trials have none, or different ones."""
+
+    @property
+    def passes(self) -> PassCounts:
+        """How many of its slots the pass rate counts."""
+        return PassCounts(self.verdicts["pass"], self.not_passed, left_out=self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +299,8 @@ class Report:
     run: ReportedRun
     headline: str
     missing: tuple[str, ...]
-    """What the report lacks and why, and what it takes as one, as sentences."""
+    """What the report lacks and why, what it takes as one, and whether the machine was too busy, as
+    sentences."""
     reruns: tuple[RunReruns, ...]
     """Which slots of its runs were run again, and why."""
     variants: tuple[VariantOutcomes, ...]

@@ -56,6 +56,7 @@ def _variant(
         statuses={status.value: tally.statuses[status.value] for status in SlotStatus},
         not_passed=tally.not_passed,
         agent_failed=tally.agent_failed,
+        left_out=tally.left_out,
         pass_rate=_pass_rate(tally, confidence),
         primary_metric=_primary_metric(tally),
     )

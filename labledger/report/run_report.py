@@ -10,6 +10,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import nsmallest
 from itertools import chain
 from typing import Self
@@ -18,11 +19,11 @@ from labledger import __version__, clock, optional_libraries
 from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions
 from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
+from labledger.records.timeouts import TimeoutCounts
 from labledger.report import markdown, outcomes, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Trial
@@ -86,7 +87,7 @@ def collect(
         confidence=options.confidence,
         run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
         headline=sentences.headline(variants, comparisons),
-        missing=(*missing, *_combination(combined)),
+        missing=(*missing, *_combination(combined), *_timeouts(reader, combined)),
         reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
@@ -151,6 +152,14 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
         names = ", ".join(graded.name for graded in combined.runs)
         yield f"{counted(len(combined.runs), 'run')} are taken as one: {names}."
         yield from (f"{difference}." for difference in combined.differences)
+
+
+def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:
+    """Yield that more attempts timed out short of processors than otherwise, if so."""
+    counts = [reader.timeout_counts(graded.run.run_id) for graded in combined.runs]
+    together = reduce(TimeoutCounts.together, filter(None, counts), TimeoutCounts())
+    if together.sentence is not None:
+        yield f"{together.sentence}."
 
 
 def _combined_run(name: str, parts: Sequence[ReportedPart]) -> ReportedRun:
@@ -224,14 +233,8 @@ def _compare(
         requests = [[combined.name]] if len(combined.variants) > 1 else []
     elif not requests:
         requests = _default_sides(combined)
-    compare_options = CompareOptions(
-        confidence=options.confidence,
-        estimand=options.estimand,
-        all_pairs=options.all_pairs,
-        equivalent_within=options.equivalent_within,
-    )
     try:
-        return tuple(compare_family(reader, requests, compare_options)), ()
+        return tuple(compare_family(reader, requests, options.comparison)), ()
     except ExtraMissing as error:
         return (), (f"No comparisons and no intervals: {error.message}; {error.hint}",)
 

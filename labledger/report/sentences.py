@@ -15,7 +15,7 @@ from labledger.compare.wording.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
-from labledger.text.figures import confidence_level, count, duration
+from labledger.text.figures import confidence_level, count, duration, percent
 from labledger.text.phrases import counted
 
 METRICS = (
@@ -24,27 +24,56 @@ METRICS = (
 )
 
 
+_UNDECIDED = ("not_shown", "nothing_paired")
+
+_MOST_UNDECIDED = 2
+"""How many comparisons that showed no difference a headline names."""
+
+
 def title(report: Report) -> str:
     return report.run.name or report.run.experiment_id
 
 
 def headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison]) -> str:
     """Return what the run shows: its decisions, differences first, or the counts."""
+    rates = rates_of_all(variants)
+    return f"{_headline(variants, documents)} {rates}" if rates else _headline(variants, documents)
+
+
+def rates_of_all(variants: Sequence[VariantOutcomes]) -> str | None:
+    """Return the pass rates as benchmarks count, in a sentence; None where no trial is left out."""
+    left_out = sum(variant.left_out for variant in variants)
+    if not left_out:
+        return None
+    rates = ", ".join(f"{v.variant_id} {percent(v.passes.rate_of_all)}" for v in variants)
+    return (
+        f"{counted(left_out, 'trial')} left out, because something other than the agent failed; "
+        f"if they had not passed, as benchmarks count, the pass rates are: {rates}."
+    )
+
+
+def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison]) -> str:
     decisions = [
         (compared, document) for document in documents for compared in document.comparisons
     ]
     if not decisions:
         return _joined(
-            f"{variant.variant_id} passed {count(variant.verdicts['pass'])} of "
-            f"{counted(variant.verdicts['pass'] + variant.not_passed, 'trial')}"
+            f"{variant.variant_id} passed {count(variant.passes.passed)} of "
+            f"{counted(variant.passes.counted, 'trial')}"
             for variant in variants
         )
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
         return " ".join(rankings)
-    undecided = ("not_shown", "nothing_paired")
-    decisions.sort(key=lambda pair: pair[0].decision.verdict in undecided)
-    return _joined(comparisons.headline(*pair) for pair in decisions)
+    undecided = [pair for pair in decisions if pair[0].decision.verdict in _UNDECIDED]
+    clauses = [
+        comparisons.headline(*p) for p in decisions if p[0].decision.verdict not in _UNDECIDED
+    ]
+    if len(undecided) > _MOST_UNDECIDED:
+        clauses.append(f"{count(len(undecided))} comparisons showed no difference")
+    else:
+        clauses += [comparisons.headline(*pair) for pair in undecided]
+    return _joined(clauses)
 
 
 def _joined(clauses: Iterable[str]) -> str:
@@ -130,9 +159,10 @@ def outcomes(report: Report) -> str:
     text = (
         f"Of {counted(run.scheduled, 'slot')}, {count(run.committed)} are committed and "
         f"{count(run.scored)} of these have a score that counts. The pass rate is the share "
-        "that passed of the trials that were graded or whose agent failed. Trials that failed for "
-        "another reason (the environment, the setup command, or the grader of an agent that "
-        "succeeded) are left out of it."
+        "that passed of the trials that were graded, however their agent ended, and of those "
+        "without a verdict whose agent failed or broke its grader. Trials that failed for another "
+        "reason (the environment, the setup command, or a grader that worked for no other trial of "
+        "the task) are left out of it."
     )
     if any(v.pass_rate is not None and v.pass_rate.low is not None for v in report.variants):
         text += (
@@ -236,7 +266,8 @@ def comparison_facts(
     compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
 ) -> Iterator[str]:
     """Yield what else there is to know about a comparison; for `variants` see `other_rates`."""
-    yield from other_rates(compared, variants)
+    if document.is_rate:
+        yield from other_rates(compared, variants)
     for fact in facts(compared, document):
         if fact.in_report:
             yield fact.sentence

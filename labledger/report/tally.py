@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from labledger.records.outcomes import SlotStatus
+from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.report.ledger_queries import Trial
 
 _EXAMPLES = 3
@@ -39,6 +39,8 @@ class VariantTally:
     """By task."""
     agent_failed: int = 0
     """Slots without a verdict that did not pass."""
+    left_out: int = 0
+    """Slots that ran and that the pass rate leaves out."""
     ran: int = 0
     """Slots for which a container ran."""
     metric_names: set[str | None] = field(default_factory=set)
@@ -73,6 +75,7 @@ class VariantTally:
         cell.not_passed += trial.passed == 0
         self.statuses[trial.status] += 1
         self.ran += trial.attempt is not None
+        self.left_out += trial.passed is None and trial.status not in NEVER_RUN
         verdict = trial.counted_verdict
         if verdict is None:
             self.agent_failed += trial.passed == 0

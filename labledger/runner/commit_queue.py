@@ -20,10 +20,12 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.slot_records import SlotRecords
+from labledger.records.timeouts import timed_out_under_pressure
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPause
 from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import Listener, run_event
+from labledger.run_control.pressure_warning import PressureWarning
 from labledger.run_control.pruning import Pruning
 from labledger.runner.heartbeat import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
@@ -59,6 +61,7 @@ class CommitQueue:
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
     emit: Listener
+    pressure_warning: PressureWarning = field(default_factory=PressureWarning)
     _skipped: dict[int, str] = field(default_factory=dict)
     """The reason for each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
@@ -165,9 +168,12 @@ class CommitQueue:
                 duration_ms=result.duration_ms,
                 **self.budget.attempt_spending(result),
                 will_retry=will_retry,
+                **({"under_pressure": True} if timed_out_under_pressure(result) else {}),
                 **({} if delivered_by is None else {"host": delivered_by}),
             )
         )
+        if (message := self.pressure_warning.add(result)) is not None:
+            self.emit(run_event("warning", message=message))
 
     def stop_cause(self) -> Stop | None:
         """Return why the run should stop dispatching, given the results counted so far, or None."""

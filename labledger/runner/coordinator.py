@@ -27,6 +27,7 @@ from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
+from labledger.records.timeouts import timed_out_under_pressure
 from labledger.run_control.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
@@ -73,6 +74,8 @@ class Coordinator:
     """Tells the executor which hosts of a cluster were declared lost, and returns all of them."""
     patience_s: float = PATIENCE_S
     """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
+    retry_starved: bool = False
+    """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
     _pending: PendingAttempts = field(default_factory=PendingAttempts)
@@ -399,7 +402,10 @@ class Coordinator:
         """Make a result durable. Return False if the ledger's disk is full."""
         for reason in result.notes:
             self._report_restart(spec, reason)
-        will_retry = self.retry.applies_to(result.status, result.reason, result.attempt)
+        starved = self.retry_starved and timed_out_under_pressure(result)
+        will_retry = self.retry.applies_to(
+            result.status, result.reason, result.attempt, starved=starved
+        )
         will_retry = will_retry and not spec.kind.is_carried_over(spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.

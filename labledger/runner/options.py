@@ -14,10 +14,11 @@ from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.shards import Shard
-from labledger.ledger.database.model import Stop
+from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
+from labledger.records.timeouts import TimeoutCounts
 from labledger.run_control.disk_space import MIN_FREE_BYTES
 from labledger.run_control.dispatch_pauses import PATIENCE_S
 from labledger.run_control.events import Listener, ignore_events
@@ -163,6 +164,9 @@ class RunOutcome:
     """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
     """The kinds of budget of which nothing is left."""
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
+    the committed ones spent."""
 
     @property
     def trouble(self) -> str | None:
@@ -186,7 +190,13 @@ class RunOutcome:
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
         variants = self.summary["ext"]["variants"]
-        return {v["variant_id"]: PassCounts(v["passed"], v["not_passed"]) for v in variants}
+        return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
+
+    @property
+    def timeouts_under_pressure(self) -> str | None:
+        """A sentence, if more attempts timed out short of processors than otherwise."""
+        counts = self.summary["ext"].get("timeouts")
+        return None if counts is None else TimeoutCounts.of_json(counts).sentence
 
     @property
     def infra_errors(self) -> int:

@@ -26,7 +26,7 @@ from labledger.maintenance.image_checks.command_checks import check_commands
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import canonical_json
-from labledger.records.identity import RUN_ID
+from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
@@ -40,6 +40,7 @@ from labledger.runner.start_and_resume import (
 )
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.text.phrases import counted_of
 
 
 def regrade_run(
@@ -58,8 +59,8 @@ def regrade_run(
         root = reader.run(gradings[0].root_id)
         if root.next_schedule_idx < root.total_slots:
             raise RunNotComplete(
-                f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
-                f"{root.total_slots} slots are committed",
+                f"run {root.run_id} cannot be regraded: "
+                f"{counted_of(root.next_schedule_idx, root.total_slots, 'slot')} are committed",
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
         plan = ExperimentPlan.of_document(root.resolved)
@@ -93,7 +94,10 @@ def _regrading(
     document = new_grader.regrading_document(root.resolved, root.run_id, generation, chain_head)
     run_id = f"{root.run_id}.g{generation}"
     if not RUN_ID.fullmatch(run_id):
-        raise LedgerError(f"{run_id} would be longer than a run id may be")
+        raise LedgerError(
+            f"the regrading's id, {run_id}, has {len(run_id)} characters; a run id has at most "
+            f"{MAX_RUN_ID}"
+        )
     return NewRun(
         run_id=run_id,
         experiment_id=root.experiment_id,

@@ -98,6 +98,15 @@ def require_reachable_attempts(
     raise InvalidInput("the hosts of the run", [Problem("--on", text, hint=hint)])
 
 
+def hosts_with_open_attempts(unfinished: Mapping[int, UnfinishedSlot]) -> frozenset[str]:
+    """Return the hosts of clusters on which something of an open attempt may exist."""
+    return frozenset(
+        slot.host
+        for slot in unfinished.values()
+        if slot.container_may_exist and not slot.staged and "/" in slot.host
+    )
+
+
 def _slots(idxs: Iterable[int]) -> str:
     ordered = sorted(idxs)
     listed = ", ".join(map(str, ordered[:_MAX_LISTED]))

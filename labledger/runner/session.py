@@ -54,6 +54,7 @@ from labledger.runner.run_hosts import (
     LostHosts,
     cluster_of,
     given_settings,
+    hosts_with_open_attempts,
     require_reachable_attempts,
 )
 from labledger.storage.artifact_store import ArtifactStore
@@ -126,6 +127,7 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 self.writer.leases.release(lease, status, None if complete else stop)
             regrading = self._regrading(experiment, reader, complete)
+            spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
@@ -137,6 +139,7 @@ class Session:
             regrading=regrading,
             budget=budget.limits,
             used_up=budget.exhausted(),
+            spent=spent,
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
@@ -231,7 +234,7 @@ class Session:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        executor = self._executor(run, experiment, lease, full_disks)
+        executor = self._executor(run, experiment, unfinished, lease, full_disks)
         stack.enter_context(closing(executor))
         width = executor.width
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
@@ -274,6 +277,7 @@ class Session:
             next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
             retry=experiment.design.retry,
+            retry_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
@@ -290,7 +294,12 @@ class Session:
         return coordinator.stop_cause
 
     def _executor(
-        self, run: RunInfo, experiment: ExperimentPlan, lease: Lease, full_disks: FullDisks
+        self,
+        run: RunInfo,
+        experiment: ExperimentPlan,
+        unfinished: Mapping[int, UnfinishedSlot],
+        lease: Lease,
+        full_disks: FullDisks,
     ) -> TrialExecutor:
         """Return the executor of this run's trials."""
         if run.on is None:
@@ -308,6 +317,7 @@ class Session:
             is_sealed=experiment.is_sealed,
             store_root=self.store.root,
             max_concurrency=self.options.max_concurrency,
+            known_hosts=hosts_with_open_attempts(unfinished),
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 
@@ -430,6 +440,7 @@ def _ended_event(outcome: RunOutcome) -> JsonObject:
         stopped=outcome.stopped,
         trouble=outcome.trouble,
         stop=outcome.stop and outcome.stop.as_json(),
+        spent={kind: spent.as_json() for kind, spent in outcome.spent.items()},
         unscored_variants=list(outcome.unscored_variants),
         exit_code=int(outcome.exit_code),
         summary=outcome.summary,

@@ -26,7 +26,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.experiment.authored import load_experiment
-from labledger.experiment.changes import differences
+from labledger.experiment.changes import differences, is_of_grader
 from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
@@ -38,7 +38,7 @@ from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
-from labledger.records.identity import RUN_ID
+from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
@@ -48,6 +48,7 @@ from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
+from labledger.text.phrases import quoted
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
@@ -55,13 +56,21 @@ def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     return resolve(load_experiment(path), options.overrides)
 
 
-def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
-    """Return the results of the checks before a run of `path`. Creates no run."""
+def check_experiment(
+    path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
+) -> Preflight:
+    """Return the results of the checks before a run of `path`. Creates no run.
+
+    With `use_cache`, probes that an image has passed before are not repeated.
+    """
     experiment = resolve_experiment(path, options)
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return check_requirements(experiment, lab, values, options, supply, given_cluster(options))
+    cluster = given_cluster(options)
+    return check_requirements(
+        experiment, lab, values, options, supply, cluster, use_cache=use_cache
+    )
 
 
 def check_requirements(
@@ -188,6 +197,11 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
     changes = differences(run.resolved, dict(tasks), current)
+    if changes and all(map(is_of_grader, changes)):
+        regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
+        is_complete = run.status is RunStatus.COMPLETED
+        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
+        hint = f"only the grader has changed: {before}{regrade}"
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
@@ -268,8 +282,9 @@ def _refuse_existing(lab: LabFolder, run_id: str) -> None:
 def _require_run_id(run_id: str) -> None:
     """Raise `InvalidInput` for an id that cannot name a folder and a container."""
     if not RUN_ID.fullmatch(run_id):
-        expected = "letters, digits and _ . -, starting with a letter or digit, at most 100"
-        problem = Problem("--run-id", f"found {run_id!r}; expected {expected}")
+        characters = "letters, digits and _ . -, starting with a letter or digit"
+        expected = f"at most {MAX_RUN_ID} {characters}"
+        problem = Problem("--run-id", f"found {quoted(run_id)}; expected {expected}")
         raise InvalidInput("the run's id", [problem])
 
 

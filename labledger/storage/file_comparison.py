@@ -6,12 +6,15 @@ A folder, FIFO or device in the place of a file is reported; nothing waits for i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+
+_BLOCK_BYTES = 1 << 16
 
 _MAX_BYTES = 64 << 20
 
@@ -24,6 +27,32 @@ class Difference:
     line: int
     """The first line that differs, counted from 1; 0 if there is no file."""
     message: str
+
+
+class Piece(NamedTuple):
+    """A part of a file's expected content."""
+
+    size: int
+    sha256: str
+
+
+class PieceHasher:
+    """Makes a `Piece` of lines that are added to it."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._hasher = hashlib.sha256()
+
+    def add_lines(self, lines: Collection[str]) -> None:
+        """Add lines that have no line end, in order."""
+        texts = lines if not isinstance(lines, tuple) else ("\n".join(lines),) if lines else ()
+        for text in texts:
+            content = f"{text}\n".encode()
+            self._size += len(content)
+            self._hasher.update(content)
+
+    def piece(self) -> Piece:
+        return Piece(self._size, self._hasher.hexdigest())
 
 
 class NotRegularError(ValueError):
@@ -52,6 +81,23 @@ def read_regular(path: Path) -> bytes | None:
             return content
     except FileNotFoundError:
         return None
+
+
+def consists_of(path: Path, pieces: Iterable[Piece]) -> bool:
+    """Return whether a file certainly consists of these pieces; False if it cannot be read."""
+    try:
+        with _open_regular(path) as handle:
+            for piece in pieces:
+                hasher = hashlib.sha256()
+                left = piece.size
+                while left and (block := handle.read(min(left, _BLOCK_BYTES))):
+                    hasher.update(block)
+                    left -= len(block)
+                if left or hasher.hexdigest() != piece.sha256:
+                    return False
+            return not handle.read(1)
+    except (OSError, NotRegularError):
+        return False
 
 
 def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:

@@ -35,13 +35,19 @@ def signed_points(difference: float) -> str:
 
 def percent_range(low: float, high: float, *, signed: bool = False) -> str:
     """Return the bounds of a share, or of a difference of shares, as ``-1.5 to +31.3``."""
+    return f"{_percent_bound(low, signed)} to {_percent_bound(high, signed)}"
+
+
+def _percent_bound(share: float, signed: bool) -> str:
+    """Return a bound in per cent, which is ``0.0`` only if it is 0: 0.004 is not within it."""
+    value = 100 * share + 0.0  # -0.0 becomes 0.0.
     sign = "+" if signed else ""
-    return f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+    return f"{value:{sign}.1f}" if abs(value) >= 0.05 or not value else f"{value:{sign}.1g}"
 
 
 def significant(value: float) -> str:
     """Return a number of any unit with six significant digits."""
-    return f"{value:.6g}"
+    return f"{value + 0.0:.6g}"
 
 
 def exact(value: float) -> str:
@@ -80,14 +86,22 @@ def confidence_level(confidence: float) -> str:
     return f"{100 * confidence:.6g} % CI"
 
 
-def p_value(p: float) -> str:
-    """Return a p value, such as ``0.031`` or ``< 0.001``."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+def p_value(p: float, level: float | None = None) -> str:
+    """Return a p value, such as ``0.031`` or ``< 0.001``.
+
+    It has as many digits as it takes to lie on its own side of `level`: 0.0499 is below 0.05.
+    """
+    if p < 0.001 and (level is None or level >= 0.001):
+        return "< 0.001"
+    digits = 3
+    while level is not None and digits < 12 and (round(p, digits) < level) is not (p < level):
+        digits += 1
+    return f"{p:.{digits}f}"
 
 
-def p_equation(name: str, p: float) -> str:
+def p_equation(name: str, p: float, level: float | None = None) -> str:
     """Return a p value with its name, such as ``p = 0.031`` or ``p < 0.001``."""
-    text = p_value(p)
+    text = p_value(p, level)
     return f"{name} {text}" if text.startswith("<") else f"{name} = {text}"
 
 

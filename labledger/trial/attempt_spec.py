@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labledger.experiment.consistency_checks import user_of_phase
 from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
@@ -26,6 +27,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.trial import contract
+from labledger.trial.image_facts import ImageFacts
 
 if TYPE_CHECKING:
     from labledger.trial.trial_kind import TrialKind
@@ -52,8 +54,8 @@ class TrialPlan:
     """Whether the agent must not be able to read the grader's files."""
     engine_root: Path | None = None
     """The engine's data folder, if known: containers' own file systems are on its disk."""
-    image_folders: Mapping[str, str] = field(default_factory=dict)
-    """The WORKDIR by image id. `worker` adds that of a trial whose workspace is there."""
+    image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
+    """By image id. `worker` adds those of a trial whose settings depend on them."""
     egress_image: str | None = None
     """Image id of the egress proxies; None if the engine has no such image."""
 
@@ -167,6 +169,11 @@ class AttemptSpec:
         settings = self.plan.settings.merged(self.task.overrides)
         if settings.grading.mode is GradingMode.SEPARATE and not self.runs_agent:
             settings = settings.of_separate_grader()
+        facts = self.plan.image_facts.get(self.plan.images.get(str(settings.runtime.image), ""))
+        waits = settings.runtime.healthcheck == "image" and self.runs_agent
+        if waits and facts is not None and facts.health is not None:
+            setup = facts.health.before(settings.phases.get("setup"))
+            settings = replace(settings, phases={**settings.phases, "setup": setup})
         object.__setattr__(self, "settings", settings)
 
     def on_host(self, host: str) -> AttemptSpec:
@@ -211,6 +218,17 @@ class AttemptSpec:
         return self.plan.images[self.image_ref]
 
     @property
+    def _image_facts(self) -> ImageFacts:
+        return self.plan.image_facts.get(self.image_id, ImageFacts())
+
+    def user_of_phase(self, own: str | None) -> str | None:
+        """Return the user that `trial.sh` switches to for a phase that names the user `own`.
+
+        None if the phase runs as the container's first user.
+        """
+        return user_of_phase(own, self.settings.runtime.user, self._image_facts.user)
+
+    @property
     def has_mounted_workspace(self) -> bool:
         """Whether the workspace is a folder of the trial, and not one of the image."""
         return self.settings.runtime.workspace is None
@@ -220,8 +238,7 @@ class AttemptSpec:
         """The absolute path of the workspace in the container."""
         authored = self.settings.runtime.workspace
         if authored == "image":
-            folder = self.plan.image_folders.get(self.image_id, "/")
-            return f"/{folder.strip('/')}"
+            return f"/{self._image_facts.folder.strip('/')}"
         return contract.WORKSPACE if authored is None else authored.rstrip("/")
 
     @property

@@ -6,6 +6,7 @@ with `ExitStatus`. All of `trial`, the runner and cleanup use it; it runs nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from labledger.records import JsonObject
@@ -88,6 +89,11 @@ class Labels:
     """Additional label of a helper container, which is not the container of the attempt."""
     PART = "org.labledger.part"
     """Additional label of the second container of an attempt: `grader`."""
+
+
+def secret_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return the container's environment variable for each secret, by the secret's name."""
+    return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(names))}
 
 
 def mount(source: Path, target: str, *, read_only: bool = False) -> JsonObject:

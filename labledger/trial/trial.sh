@@ -17,7 +17,8 @@
 # command can run as USER, if so.
 #
 # KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
-# go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER. For each
+# go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER;
+# FIRST_USER, the user of the image's entrypoint and of setup, as AGENT_USER. For each
 # collect command COLLECT is its time limit, a colon and its user; its script is in/collect_N.sh.
 #
 # OUTPUT=PATH is a folder for outputs, and EMPTIED=PATH one that is emptied before the grader. With
@@ -68,6 +69,9 @@ look_up_user() {
     done </etc/passwd
     case $1 in *:*) look_up_group "${1#*:}" ;; esac
     [ -d "$home" ] || home=$WORKSPACE
+    # As the engine does for a container's user; an authored group is the only one.
+    groups=--clear-groups
+    [ -z "$name" ] || groups=--init-groups
     [ "${uid:-0}" -gt 0 ] && [ -n "$gid" ]
 }
 
@@ -108,7 +112,7 @@ find_grader_switcher() {
 # Runs a command as the user that was looked up. With su, the arguments are those of its shell.
 as_user() {
     case $user_switcher in
-        setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
+        setpriv) setpriv --reuid="$uid" --regid="$gid" "$groups" "$@" ;;
         su) su -p -s /bin/sh "$name" "$@" ;;
     esac
 }
@@ -118,7 +122,7 @@ case $1 in
     check-grader-user) find_grader_switcher "$2" || echo "$why"; exit ;;
 esac
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
-PROCESSES=kill WAIT_CS=0 GRADER_USER=''
+PROCESSES=kill WAIT_CS=0 GRADER_USER='' FIRST_USER=''
 shift 9
 outputs='' emptied='' grader_status='' newline='
 '
@@ -132,6 +136,7 @@ for setting in "$@"; do
         PROCESSES=*) PROCESSES=${setting#*=} ;;
         WAIT_CS=*) WAIT_CS=${setting#*=} ;;
         GRADER_USER=*) GRADER_USER=${setting#*=} ;;
+        FIRST_USER=*) FIRST_USER=${setting#*=} ;;
     esac
 done
 
@@ -140,11 +145,58 @@ exec </dev/null
 # INT is the only signal that would otherwise end a shell that is PID 1.
 trap : INT
 
-# Sets $now: hundredths of a second since boot.
+# Sets $now: hundredths of a second since boot. Depends on no exit status, as check_clock.
 read_clock() {
+    uptime=''
     read -r uptime _ </proc/uptime
-    now=${uptime%.*}${uptime#*.}
+    case $uptime in
+        ?*.??) now=${uptime%.*}${uptime#*.} ;;
+        *) check_why_no_clock ;;
+    esac
 }
+
+# Ends the container at once if only the clock cannot be read. Its mode is the same in all containers,
+# so that the change came from outside. An agent that has limited the files that this script may open
+# keeps it from reading its limits as well: the clock stands still then, until check_limits ends the
+# trial.
+check_why_no_clock() {
+    read_limits
+    case $limits in "$first_limits") exit 70 ;; esac
+}
+
+# Sets $cgroup to the folder of this container's control group, with the counters of its processors.
+# Before any command runs: under version 1, root can write beside the folders.
+find_cgroup() {
+    cgroup=/sys/fs/cgroup/cpu
+    [ ! -e /sys/fs/cgroup/cgroup.controllers ] || while IFS=: read -r number _ path; do
+        [ "$number" != 0 ] || cgroup=/sys/fs/cgroup${path%/}
+    done </proc/self/cgroup
+}
+
+# Adds the lines of file $2, if it is there, to $pressure, each after $1.
+add_pressure() {
+    [ -r "$2" ] && while read -r line; do
+        pressure="$pressure$1 $line$newline"
+    done <"$2"
+} 2>/dev/null
+
+# Adds the clock, and the times of all processors of the machine, as $1.
+add_times() {
+    read_clock
+    { read -r times </proc/stat; } 2>/dev/null && pressure="$pressure$1 $now $times$newline"
+}
+
+# Writes what this container waited for since it began. It is no error if the kernel does not tell.
+write_pressure() {
+    add_times end
+    for resource in cpu memory io; do
+        add_pressure "$resource" "$cgroup/$resource.pressure"
+    done
+    add_pressure stat "$cgroup/cpu.stat"
+    add_pressure used /sys/fs/cgroup/cpuacct/cpuacct.usage
+    ! exists "$STATE/$1" || rm -rf -- "$STATE/$1"
+    printf '%s' "$pressure" >"$STATE/$1"
+} 2>/dev/null
 
 # Stores the beginning of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
 # `cat` does not buffer, so that nothing is lost when it is killed; the file size limit ends it.
@@ -451,7 +503,7 @@ launch() {
     fi
     [ -z "$user_switcher" ] || export HOME="$home"
     case $user_switcher in
-        setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$script" ;;
+        setpriv) exec setpriv --reuid="$uid" --regid="$gid" "$groups" sh "$script" ;;
         su) exec su -p -s /bin/sh "$name" "$script" ;;
         *) exec sh "$script" ;;
     esac
@@ -534,9 +586,10 @@ finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
+    write_pressure "$pressure_file"
     case $SHARE:$1:$SEALED in
         # The grader must find the files' permissions as the agent left them.
-        1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
+        1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" "$STATE/$pressure_file" ;;
         1:*)
             IFS=$newline
             set -f
@@ -550,12 +603,14 @@ finish() {
 # Runs the phases before the grader, with the settings as arguments. Ends the script if the grader does
 # not run, or not yet.
 setup_and_agent() {
+    [ -z "$FIRST_USER" ] || find_user_switcher "$FIRST_USER" || refuse_user setup 70
     start_entrypoint
     if [ -e "$IN/setup.sh" ]; then
         run_phase setup "$SETUP_CS"
         [ "$timed_out" = 1 ] && finish 21
         [ "$status" = 0 ] || finish 20
     fi
+    user_switcher=''
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     find_shared_folders
     run_phase agent "$AGENT_CS"
@@ -636,7 +691,11 @@ read_earlier_phases() {
 AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none shared=''
 read_limits
 first_limits=$limits
+pressure='' pressure_file=pressure
+find_cgroup
+add_times begin
 if [ -e "$IN/phases" ]; then
+    pressure_file=grader_pressure
     read_earlier_phases
 else
     # The ended container was started again from outside: its agent must not run twice.

@@ -74,24 +74,38 @@ def test_a_trial_that_runs(project: Project) -> None:
 
 
 def test_secrets_of_a_trial_that_runs(project: Project) -> None:
-    """A value that this process knows is redacted, also where a line comes in two parts."""
-    project.tasks({"a": 'printf "<${PACE%ing}"; sleep 0.2; echo "ing>"; hold; answer=right'})
+    """A value that only the run knows is redacted at once, also where it comes in two parts."""
+    halves = 'printf "<${PACE%ing}"; sleep 0.2; echo "ing>"'
+    nested = 'echo "{\\\\\\"log\\\\\\": \\\\\\"$PACE\\\\\\"}"'
+    project.tasks({"a": f"{halves}; {nested}; echo ready; hold; answer=right"})
     project.save()
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("run_started")
         project.await_agents(RUN, 1)
-        printed = ""
-
-        def is_there() -> bool:
-            nonlocal printed
-            printed = project.output("logs", RUN, 0, PACE="holding")
-            return ">" in printed.partition("<==")[2]
-
-        wait_until(is_there, "the line to be there")
-        assert "<[redacted:PACE]>" in printed
-        assert "<holding>" in project.output("logs", RUN, 0)
+        follower = subprocess.Popen(
+            command_line("logs", RUN, 0, "--follow"),
+            cwd=project.folder,
+            env=command_env(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "==> agent stdout <==\n"
+        assert follower.stdout.readline() == "<[redacted:PACE]>\n"
+        assert "[redacted:PACE]" in follower.stdout.readline()
+        assert follower.stdout.readline() == "ready\n"
+        printed = project.output("logs", RUN, 0)
+        assert (printed.count("[redacted:PACE]"), printed.count("holding")) == (2, 0)
+        no_engine = {"DOCKER_HOST": "tcp://127.0.0.1:1"}
+        refused = project.command("logs", RUN, 0, **no_engine)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "$PACE" in refused.stderr
         project.open_gate(RUN, 0)
+        with follower.stdout as lines:
+            assert "holding" not in lines.read()
+        assert follower.wait(PATIENCE_S) == 0
         assert coordinator.finish() == 0, coordinator.stderr
+    assert "holding" not in project.output("logs", RUN, 0, **no_engine)
 
 
 def test_what_cannot_be_printed(project: Project) -> None:

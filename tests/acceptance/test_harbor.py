@@ -67,6 +67,7 @@ def test_tasks_that_behave(checked: BenchmarkCheck, task_id: str) -> None:
     ("task_id", "finding", "status", "reason"),
     [
         ("failing-health-check", "not_run", "setup_error", None),
+        ("failing-health-of-image", "not_run", "setup_error", None),
         ("no-reward", "not_graded", "grade_error", None),
         ("failing-bootstrap", "not_graded", "grade_error", "grader_bootstrap_failed"),
     ],

@@ -337,6 +337,24 @@ def _phone_and_dark(chromium: Browser, page: Path) -> None:
     assert chromium.run("getComputedStyle(document.body).backgroundColor") != before
 
 
+_OVERFLOW = "(element) => element.scrollWidth - element.clientWidth"
+
+
+def test_the_outcomes_fit_a_window_of_1280_pixels(path: Path, chromium: Browser) -> None:
+    """The table of outcomes does not scroll sideways, however long the names of variants are."""
+    names = {name: f"{name}{'-with-another-setting' * 2}" for name in LETTERS}
+    comparison_ledgers.make_run(
+        path,
+        {names[name]: letters for name, letters in LETTERS.items()},
+        numbers={name: [[7.0 + n, 9.0] for n in range(10)] for name in names.values()},
+    )
+    chromium.open(written(path), width=1280)
+    table = "document.querySelector('#outcomes-table')"
+    assert chromium.run(f"{table}.tHead.rows[0].cells.length") == 12
+    assert chromium.run(f"({_OVERFLOW})({table}.parentElement)") == 0
+    assert set(chromium.run(f"[...{table}.querySelectorAll('td')].map({_OVERFLOW})")) == {0}
+
+
 _CUT_TEXTS = """[...document.querySelectorAll('svg')].flatMap((svg) => {
   const edge = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter((text) => {

@@ -4,10 +4,10 @@
     PYTHONPATH=tests python -m bench.comparison_error replications
 
 The first enumerates all outcomes of one replication. It prints, for each number of tasks and each
-level, how often a true null is rejected at most (over shares of differing pairs from 2 % to 60 %),
-as a multiple of the level, and the mean power at three alternatives: of the score test that
-`compare` uses, of Tango's without its factor n/(n - 1), of McNemar's mid-p test and of his exact
-test.
+level, how often a true null is rejected at most (over shares of differing pairs from 2 % to 100 %),
+as a multiple of the level, and the mean power at three alternatives: of the two tests together that
+`compare` uses, of the score test alone, of Tango's without its factor n/(n - 1), of McNemar's mid-p
+test and of his exact test.
 
 The second draws runs with replications and with clusters in which A and B do not differ (10,000 of
 each design, seeded, about five minutes) and prints how often the test of `compare` rejects that at
@@ -28,7 +28,7 @@ from labledger.compare.statistics import paired_rates
 
 SIZES = (10, 15, 20, 30, 50, 100, 200)
 LEVELS = (0.05, 0.0125, 0.0025)
-SHARES = np.linspace(0.02, 0.6, 30)
+SHARES = np.linspace(0.02, 1, 50)
 ALTERNATIVES = ((0.4, 0.1), (0.25, 0.05), (0.15, 0.05))
 
 Array = np.ndarray[Any, Any]
@@ -68,12 +68,14 @@ def _tests(gained: Array, lost: Array, size: int, level: float) -> Mapping[str, 
     differing, fewer = gained + lost, np.minimum(gained, lost)
     z = np.abs(gained - lost) / np.sqrt(np.maximum(differing, 1))
     critical = special.ndtri(1 - level / 2)
+    score = z * np.sqrt((size - 1) / size) > critical
     twice = 2 * stats.binom.cdf(fewer, differing, 0.5)
-    middle = twice - stats.binom.pmf(fewer, differing, 0.5)
+    middle = np.where(gained == lost, 1, twice - stats.binom.pmf(fewer, differing, 0.5))
     return {
-        "score": z * np.sqrt((size - 1) / size) > critical,
+        "compare": score & (np.where(2 * differing > size, twice, middle) < level),
+        "score": score,
         "Tango": z > critical,
-        "mid-p": np.where(gained == lost, 1, middle) < level,
+        "mid-p": middle < level,
         "exact": np.minimum(1, twice) < level,
     }
 
@@ -155,7 +157,7 @@ class Design:
                 .tolist()
                 for rates in self.probabilities(chance, self.tasks)
             )
-            rejected += paired_rates.discordance(a, b, clusters).p < 0.05
+            rejected += paired_rates.of_tasks(a, b, 0.95, clusters).p < 0.05
         return rejected / draws
 
 

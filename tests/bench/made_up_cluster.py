@@ -57,8 +57,8 @@ class MadeUpTransport:
             if (waiting := self._calls.pop(call, None)) is not None and not waiting.done():
                 waiting.set_result(reply)
 
-    async def addresses(self) -> list[str]:
-        return list(map(str, range(self._hosts)))
+    async def addresses(self) -> dict[str, str]:
+        return dict.fromkeys(map(str, range(self._hosts)), "")
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         self._number += 1

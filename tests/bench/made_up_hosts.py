@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import random
 import signal
 import struct
@@ -48,9 +49,7 @@ class MadeUpHost:
     async def answer(self, request: Any) -> object:
         match request:
             case messages.Describe():
-                return messages.Described(
-                    messages.PROTOCOL, self.name, self._state(), time.monotonic(), time.time()
-                )
+                return messages.Described(self.name, self._state(), time.monotonic(), time.time())
             case messages.MissingInputs():
                 self._images |= {image for _, image in request.images}
                 return messages.MissingReply(())
@@ -70,7 +69,7 @@ class MadeUpHost:
         busy = len(self._running)
         return HostState(
             self.name,
-            self.name,
+            self.name.partition("/")[2],
             self._slots,
             busy,
             images=self._images,
@@ -131,7 +130,7 @@ def _key(spec: AttemptSpec) -> messages.AttemptKey:
 def _message(spec: AttemptSpec) -> messages.ResultMessage:
     result = synthetic.result(spec.run_id, spec.slot, spec.attempt)
     contents = {each.sha256: each.content for each in result.artifacts if each.content is not None}
-    return messages.ResultMessage(_key(spec), result.as_json(), contents)
+    return messages.ResultMessage(_key(spec), json.dumps(result.as_json()).encode(), contents)
 
 
 async def serve(path: str, hosts: list[MadeUpHost]) -> None:

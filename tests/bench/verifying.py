@@ -1,4 +1,4 @@
-"""`verify` of a large run, beside the bare driver that reads the same rows and digests them."""
+"""`verify` of a large run and its folder, beside the bare driver that digests the same bytes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench import synthetic
+from bench import committed_lab
 from bench.report import Row, paired_ratio, say
-from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.verification.verify import verify
-from labledger.ledger.writer import LedgerWriter
-from labledger.records.outcomes import RunStatus
-from labledger.storage.artifact_store import ArtifactStore
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.storage.lab_folder import LabFolder
 
 GOAL_RATIO = 2.5
-_RUN = "bench"
 _TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
     *("evidence_record", "slot_outcome", "artifact"),
@@ -43,13 +38,14 @@ class Side:
 
 
 def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
-    slots, rounds = (2_000, 3) if quick else (50_000, 3)
+    slots, rounds = (2_000, 3) if quick else (200_000, 3)
     say(f"verify: a run of {slots:,} slots")
-    ledger = _make_run(folder / "verify" / "ledger.sqlite", slots)
+    lab = LabFolder(folder / "verify")
+    committed_lab.write(lab, slots)
     ours, plain = Side(), Side()
     for _ in range(rounds):
-        plain.time(lambda: _read_and_digest(ledger))
-        ours.time(lambda: verify(ledger))
+        plain.time(lambda: _read_and_digest(lab))
+        ours.time(lambda: _verify(lab))
     yield _row(f"verify of {slots:,} slots", ours.wall, plain.wall, GOAL_RATIO)
     yield _row("  its processor time", ours.processor, plain.processor).without_goal()
 
@@ -66,24 +62,18 @@ def _row(what: str, ours: Sequence[float], plain: Sequence[float], goal: float =
     )
 
 
-def _make_run(ledger: Path, slots: int) -> Path:
-    """Commit a whole run of made-up trials."""
-    migrations.upgrade(ledger)
-    with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
-        # Nobody minds if this file is lost.
-        writer._connection.driver.execute("PRAGMA synchronous = OFF")
-        every = [synthetic.slot(idx) for idx in range(slots)]
-        writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), iter(every))
-        lease = writer.leases.acquire(_RUN, Owner("bench", 1, "bench"), 86_400)
-        for slot in every:
-            writer.commit_result(lease, synthetic.result(_RUN, slot))
-        writer.leases.release(lease, RunStatus.COMPLETED)
-    return ledger
+def _verify(lab: LabFolder) -> None:
+    findings = verify_lab(lab, None).findings
+    if findings:
+        raise RuntimeError(f"a run that nobody changed has findings: {findings[0]}")
 
 
-def _read_and_digest(ledger: Path) -> None:
-    """Read every row of what was committed once, and take a digest of each."""
-    raw = DRIVER.connect(f"file:{ledger}?mode=ro", uri=True)
+def _read_and_digest(lab: LabFolder) -> None:
+    """Read every row of what was committed once, and take a digest of each and of every mirror."""
+    for path in lab.run_folder(committed_lab.RUN).rglob("*.jsonl"):
+        with path.open("rb") as file:
+            hashlib.file_digest(file, "sha256")
+    raw = DRIVER.connect(f"file:{lab.ledger}?mode=ro", uri=True)
     for table in _TABLES:
         for row in raw.execute(f"SELECT * FROM {table}"):
             content = row[-1] if isinstance(row[-1], bytes) else repr(row).encode()

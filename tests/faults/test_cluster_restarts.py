@@ -52,14 +52,14 @@ class Run:
         self.run_id = "cluster-run"
 
     @contextmanager
-    def coordinator(self) -> Iterator[ClusterExecutor]:
-        """The executor of the next coordinator, which owns the run."""
+    def coordinator(self, lease_s: float = 4 * PATIENCE_S) -> Iterator[ClusterExecutor]:
+        """The executor of the next coordinator, which owns the run, for so long."""
         self.epoch += 1
         own = (self.trials.ledger_id, self.run_id, self.epoch, {}, False, self.trials.store.root)
         executor = open_executor(self.cluster.on, ClusterRun(*own))
         try:
             wait_until(lambda: executor.width == 4, "both hosts")
-            executor.allow_starts_until(time.time() + 4 * PATIENCE_S)
+            executor.allow_starts_until(time.time() + lease_s)
             yield executor
         finally:
             executor.close()
@@ -161,7 +161,7 @@ def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> No
 
 def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) -> None:
     """Slots of a host without a worker wait, others go on, and a lost host delivers nothing."""
-    with run.coordinator() as executor:
+    with run.coordinator(lease_s=PATIENCE_S / 8) as executor:
         pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(4)))
         wait_until(lambda: all(started(spec) for spec, _ in pending), "the containers")
         lost = pending[0][0].host
@@ -173,11 +173,13 @@ def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) ->
         wait_until(lambda: lost in (executor.stop_cause(0.0) or ""), "the reason to stop")
         (gone,) = (state for state in executor.hosts() if state.name == lost)
         assert gone.problem == "it does not answer"
+        # What it was granted must have run out, and it may answer no more.
         executor.lose_host(lost, "its power supply burnt")
         for spec, future in pending:
             if spec.host == lost:
                 with pytest.raises(HostLost, match="power supply"):
                     future.result(PATIENCE_S)
+        executor.allow_starts_until(time.time() + PATIENCE_S)
         retry = executor.place(run.spec(9))
         assert retry is not None
         assert retry.host != lost

@@ -226,6 +226,38 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert asked.total == facts["tampering_total"]
 
 
+def test_programs_of_the_image_that_the_agent_changed(trials: Trials) -> None:
+    """Removed or replaced by the agent they are listed; added ones, and what setup and the grader
+    replaced, are not."""
+    agent = (
+        "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
+        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
+    )
+    grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
+    facts = isolation(trials.run(agent, grader, image=PYTHON))
+    assert facts["programs_changed"] == ["/usr/bin/env", "/usr/bin/nl"]
+    assert "/usr/bin/tac" in facts["tampering_suspected"]
+    after_setup = isolation(trials.run(agent, grader, "echo >>/usr/bin/tee", image=PYTHON))
+    assert "/usr/bin/nl" in after_setup["programs_changed"]
+    assert not {"/usr/bin/tac", "/usr/bin/tee"} & set(after_setup["programs_changed"])
+    ordinary = isolation(trials.run("touch /usr/bin/added", image=PYTHON))
+    assert "programs_changed" not in ordinary
+
+
+def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> None:
+    """Deletions share the time of the last one; where the grader's was, none is the agent's."""
+    facts = isolation(trials.run("sleep 0.1; true", f"rm /usr/bin/tac; {GRADES}", image=PYTHON))
+    assert "/usr/bin/tac" in facts["tampering_suspected"]
+    assert "programs_changed" not in facts
+
+
+def test_programs_changed_before_a_grader_that_is_not_there_yet(trials: Trials) -> None:
+    """In a trial of two parts they are looked for in between, and survive the coordinator."""
+    facts = isolation(trials.run("rm /usr/bin/env", GRADES, image=PYTHON, **AFTER))
+    assert facts["checked"] == "before_grading"
+    assert facts["programs_changed"] == ["/usr/bin/env"]
+
+
 def test_many_changes_are_counted(trials: Trials) -> None:
     """At most so many changed paths are listed, with the number of all."""
     agent = "mkdir -p /opt/many; i=0; while [ $i -lt 250 ]; do : >/opt/many/$i; i=$((i+1)); done"

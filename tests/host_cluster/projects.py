@@ -67,9 +67,11 @@ class ClusterProject(Project):
         wait_until(lambda: len(self.places(run_id)) >= count, f"{count} containers to run")
         return self.places(run_id)
 
-    def open_gates(self, run_id: str) -> None:
-        """Let all agents go on that hold now, on whichever host."""
+    def open_gates(self, run_id: str, *but: Host) -> None:
+        """Let all agents go on that hold now, on whichever host but these."""
         for host in self.cluster.hosts:
+            if host.name in {each.name for each in but}:
+                continue
             for out in self._run_folder(host, run_id).glob("trials/*/out"):
                 (out / "gate").touch()
 
@@ -85,10 +87,13 @@ class ClusterProject(Project):
                 left += [f"{host.name}: {place.name}" for place in places]
         return left
 
-    def starts(self, run_id: str) -> Counter[tuple[int, int]]:
-        """Count how often a container of each (slot, attempt) was started, over all hosts."""
+    def starts(self, run_id: str, *on: Host) -> Counter[tuple[int, int]]:
+        """Count how often a container of each (slot, attempt) was started, over all hosts.
+
+        Only over the hosts `on`, if there are any.
+        """
         counted: Counter[tuple[int, int]] = Counter()
-        for host in self.cluster.hosts:
+        for host in on or self.cluster.hosts:
             counted += host.starts(self.labels(run_id)[Labels.LEDGER], run_id)
         return counted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ from containers import docker
 from sample_trials import BUSYBOX, ENGINE, GRADES, RUNTIME, SHELLS, Trials, brief
 from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 
-from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.plan_sections import PhasePlan, Runtime
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -61,13 +62,50 @@ def test_preflight_tries_the_graders_user(image_ids: dict[str, str]) -> None:
     probes = ImageProbes(ENGINE, ENGINE.info(), use_cache=False, oci_runtime=None)
 
     def check(user: str) -> tuple[bool, str]:
-        settings = TrialSettings(Runtime.from_json(RUNTIME), {}, Grading(user=user))
+        phases = {"grader": PhasePlan(("true",), {}, 1)}
+        settings = TrialSettings(Runtime.from_json(RUNTIME), phases, Grading(user=user))
         (found,) = check_users(probes, BUSYBOX, image_ids[BUSYBOX], [settings])
         return found.ok, found.detail
 
     assert check("agent") == (True, f"{BUSYBOX} can run the grader as agent")
     assert check("root")[0]
     assert not check("ghost")[0]
+
+
+@pytest.fixture(params=SHELLS)
+def with_user(trials: Trials, request: pytest.FixtureRequest) -> Iterator[str]:
+    """An image whose user has a further group."""
+    name = f"labledger-test/user-{secrets.token_hex(4)}:1"
+    lines = f"FROM {request.param}\nRUN echo extra:x:4444:agent >>/etc/group\nUSER agent\n"
+    docker("build", "-t", name, "-", stdin=lines.encode())
+    trials.images = {**trials.images, name: str(ENGINE.image_id(name))}
+    try:
+        yield name
+    finally:
+        with suppress(AssertionError):
+            docker("rmi", "-f", name)
+
+
+def test_phases_run_as_the_images_user(trials: Trials, with_user: str) -> None:
+    """A phase has its own user, root too, or else that of the image, with all its groups."""
+    who = 'echo "$(id -un)" $(id -G) >&2; '
+    runtime = {"user": "image"}
+    result = trials.run(who, f"{who}{GRADES}", setup=who, image=with_user, runtime=runtime)
+    assert brief(result) == ("completed", None, 0)
+    for phase in ("setup", "agent", "grader"):
+        name, *groups = trials.content(result, f"{phase}_stderr").split()
+        assert (name, b"4444" in groups) == (b"agent", True)
+    assert isolation(result)["agent_user"] == "agent"
+    result = trials.run(
+        who, f"{who}{GRADES}", image=with_user, runtime=runtime, grading={"user": "root"}
+    )
+    assert trials.content(result, "agent_stderr").startswith(b"agent ")
+    assert trials.content(result, "grader_stderr").startswith(b"root ")
+    result = trials.run(
+        who, f"{who}{GRADES}", image=with_user, runtime=runtime | {"agent_user": "root"}
+    )
+    assert trials.content(result, "agent_stderr").startswith(b"root ")
+    assert trials.content(result, "grader_stderr").startswith(b"agent ")
 
 
 @pytest.fixture

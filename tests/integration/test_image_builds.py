@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from sample_trials import ENGINE, PYTHON
 from waiting import wait_until
 
 from labledger.api import RunOptions, preflight, run
+from labledger.docker import buildkit
 from labledger.errors import ImageBuildsStopped
 from labledger.images.image_names import LABEL
 
@@ -184,13 +185,80 @@ def test_a_failed_build_is_a_failed_check(built: BuiltProject) -> None:
     assert "\n        before\n" in checked.stdout
 
 
-def test_a_dockerfile_that_needs_buildkit_says_so(built: BuiltProject) -> None:
-    """What only BuildKit can build fails with the command that builds it."""
-    built.dockerfile("RUN --mount=type=cache,target=/x true")
+def test_buildkit_builds_what_only_it_can(built: BuiltProject) -> None:
+    """A Dockerfile that needs BuildKit is built by a `docker` command that has its client."""
+    if buildkit.find_client() is None:
+        pytest.skip("no `docker` command here has a client of BuildKit")
+    built.dockerfile(
+        "ARG WORD TARGETOS",
+        "COPY --chmod=0640 . /copied",
+        "RUN --mount=type=cache,target=/x echo $WORD $TARGETOS $(stat -c %a /copied/taken) >/seen",
+        args={"WORD": "said"},
+    )
+    built.project.write("env/taken", "")
+    built.project.tasks(
+        {"a": 'answer=$(cat /seen); [ "$answer" = "said linux 640" ] && answer=right'}
+    )
+    outcome = run(built.project.experiment, built.options())
+    assert {counts.rate for counts in outcome.pass_counts.values()} == {1.0}
+    assert built.label() is not None
+
+
+def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
+    """It shows the last lines of the client, and the image does not exist."""
+    if buildkit.find_client() is None:
+        pytest.skip("no `docker` command here has a client of BuildKit")
+    built.dockerfile("RUN --mount=type=cache,target=/x echo the cause; exit 7")
     (failure,) = preflight(built.project.experiment, built.options(build=True)).failures
+    assert "could not be built from env" in failure.detail
+    assert "the cause" in failure.detail
+    assert ENGINE.image_id(built.image) is None
+
+
+def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
+    """At its time limit it ends, and with it the client and the engine's work."""
+    if buildkit.find_client() is None:
+        pytest.skip("no `docker` command here has a client of BuildKit")
+    sleep = f"sleep {300 + secrets.randbelow(10**6)}"
+    built.dockerfile(f"RUN --mount=type=cache,target=/x exec {sleep}", timeout_s=3)
+    (failure,) = preflight(built.project.experiment, built.options(build=True)).failures
+    assert "not finished within 3 s" in failure.detail
+
+    def processes() -> list[str]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                found.append(path.read_bytes().decode("utf-8", "replace").replace("\0", " "))
+        return [words for words in found if built.image in words or sleep in words]
+
+    wait_until(lambda: not processes(), "the client or the build goes on")
+
+
+@pytest.fixture
+def without_buildkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No `docker` command on the path."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    buildkit.find_client.cache_clear()
+    yield
+    buildkit.find_client.cache_clear()
+
+
+def test_a_dockerfile_that_needs_buildkit_where_there_is_none(
+    built: BuiltProject, without_buildkit: None
+) -> None:
+    """It is named before any build, with the lines that need it and what to install."""
+    other = f"labledger-test/{secrets.token_hex(6)}:1"
+    built.dockerfile("RUN --mount=type=cache,target=/x true", "COPY --link . /x", image=other)
+    built.project.document["baseline"]["runtime"] = {"image": other}
+    built.project.save()
+    results = preflight(built.project.experiment, built.options(build=True))
+    (failure,) = results.failures
+    assert failure.detail == (
+        f"{other} is not available locally, and its Dockerfile needs BuildKit (line 3: RUN --mount,"
+        " line 4: COPY --link): no `docker` command here has its client"
+    )
     assert failure.hint is not None
-    assert failure.hint.startswith("labledger builds without BuildKit")
-    assert f"-t {built.image} --label {LABEL}=" in failure.hint
+    assert "docker-buildx-plugin" in failure.hint
 
 
 def test_nothing_is_built_for_a_run_that_cannot_begin(built: BuiltProject) -> None:

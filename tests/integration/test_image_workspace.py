@@ -197,7 +197,7 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
     """What the engine alone says of a trial's stopped container."""
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
         patch.setattr(overlay, "_may_read_overlays", lambda: False)
-        spec = image_workspace.with_image_folder(spec, context)
+        spec = image_workspace.with_image_facts(spec, context)
         container = image_workspace.stopped_container(spec, context)
         evidence = EvidenceCollector(spec, Redactor({}))
         collect_changes(evidence, container)

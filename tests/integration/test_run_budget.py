@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project
+from experiments import HOLDING, HOLDS, HOLDS_CAREFUL, PASSING, RIGHT, EngineLog, Project
 from waiting import wait_until
 
 from labledger.api import open_ledger
@@ -90,6 +91,29 @@ def test_the_terminal_says_what_was_spent(project: Project) -> None:
     assert (
         "3 USD spent (unknown of 2 trials) · 720 tokens spent (unknown of 2 trials)" in done.stdout
     )
+
+
+def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
+    """After a second Ctrl-C the spending of results that wait for earlier slots is still shown."""
+    project.tasks({"a": PAYS + HOLDS_CAREFUL, "b": PAYS + RIGHT})
+    project.document["design"]["max_concurrency"] = 2
+    project.save()
+    with closing(project.run("paid", *HOLDING)) as coordinator:
+        coordinator.until("trial_finished", times=3)
+        for _ in range(2):
+            coordinator.signal(signal.SIGINT)
+            coordinator.until("stopping")
+        assert coordinator.finish() == 130, coordinator.stderr
+    [ended] = coordinator.of("run_ended")
+    assert ended["summary"]["ext"]["committed"] == 0
+    assert ended["spent"]["cost_usd"] == {"total": 1.5, "known": 3, "unknown": 0}
+    status = project.json("status", "paid", "--json")
+    assert status["spent"] == ended["spent"]
+    shown = project.command("status", "paid")
+    assert "0 of 4 slots committed; 3 finished results waiting for earlier slots; 1 slot " in (
+        shown.stdout
+    )
+    assert "1.5 USD spent" in shown.stdout
 
 
 def test_less_than_nothing_is_no_spending(project: Project) -> None:

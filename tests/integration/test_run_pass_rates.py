@@ -37,6 +37,34 @@ def test_crashing_does_not_make_an_agent_look_better(project: Project) -> None:
     assert "not passed, without a verdict, because the agent failed: 2" in done.stdout
 
 
+def test_an_agent_that_breaks_its_grader_has_not_passed(tmp_path: Path) -> None:
+    """Where the grader worked for the other variant, or where the agent removed a program; what
+    nobody can explain is left out, and counts in the rate that is printed beside."""
+    spoiled = 'answer=right; if [ "$mode" = hasty ]; then answer=ungradable; fi'
+    tasks = {"fair": RIGHT, "spoiled": spoiled, "odd": "answer=ungradable"}
+    removed = "sleep 0.1; rm /bin/nl; answer=ungradable"
+    project = Project(tmp_path, tasks | {"removed": removed})
+    done = project.command("run", project.experiment, *PASSING, "--run-id", "broken")
+    assert done.returncode == 0, done.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        trials = ledger.query("SELECT task_id, variant_id, status, passed FROM trials")
+        passes = {(row["task_id"], row["variant_id"]): row["passed"] for row in trials}
+        sql = "SELECT variant_id, pass_rate, pass_rate_of_all FROM leaderboard ORDER BY 1"
+        board = [tuple(row.values()) for row in ledger.query(sql)]
+        headline = ledger.report("broken")["headline"]
+    assert {cell: passed for cell, passed in passes.items() if cell[0] != "fair"} == {
+        ("spoiled", "base"): 1,
+        ("spoiled", "treat"): 0,
+        ("odd", "base"): None,
+        ("odd", "treat"): None,
+        ("removed", "base"): 0,
+        ("removed", "treat"): 0,
+    }
+    assert board == [("base", 2 / 3, 0.5), ("treat", 1 / 3, 0.25)]
+    assert "as benchmarks count: base 50.0%, treat 25.0%" in done.stdout
+    assert "base 50.0%, treat 25.0%." in headline
+
+
 def rates_shown(output: str) -> list[str]:
     """The percentages in the rows of both variants of a table."""
     rows = [line for line in output.splitlines() if line.startswith(("base ", "treat "))]

@@ -116,6 +116,12 @@ def test_nothing_is_appended_that_cannot_run(tmp_path: Path, image_ids: dict[str
     project.start("first", "broken")
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         before = ledger.run("first")
+    grader = (project.folder / "grader.sh").read_text("utf-8")
+    project.write("grader.sh", STRICT)
+    with pytest.raises(ExperimentChanged) as caught:
+        rerun(project)
+    assert "`labledger regrade first --grader" in str(caught.value.hint)
+    project.write("grader.sh", grader)
     project.write("agent.sh", "exit 1")
     with pytest.raises(ExperimentChanged):
         rerun(project)

@@ -55,11 +55,10 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
     rate = next(line for line in lines if line.startswith("pass rate"))
     assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
     for words in (
-        "score test: p = 0.013",
-        "odds ratio of the pairs that differ: none, because no pair goes the other way",
+        "score test and permutation test over tasks: p = 0.016",
         "smallest difference that could be shown: ",
         "left out: 1 trial of treat (infra_error), 1 trial of each (grade_error)",
-        "with --errors all-as-failures: -72.7 points",
+        "with --errors all-as-failures: base 90.9%, treat 18.2%, -72.7 points",
         "worse on 7 tasks: t00, t01, t02, t03, t04, t05, t06",
     ):
         assert words in said.out
@@ -72,7 +71,7 @@ def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed)
     """What another way to count shows is told, and there is nothing that it could contradict."""
     runs.make_run(path, {"base": "gggPP", "treat": "gggii"})
     said = say("run-1")
-    assert "with --errors all-as-failures: -40.0 points" in said.out
+    assert "with --errors all-as-failures: base 40.0%, treat 0.0%, -40.0 points" in said.out
     assert "Nothing could be compared" in said.out
     assert "reverses the direction" not in said.out
 
@@ -104,7 +103,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
         ("fair", "a"),
     ]
     assert any(row[:3] == ["base", "good", "+100.0"] and row[-1] == "better" for row in rows)
-    assert "good was shown to differ from all others but fair on tasks like these." in said.out
+    assert "good passed more than all others but fair on tasks like these." in said.out
     markdown = say("run-1", "--all-pairs", "--format", "markdown").out
     assert "| base | 0.0% |" in markdown
     assert "| A | B | B - A | 95 % CI | p of 3 comparisons | decision |" in markdown
@@ -122,7 +121,12 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
     assert said.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
     (compared,) = found["comparisons"]
     assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]
-    assert compared["left_out"] == [{"side": "a", "reason": "not_committed", "pairs": 1}]
+    # A task of which a slot is not committed is not compared yet.
+    assert compared["left_out"] == [
+        {"side": "a", "reason": "not_committed", "pairs": 1},
+        {"side": "both", "reason": "task_not_finished", "pairs": 1},
+    ]
+    assert (compared["validity"], compared["tasks"]) == ("anytime", 2)
 
 
 def test_markdown_is_a_table(path: Path, say: Typed) -> None:
@@ -164,8 +168,8 @@ def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
     said = say("run-1", "--fail-if-worse", "0.02")
     assert said.code == 1
     assert (
-        "gate missed: --fail-if-worse 0.02: treat is shown to be worse than base by more"
-        in said.err
+        "gate missed: --fail-if-worse: treat is shown to be worse than base by more than 2.0 points"
+        in said.out
     )
     said = say("run-1", "treat", "base", "--fail-if-worse", "0.02", "--require-not-worse", "0.02")
     assert said.code == 0
@@ -188,23 +192,29 @@ def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
 
 
 def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
-    """Lost tasks are failures, the laboratory's errors are errors, what is unpaired is skipped."""
+    """It is red where the command fails: missed gates fail, tasks say their figures or are
+    skipped."""
     runs.make_run(path, {"base": "PFPgP", "treat": "FPPPi"}, "one")
     runs.make_run(path, {"base": "PFPP", "treat": "PPPP"}, "two", digests={"t02": "other"})
     report = tmp_path / "reports" / "compare.xml"
-    say("one", "--junit", report, "--fail-if-worse", "0.5")
+    said = say("one", "--junit", report, "--fail-if-worse", "0.5", "--require-not-worse", "0.1")
+    assert said.code == 1
+    assert (said.out + said.err).count("gate missed: --require-not-worse") == 1
     root = ET.parse(report).getroot()
     cases = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
     assert cases == {
-        "t00": ["failure"],
-        "t01": [],
-        "t02": [],
-        "t03": ["error"],
-        "t04": ["error"],
+        "t00": ["system-out"],
+        "t01": ["system-out"],
+        "t02": ["system-out"],
+        "t03": ["system-out"],
+        "t04": ["skipped"],
         "--fail-if-worse 0.5 one:treat": [],
+        "--require-not-worse 0.1 one:treat": ["failure"],
     }
+    told = {case.get("name"): case.findtext("system-out") for case in root.iter("testcase")}
+    assert told["t00"] == "base 1, treat 0, of the trials that count"
     totals = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert totals == {"tests": "6", "failures": "1", "errors": "2", "skipped": "0"}
+    assert totals == {"tests": "7", "failures": "1", "errors": "0", "skipped": "1"}
     say("one:treat", "two", "--junit", report)
     (suite,) = ET.parse(report).getroot()
     assert suite.get("name") == "two:treat against one:treat"
@@ -215,15 +225,27 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
     assert f"could not write {tmp_path}" in said.err
 
 
+def test_gates_of_an_unfinished_run_are_not_decided(path: Path, tmp_path: Path, say: Typed) -> None:
+    """Without a gate an unfinished run is compared; with one the exit code is 3, unless missed."""
+    runs.make_run(path, {"base": "PPPPF-", "treat": "PPPPP-"})
+    report = tmp_path / "compare.xml"
+    assert say("run-1", "--junit", report).code == 0
+    said = say("run-1", "--fail-if-worse", "0.99", "--junit", report)
+    assert said.code == 3
+    assert "gates are decided for complete runs: run run-1 is not complete: 10 of 12" in said.err
+    [error] = ET.parse(report).getroot().iter("error")
+    assert "run run-1 is not complete" in str(error.get("message"))
+    assert say("run-1", "--require-not-worse", "0").code == 1
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--format", "xml"), "expected one of table, json, markdown"),
-        (("--errors", "ignored"), "expected one of as-failures, left-out, all-as-failures"),
+        (("--errors", "ignored"), "expected one of as-failures, strict, left-out"),
         (("--pass-at", "1,two"), "whole numbers such as 1,5"),
         (("--metric", "tokens"), "there is pass_rate"),
         (("--fail-if-worse", "2"), "a share from 0 to 1"),
-        (("--metric", "resolved", "--junit", "never.xml"), "add --lower-is-better or --higher"),
         (("base", "tread"), "did you mean 'treat'"),
     ],
 )

@@ -6,14 +6,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
+import typer
 import typer.main
-from commands import CHECKOUT, command_env
+from commands import CHECKOUT, command_env, command_line
 
 from labledger import __version__
 from labledger.cli.app import app
+from labledger.cli.options import help_pages
 
 HEAVY = (
     "docker",
@@ -75,6 +78,42 @@ def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> 
     assert not any(name.startswith("labledger.trial") for name in loaded)
 
 
+RUNS_TRIALS = tuple(
+    f"labledger.{name}"
+    for name in ("trial", "runner", "docker", "executors", "experiment.plan", "maintenance")
+)
+ANSWER = """\
+import atexit, runpy, sys
+sys.argv = ["labledger", *{words!r}, "--lab-dir", {lab!r}]
+atexit.register(lambda: print("loaded:", *sorted(sys.modules)))
+runpy.run_module("labledger", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"],
+        ["status", kit.RUN],
+        ["query", "SELECT 1 AS one"],
+        ["runs", "--experiment", "demo", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_short_answers_load_nothing_that_takes_longer_than_they_do(
+    tmp_path: Path, words: list[str]
+) -> None:
+    """A command that prints a few rows loads no pydantic, no rich, and nothing that runs trials."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        kit.begin_run(writer, 2)
+    done = python("-c", ANSWER.format(words=words, lab=str(path.parent)))
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.partition("loaded:")[2].split())
+    assert loaded & {*HEAVY, "pydantic"} == set()
+    assert [name for name in loaded if name.startswith(RUNS_TRIALS)] == []
+
+
 LEAVES = """\
 import atexit, sys, threading, time
 from labledger.__main__ import leave
@@ -99,6 +138,77 @@ def test_leaving_loses_nothing(also: str) -> None:
     done = python("-c", LEAVES.format(also))
     expected = "said by all and done" if "Thread" in also else "said and done"
     assert (done.returncode, done.stdout, done.stderr) == (3, expected, "")
+
+
+INTERRUPTER = """\
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, *_):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter())
+"""
+"""A module that Python imports by itself, and that is Ctrl-C while another one is imported."""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "labledger.cli.app",  # the command line itself
+        "typer",
+        "labledger.errors",
+        "labledger.api.ledger",  # what the command imports
+        "labledger.ledger.database.connection",
+        "labledger.cli.output.run_outcome",
+    ],
+)
+def test_ctrl_c_during_the_start_is_a_line(tmp_path: Path, module: str) -> None:
+    """Ctrl-C while a command still imports what it needs is one line and exit code 130."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
+    path = kit.make_ledger(tmp_path)
+    done = subprocess.run(
+        command_line("runs", "--lab-dir", path.parent),
+        env=command_env(PYTHONPATH=f"{tmp_path}:{CHECKOUT}", INTERRUPT_AT=module),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "labledger: interrupted\n")
+    assert done.stdout == ""
+
+
+def test_ctrl_c_while_the_command_line_is_parsed_is_an_error() -> None:
+    """Ctrl-C while options are parsed becomes the error of every other moment."""
+    line = help_pages.CommandLine()
+
+    @line.callback(invoke_without_command=True)
+    def options(_value: str = typer.Option("", callback=interrupt, is_eager=True)) -> None:
+        pytest.fail("the command ran")
+
+    with pytest.raises(help_pages.Interrupted) as raised:
+        typer.main.get_command(line)([], standalone_mode=False)
+    assert raised.value.exit_code == 130
+
+
+def interrupt(_value: str) -> str:
+    raise KeyboardInterrupt
+
+
+def test_an_ignored_ctrl_c_stays_ignored(tmp_path: Path) -> None:
+    """A command in the background of a script, where Ctrl-C is ignored, is not ended by it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTER
+    )
+    done = subprocess.run(
+        command_line("--version"),
+        env=command_env(PYTHONPATH=f"{tmp_path}:{CHECKOUT}", INTERRUPT_AT="typer"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"labledger {__version__}\n")
 
 
 def test_the_command_does_not_take_the_interpreter_apart() -> None:
@@ -157,7 +267,11 @@ def commands() -> dict[str, typer.main.TyperCommand]:
 
 
 def options(command: typer.main.TyperCommand) -> set[str]:
-    return {word for param in command.params for word in param.opts if word.startswith("-")}
+    return {word for param in command.params for word in options_of(param)}
+
+
+def options_of(param: Any) -> list[str]:
+    return [word for word in param.opts if word.startswith("-")]
 
 
 def test_every_command_says_what_it_does() -> None:
@@ -168,6 +282,27 @@ def test_every_command_says_what_it_does() -> None:
         assert command.help, name
         for param in command.params:
             assert param.help, f"{name} {param.name}"  # type: ignore[attr-defined]
+
+
+def test_commands_and_options_are_grouped() -> None:
+    """Every command is in a group of --help; so is every option of one that runs trials."""
+    listed = {name for names in help_pages.COMMAND_GROUPS.values() for name in names.split()}
+    assert listed == {name.split()[0] for name in commands()}
+    grouped = {name for names in help_pages.OPTION_GROUPS.values() for name in names.split()}
+    for name in ("run", "resume", "extend", "regrade", "rerun"):
+        params = [param for param in commands()[name].params if options_of(param)]
+        assert {param.name for param in params} <= grouped, name
+    lines = python("-m", "labledger", "run", "--help").stdout.splitlines()
+    assert [line for line in lines if line in {f"{name}:" for name in help_pages.OPTION_GROUPS}]
+    assert "Options:" not in lines
+
+
+@pytest.mark.parametrize("name", ["", "run", "compare", "query", "hosts declare-lost"])
+def test_help_names_values_and_cuts_nothing(name: str) -> None:
+    """Help names no Python type, and ends no description of a command with dots."""
+    shown = python("-m", "labledger", *name.split(), "--help").stdout
+    assert not re.search(r"<\w*(?:str|int|float|path|list)\b", shown, re.IGNORECASE)
+    assert "..." not in shown.replace("[ARGS]...", "").replace("{SIDES}...", "")
 
 
 def test_every_command_that_is_told_to_be_typed_exists() -> None:

@@ -50,7 +50,7 @@ def test_what_to_type_next_names_the_lab_folder(folder: Path, tmp_path: Path) ->
     try:
         named = f"--lab-dir '{place}'"
         status = command(tmp_path, "status", "run-1", "--lab-dir", place)
-        assert f"next: labledger resume run-1 {named}\n" in status.stderr
+        assert f"next: labledger status run-1 --watch {named}\n" in status.stderr
         absent = command(tmp_path, "query", "SELECT nothing FROM nowhere(1)", f"--lab-dir={place}")
         assert f"`labledger query --schema {named}` lists" in absent.stderr
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -18,6 +19,7 @@ from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink, Pending
 from labledger.cluster.coordinator_side.host_rooms import HostRooms
 from labledger.cluster.host_messages import (
+    Chunk,
     Describe,
     Described,
     Exchange,
@@ -98,17 +100,17 @@ def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
     message = again.get((3, 2))
     assert message is not None
     assert message.contents == {small.sha256: small.content}
-    assert AttemptResult.from_json(message.result).as_json() == result.as_json()
+    assert AttemptResult.from_json(json.loads(message.result)).as_json() == result.as_json()
     again.discard((3, 2))
     assert (list(outbox.keys()), outbox.get((3, 2))) == ([], None)
 
 
 def test_messages_show_nothing_of_what_they_hold() -> None:
     """A transport that logs the bytes of a message shows none of its texts."""
-    reply = Described(1, "a-session-to-be-hidden", host("a"), 1.0, 2.0)
+    reply = Described("a-session-to-be-hidden", host("a"), 1.0, 2.0)
     assert b"to-be-hidden" not in encode(reply)
     assert decode(encode(reply)) == reply
-    assert decode(encode([b"x" * (2 << 20)])) == [b"x" * (2 << 20)]
+    assert decode(encode(Chunk(b"x" * (2 << 20)))) == Chunk(b"x" * (2 << 20))
     assert decode(encode(Describe())) == Describe()
 
 
@@ -127,8 +129,8 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
         assert plans[2] == second.plan != first.plan
 
 
-def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials) -> None:
-    """The freest host that can run the trial wins; of equal ones, the one that has more already."""
+def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials) -> None:
+    """Of hosts with a free slot, one with the image wins, then the freest, then the workspace."""
     spec = trials.spec()
     image = frozenset({spec.image_id})
     workspace = frozenset({"w"})
@@ -140,7 +142,9 @@ def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials
     assert chosen(host("a"), host("b"), a=1) == "b"
     assert chosen(host("a"), host("b", images=image)) == "b"
     assert chosen(host("a", images=image), host("b", images=image, inputs=workspace)) == "b"
-    assert chosen(host("a", images=image, busy=1), host("b")) == "b"
+    assert chosen(host("a", images=image, busy=1), host("b")) == "a"
+    assert chosen(host("a", images=image, busy=2), host("b")) == "b"
+    assert chosen(host("a", images=image, busy=1), host("b", images=image)) == "b"
     assert chosen(host("a", problem="its disk is full"), host("b", busy=2)) == "b"
     assert chosen(host("a", cpus=0.5), host("b", cpus=4, busy=1)) == "b"
     assert chosen(host("a", memory_bytes=1 << 20)) is None
@@ -190,8 +194,29 @@ def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
     granted = link.grant_until(time.monotonic() + 30)
     assert granted is not None
     assert 1_000_000.0 + 29 < granted <= 1_000_000.0 + 30.001
-    link.connect("address", Described(1, "another-process", host("a"), 5.0, 5.0))
+    link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.grant_until(time.monotonic() + 30) is None
+
+
+def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
+    """It is told at once, once to each process, and may start nothing when it knows."""
+    link, setup, soon = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False), time.monotonic()
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    link.record_contact(5.0)
+    link.pending[1, 1] = Pending(trials.spec(), Future(), is_ready=True)
+    assert not link.may_start
+    granted = link.next_exchange(setup, soon + 3600, stopping=False, with_orders=False)
+    assert granted.grant_until is not None
+    assert link.may_start
+    link.lost_because = "unplugged"
+    assert link.has_orders(stopping=False)
+    told = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
+    assert (told.is_lost, told.grant_until, told.attempts) == (True, None, ())
+    assert link.may_start, "it may not know yet"
+    link.record_delivery(told)
+    assert not link.may_start
+    link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
+    assert link.has_orders(stopping=False)
 
 
 def test_limiters_that_share_permits_take_turns() -> None:
@@ -246,7 +271,7 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
     """Slots that wait for a host stop the run once the others have ended, and are named."""
     gone, works = HostLink("gone/1"), HostLink("works/2")
     gone.pending = {(idx, 1): Pending(trials.spec(), Future()) for idx in (4, 7)}
-    works.connect("address", Described(1, "session", host("works/2"), 0.0, 0.0))
+    works.connect("address", Described("session", host("works/2"), 0.0, 0.0))
     works.record_contact(0.0)
     works.pending = {(5, 1): Pending(trials.spec(), Future())}
     blocked = BlockedHosts()
@@ -269,11 +294,10 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
     spec, rooms, chance = trials.spec(), HostRooms(), random.Random(7)
     links = [HostLink(f"{name}/1") for name in "abcdef"]
 
-    def rank(link: HostLink) -> tuple[bool, float, bool]:
+    def rank(link: HostLink) -> tuple[bool, bool, float]:
         assert link.state is not None
         used = max(link.taken, link.state.busy)
-        lacks_image = spec.image_id not in link.state.images
-        return used >= link.state.slots, used / link.state.slots, lacks_image
+        return used >= link.state.slots, not link.has_image(spec.image_id), used / link.state.slots
 
     for number in range(400):
         link = chance.choice(links)
@@ -282,7 +306,7 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
                 images = frozenset({spec.image_id} if chance.randrange(2) else ())
                 slots, busy = chance.randrange(4), chance.randrange(3)
                 state = host(link.name, slots, busy, cpus=number % 3, images=images)
-                link.connect("address", Described(1, "s", state, 1.0, 1.0))
+                link.connect("address", Described("s", state, 1.0, 1.0))
                 link.record_contact(1.0)
             case 1:
                 link.disconnect()
@@ -293,9 +317,13 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             case _:
                 if (chosen := rooms.choose(spec)) is not None:
                     link = chosen
-                    link.pending[number, 1] = Pending(spec, Future())
+                    has_image = link.has_image(spec.image_id)
+                    assert has_image or not link.awaits_image(spec.image_id)
+                    link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         rooms.update(link)
-        free = [each for each in links if each.problem is None and each.taken < each.capacity]
+        room = [each for each in links if each.problem is None and each.taken < each.capacity]
+        image = spec.image_id
+        free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
         taken = {each.name: each.taken for each in links}
         best = choose_host(spec, [each.state for each in free if each.state], taken, [])
         chosen = rooms.choose(spec)
@@ -304,7 +332,7 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             # Of hosts that are equal in everything but their names, any may be chosen.
             assert chosen in free
             assert rank(chosen) == rank(next(each for each in links if each.name == best))
-        assert rooms.has_room == bool(free)
+        assert rooms.has_room == bool(room)
         assert (rooms.slots, rooms.capacity) == (
             sum(each.slots for each in links),
             sum(each.capacity for each in links),

@@ -20,6 +20,7 @@ from labledger.compare.pairs import Paired
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.wording import sentences
+from labledger.compare.wording.comparison_text import facts
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
 from labledger.text.figures import signed_points
@@ -55,8 +56,8 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
     assert document.family == 3
     assert [c.labels for c in found] == [("base", "treat"), ("base", "other"), ("base", "same")]
     p_values = [c.test.p for c in found if c.test]
-    scores = [7 / math.sqrt(7 * 12 / 11), 1 / math.sqrt(3 * 12 / 11), 0]
-    assert p_values == [pytest.approx(math.erfc(z / math.sqrt(2))) for z in scores]
+    # Seven of twelve tasks lost: exact, since more than half differ. One of two to one: mid-p.
+    assert p_values == pytest.approx([2 * 0.5**7, (0.5 + 0.125), 1])
     corrected = [c.test.p_adjusted for c in found if c.test]
     assert corrected == pytest.approx([min(1, 3 * p) for p in p_values])
     low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 1 - 0.05 / 3)
@@ -122,18 +123,15 @@ def test_sides_that_make_no_sense_are_refused(
 def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
     """Crashes without a verdict, and the verdict error, are failures; the laboratory's are not.
 
-    An agent that failed has not passed, whatever its grader did then.
+    An agent that failed has not passed, whatever its grader did then, nor has one whose grader
+    failed that worked for the other side.
     """
     runs.make_run(path, {"base": "PPPPPPPPPP", "treat": "PatEAsigGc"})
     found = only(path, "run-1")
-    assert found.pairs == 6
+    assert found.pairs == 8
     assert found.counts is not None
-    assert (found.counts.both, found.counts.only_a) == (1, 5)
-    assert left_out(found) == {
-        ("b", "setup_error"): 1,
-        ("b", "infra_error"): 1,
-        ("b", "grade_error"): 2,
-    }
+    assert (found.counts.both, found.counts.only_a) == (1, 7)
+    assert left_out(found) == {("b", "setup_error"): 1, ("b", "infra_error"): 1}
 
 
 def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
@@ -141,7 +139,7 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
     too."""
     runs.make_run(path, {"base": "PPPPPPPP-", "treat": "PPatEAip-"})
     shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
-    assert [found.pairs for found in shown.values()] == [6, 3, 7]
+    assert [found.pairs for found in shown.values()] == [6, 6, 3, 7]
     assert left_out(shown[ErrorCounting.LEFT_OUT]) == {
         ("b", "agent_error"): 1,
         ("b", "agent_timeout"): 1,
@@ -151,9 +149,31 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
         ("both", "not_committed"): 1,
     }
     for errors, found in shown.items():
-        told = {s.errors: (s.pairs, s.difference) for s in found.sensitivity}
-        others = {e.value: (f.pairs, f.difference) for e, f in shown.items() if e is not errors}
+        told = {s.errors: (s.pairs, s.difference, s.a, s.b) for s in found.sensitivity}
+        others = {
+            e.value: (
+                f.pairs,
+                f.difference,
+                f.a.mean and f.a.mean.value,
+                f.b.mean and f.b.mean.value,
+            )
+            for e, f in shown.items()
+            if e is not errors
+        }
         assert told == others
+
+
+def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: Path) -> None:
+    """A time-out with the verdict pass passed, unless `--errors strict` was asked for."""
+    runs.make_run(path, {"base": "PPFg", "treat": "TPAg"})
+    for errors, only_a in (("as-failures", 0), ("strict", 1)):
+        found = only(path, "run-1", errors=ErrorCounting(errors))
+        assert found.counts is not None
+        assert (found.pairs, found.counts.only_a) == (3, only_a)
+    text = sentences.method([compare(path, "run-1")])
+    assert "A verdict counts, however the agent ended" in text
+    strict = compare(path, "run-1", errors=ErrorCounting.STRICT)
+    assert "timed out did not pass, whatever its verdict" in sentences.method([strict])
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
@@ -212,8 +232,7 @@ def test_a_difference_is_shown(path: Path) -> None:
     found = only(path, "run-1")
     low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 0.95)
     assert found.difference == Estimate(pytest.approx(-7 / 12), low, high)
-    p = math.erfc(math.sqrt(7 * 11 / 12 / 2))
-    assert found.test == Significance(paired_rates.SCORE, pytest.approx(p))
+    assert found.test == Significance(paired_rates.SCORE, pytest.approx(2 * 0.5**7))
     assert found.decision.verdict == "worse"
     where = "on tasks like these: 58.3 points lower"
     expected = f"treat is worse than base {where} (95 % CI {100 * low:.1f} to"
@@ -227,13 +246,13 @@ def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
     found = only(path, "run-1")
     assert found.decision.verdict == "not_shown"
     assert found.detectable is not None
-    least = f"smaller than about {100 * (found.detectable.difference or 0):.1f} points"
-    assert f"With 12 tasks, a difference {least} would have been missed" in found.decision.text
-    assert f"of the time, if {100 * (found.detectable.discordant or 0):.1f}% of pairs differ" in (
-        found.decision.text
-    )
+    least = f"about {100 * (found.detectable.difference or 0):.1f} points or more"
+    usually = f"Only differences of {least} would usually be found with these 12 tasks."
+    assert found.decision.text.endswith(usually)
+    condition = f"if {100 * (found.detectable.discordant or 0):.1f}% of pairs differ"
+    assert any(condition in fact.text for fact in facts(found, compare(path, "run-1")))
     runs.make_run(path, {"base": "PPP", "treat": "FFF"}, "small")
-    assert "no difference could have been shown" in only(path, "small").decision.text
+    assert "with these 3 tasks: they are too few" in only(path, "small").decision.text
 
 
 def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
@@ -426,7 +445,10 @@ def test_tasks_of_one_cluster_count_once(path: Path) -> None:
     runs.make_run(path, letters, "plain", payloads=payloads)
     found = compare(path, "run-1")
     assert (found.cluster, found.comparisons[0].clusters) == ("task.repo", 5)
-    assert "With 20 tasks in 5 clusters" in found.comparisons[0].decision.text
+    assert "with these 20 tasks in 5 clusters: they are too few" in (
+        found.comparisons[0].decision.text
+    )
+    assert found.comparisons[0].effective_clusters == 5
     plain = compare(path, "plain")
     assert (plain.cluster, plain.comparisons[0].clusters) == (None, None)
     asked = compare(path, "plain", cluster="/task/repo").comparisons[0]
@@ -474,12 +496,19 @@ def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
 
 
 def test_a_constant_shift_is_shown(path: Path) -> None:
-    """By exactly 2 in all fifty tasks: higher, and the interval is that point."""
+    """By exactly 2 in all fifty tasks: higher, but nothing varies, so there is no interval."""
     numbers = {"base": [[float(n)] for n in range(50)], "treat": [[n + 2.0] for n in range(50)]}
     runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
     found = only(path, "run-1", metric="tokens")
     assert found.decision.verdict == "higher"
-    assert found.difference == Estimate(2.0, 2.0, 2.0)
+    assert found.difference == Estimate(2.0, None, None)
+    assert "no 95 % CI, because every task differs by the same" in found.decision.text
+    # No gate takes a point for an interval.
+    options = {"metric": "tokens", "lower_is_better": True}
+    for gates in ({"fail_if_worse": 1.99}, {"require_equivalent": 2.01}):
+        (gate,) = compare(path, "run-1", **options, **gates).gates
+        assert "no 95 % CI" in gate.text
+        assert gate.passed is ("fail_if_worse" in gates)
 
 
 def test_a_skewed_metric_is_warned_of(path: Path) -> None:
@@ -562,12 +591,18 @@ def test_equivalence_goes_by_the_interval(path: Path) -> None:
     suite = compare(path, "run-1", require_equivalent=1.0, estimand=Estimand.SUITE)
     assert not suite.gates[0].passed
     assert "has no replications" in suite.gates[0].text
-    numbers = {"base": [[float(n)] for n in range(9)], "treat": [[n + 0.5] for n in range(9)]}
+    numbers = {
+        "base": [[float(n)] for n in range(9)],
+        "treat": [[n + 0.4 + n % 2 / 10] for n in range(9)],
+    }
     runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, "numbers", numbers=numbers)
     gates = compare(path, "numbers", metric="tokens", require_equivalent=0.6).gates
     assert [gate.passed for gate in gates] == [True]
     with pytest.raises(InvalidInput, match="a share from 0 to 1"):
         compare(path, "run-1", equivalent_within=2.0)
+    for option in ("equivalent_within", "require_equivalent"):
+        with pytest.raises(InvalidInput, match="no sample can show"):
+            compare(path, "run-1", **{option: 0.0})
 
 
 def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:

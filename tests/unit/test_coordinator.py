@@ -345,6 +345,87 @@ def test_a_retry_goes_before_what_is_new(run: Run) -> None:
     assert run.trials.submitted.index((2, 1)) < retried <= CAPACITY + 3
 
 
+SHORT = {"cpu_some_s": 40.0, "duration_s": 60.0}
+IDLE = {"cpu_some_s": 1.0, "duration_s": 60.0}
+
+
+def timed_out(idx: int, pressure: JsonObject, **changes: Any) -> JsonObject:
+    """What changes of a result whose agent timed out under this pressure."""
+    evidence = {**kit.evidence(idx, kit.Artifact.inline(b"x")), "ext": {"pressure": pressure}}
+    return {
+        "status": SlotStatus.AGENT_TIMEOUT,
+        "reason": "agent_timeout",
+        "evidence": (evidence,),
+        "artifacts": (kit.Artifact.inline(b"x"),),
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_timeout_under_pressure_is_tried_again_as_often_as_design_retry_says(
+    run: Run, reader: LedgerReader, retries: bool
+) -> None:
+    """Whatever its verdict, if the policy says so; a time-out without pressure is a result."""
+    run.coordinator.retry_starved = retries
+
+    def time_out() -> None:
+        for idx in (0, 1, 2):
+            if idx in run.trials.going:
+                pressure = IDLE if idx == 1 else SHORT
+                attempt = run.trials.going[idx][0]
+                changes = timed_out(idx, pressure)
+                changes["evidence"][0]["attempt"] = attempt
+                run.trials.end(idx, **changes)
+        run.end_all()
+
+    run.when_idle = time_out
+    assert run.coordinator.execute()
+    attempts = [attempt for idx, attempt in run.trials.submitted if idx in (0, 1, 2)]
+    assert sorted(attempts) == ([1, 1, 1, 2, 2] if retries else [1, 1, 1])
+    counts = reader.timeout_counts(kit.RUN)
+    assert counts is not None
+    short = 4 if retries else 2
+    assert (counts.short, counts.short_timed_out, counts.others_timed_out) == (short, short, 1)
+    finished = [e for e in run.told if e["event"] == "trial_finished"]
+    assert {e["schedule_idx"] for e in finished if e.get("under_pressure")} == {0, 2}
+
+
+def test_time_outs_that_are_as_frequent_without_pressure_are_not_blamed_on_it(run: Run) -> None:
+    """The warning says what pressure explains; where it explains nothing, there is none."""
+
+    def time_out() -> None:
+        for idx in list(run.trials.going):
+            starved = idx < 12 and idx % 2
+            run.trials.end(idx, **timed_out(idx, SHORT if starved else IDLE))
+
+    run.coordinator.commit_queue.pruning = Pruning(None, {})
+    run.when_idle = time_out
+    assert run.coordinator.execute()
+    assert [e for e in run.told if e["event"] == "warning"] == []
+    assert run.commit_queue.pressure_warning.counts.short_timed_out == 6
+
+
+def test_a_warning_says_how_time_outs_rose(run: Run) -> None:
+    """It is given at the third time-out under pressure, then when there are twice as many."""
+
+    def some_time_out() -> None:
+        for idx in list(run.trials.going):
+            if idx % 3 == 0:
+                run.trials.end(idx, **timed_out(idx, SHORT))
+            else:
+                evidence = timed_out(idx, IDLE)["evidence"]
+                artifacts = (kit.Artifact.inline(b"x"),)
+                run.trials.end(idx, evidence=evidence, artifacts=artifacts)
+
+    run.coordinator.commit_queue.pruning = Pruning(None, {})
+    run.when_idle = some_time_out
+    assert run.coordinator.execute()
+    warnings = [e["message"] for e in run.told if e["event"] == "warning"]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("Time-outs rose from 0.0% to 100.0% (3 of 3 attempts) while")
+    assert "(6 of 6 attempts)" in warnings[1]
+
+
 @pytest.mark.parametrize("width", [1])
 def test_dispatch_waits_for_removals(run: Run) -> None:
     """Trial folders are not made faster than they are removed, and the end waits for the last,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +19,7 @@ import pytest
 from commands import command_env, run_forked
 from pyarrow import parquet
 
-from labledger import open_ledger
+from labledger import clock, open_ledger
 from labledger.api import Ledger
 from labledger.errors import InvalidInput, QueryFailed
 from labledger.export import data_frames
@@ -43,12 +44,50 @@ def test_parquet_is_read_back_by_others(
     out = tmp_path / "facts.parquet"
     expected = ledger.query("trial_facts")
     assert ledger.parquet("trial_facts", out) == len(expected)
-    assert parquet.read_table(out).to_pylist() == expected
+    found = parquet.read_table(out).to_pylist()
+    assert [
+        {k: clock.iso(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in found
+    ] == expected
     sql = f"SELECT sum(cost_usd), count(verdict) FROM '{out}'"
     [(cost, verdicts)] = duckdb.sql(sql).fetchall()
     assert cost == pytest.approx(sum(row["cost_usd"] or 0 for row in expected))
     assert verdicts == sum(row["verdict"] is not None for row in expected)
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_times_are_times(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """A column of the ledger's times is one of times in UTC, in frames and Parquet alike."""
+    monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
+    sql = """SELECT '2026-02-01T12:00:00.250Z' AS began_at, NULL AS ended_at UNION ALL
+             SELECT NULL, '2026-02-01T12:00:01.000Z' ORDER BY 1"""
+    expected = datetime(2026, 2, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+    frame = ledger.frame(sql)
+    assert str(frame["began_at"].dtype) == "datetime64[ms, UTC]"
+    assert frame["began_at"].max() == expected
+    assert str((frame["ended_at"].max() - frame["began_at"].max()).total_seconds()) == "0.75"
+    assert ledger.frame(sql, engine="polars")["began_at"].max() == expected
+    ledger.parquet(sql, tmp_path / "times.parquet")
+    read = parquet.read_table(tmp_path / "times.parquet")
+    assert [str(field.type) for field in read.schema] == ["timestamp[ms, tz=UTC]"] * 2
+    assert read["began_at"].to_pylist() == [None, expected]
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize("other", ["soon", "2026-02-01", "2026-02-30T12:00:00.000Z"])
+def test_other_text_stays_as_it_is(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, other: str
+) -> None:
+    """A column with anything but the ledger's times, or of another name, is text, unchanged."""
+    monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
+    time = "2026-02-01T12:00:00.250Z"
+    sql = f"SELECT '{time}' AS said_at, '{time}' AS answer UNION ALL SELECT '{other}', '{time}'"
+    expected = [{"said_at": time, "answer": time}, {"said_at": other, "answer": time}]
+    assert ledger.frame(sql).to_dict("records") == expected
+    ledger.parquet(sql, tmp_path / "texts.parquet")
+    assert parquet.read_table(tmp_path / "texts.parquet").to_pylist() == expected
 
 
 @pytest.mark.parametrize("batch", [1, 100])

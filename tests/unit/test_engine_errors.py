@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from commands import command_env
 from docker.errors import APIError, NotFound
 
 from labledger.docker.engine_errors import (
@@ -31,3 +41,75 @@ def test_docker_and_podman_are_understood(error: APIError, expected: type[Except
     with pytest.raises(ContainerFailed) as raised, translating_errors("do it"):
         raise error
     assert type(raised.value) is expected
+
+
+AS_NOBODY = """
+import os, sys
+from labledger.docker.engine import Engine
+from labledger.errors import EngineUnavailable
+
+def connect(address):
+    os.environ["DOCKER_HOST"] = address
+    try:
+        Engine().connect()
+    except EngineUnavailable as error:
+        return [error.message, error.hint]
+
+connect("unix:///nowhere")  # imports what nobody may not be able to read
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(*connect(sys.argv[1]), sep="\\n")
+"""
+
+
+@pytest.fixture
+def socket_of_group() -> Iterator[Path]:
+    """A listening socket that neither nobody nor this user may use, in a folder open to all."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "docker.sock"
+        listener.bind(str(path))
+        listener.listen()
+        yield path
+
+
+def refusal(path: Path) -> list[str]:
+    """Return message and hint of connecting to an engine as a user without permission."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, f"unix://{path}"],
+        env=command_env(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("mode", [0o060, 0o000])
+def test_a_socket_without_permission_names_its_group(socket_of_group: Path, mode: int) -> None:
+    """Who may not use the engine's socket is told of its group, not to start an engine."""
+    socket_of_group.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(socket_of_group, 0, min(each.gr_gid for each in grp.getgrall() if each.gr_gid))
+    group = grp.getgrgid(socket_of_group.stat().st_gid).gr_name
+    message, hint = refusal(socket_of_group)
+    assert f"may not use the Docker engine's socket, {socket_of_group}" in message
+    assert f"group {group}, with mode {mode:o}" in message
+    assert "start Docker" not in hint
+    assert f"usermod -aG {group} " in hint if mode else "ask who runs that engine" in hint
+
+
+def test_a_closed_folder_of_the_socket_is_named(socket_of_group: Path) -> None:
+    """Where the folder of the socket is closed, as a rootless engine's of another user is."""
+    socket_of_group.parent.chmod(0o000)
+    message, hint = refusal(socket_of_group)
+    assert "may not look into the folder" in message
+    assert "ask who runs that engine" in hint
+    socket_of_group.parent.chmod(0o755)
+
+
+def test_a_missing_socket_says_to_start_an_engine(socket_of_group: Path) -> None:
+    """Where there is no socket, an engine is to be started."""
+    message, hint = refusal(socket_of_group.with_name("other.sock"))
+    assert "no Docker engine answers at" in message
+    assert "start Docker" in hint

@@ -307,3 +307,19 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
     assert sealed.sealings == [Sealing.UNREADABLE]
     del folder.data["runtime"]["agent"]["user"]
     assert folder.resolve().sealings == [Sealing.AFTER_AGENT]
+
+
+def test_what_becomes_of_timeouts_under_pressure(folder: Folder) -> None:
+    """`count`, the default, is not written: digests stay. `retry` needs a second attempt."""
+
+    def policy(word: str | None) -> dict[str, object]:
+        folder.data["benchmark"]["policy"] = {"timeouts_under_pressure": word} if word else {}
+        stored: dict[str, object] = folder.resolve().document["benchmark"]["policy"]
+        return stored
+
+    assert policy(None) == policy("count") == {"grade_failed_agents": True}
+    assert policy("retry")["timeouts_under_pressure"] == "retry"
+    folder.data["design"] = {"retry": {"max_attempts": 1}}
+    [problem] = folder.problems()
+    assert problem.field == "benchmark.policy.timeouts_under_pressure"
+    assert "design.retry.max_attempts is 1" in problem.message

@@ -17,6 +17,7 @@ from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
 from labledger.ledger.database.model import Lease
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import SlotStatus
 
@@ -119,6 +120,27 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "another run": from_another_run,
     "last slot changed": last_slot_changed,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_damage_is_found_by_the_digests_of_verified_records(
+    run_dir: Path, reader: LedgerReader, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole mirrors are read once; damage is what a comparison of all lines says that it is."""
+    # Each slot is a piece of its own.
+    monkeypatch.setattr("labledger.ledger.verification.verify._COMMITS_PER_RANGE", 1)
+    pieces = verify(reader.path).mirrors[kit.RUN]
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerReader, "record_lines", None)
+        assert compare(reader, kit.RUN, run_dir, pieces) == []
+    file = run_dir / PATHS[kind]
+    whole = file.read_bytes()
+    for name, damage in DAMAGE.items():
+        damage(file)
+        differences = compare(reader, kit.RUN, run_dir)
+        assert compare(reader, kit.RUN, run_dir, pieces) == differences
+        assert bool(differences) == (not file.exists() or file.read_bytes() != whole), name
+        file.write_bytes(whole)
 
 
 @pytest.mark.parametrize("kind", PATHS)

@@ -76,6 +76,7 @@ def test_a_plain_task(one: Path) -> None:
                 "directory": "tasks/one/solution",
                 "for": "agent",
                 "variants": ["oracle"],
+                "writable": True,
             },
         ],
         "runtime": {"network": "full", "grader": {"timeout_s": 600}},
@@ -172,26 +173,29 @@ def test_networks(
 @pytest.mark.parametrize(
     ("agent", "verifier", "expected"),
     [
-        (None, None, (None, None, None)),
-        ("worker", None, (None, "worker", None)),
-        (None, 1000, (None, None, "1000")),
-        ("worker", "judge", ("root", "worker", "judge")),
-        ("worker", "root", ("root", "worker", None)),
-        ("root", None, ("root", None, None)),
-        (0, "judge", ("root", None, "judge")),
+        (None, None, (None, None)),
+        ("worker", None, ("worker", None)),
+        (None, 1000, (None, "1000")),
+        ("worker", "judge", ("worker", "judge")),
+        ("worker", "root", ("worker", "root")),
+        ("root", None, ("root", None)),
+        (0, "judge", ("0", "judge")),
     ],
 )
 def test_users(
     one: Path, agent: str | int | None, verifier: str | int | None, expected: tuple[str | None, ...]
 ) -> None:
-    """The container is root's where that is known to be right, and switches to the users."""
+    """Agent and verifier keep their own users, root too, over the image's in every container."""
     toml = {
         section: {} if user is None else {"user": user}
         for section, user in (("agent", agent), ("verifier", verifier))
     }
-    runtime = row(write_task(one, toml))["runtime"]
-    found = (runtime.get("user"), runtime.get("agent", {}).get("user"))
-    assert (*found, runtime["grader"].get("user")) == expected
+    benchmark = HARBOR.read(str(write_task(one, toml)))
+    assert benchmark.defaults["runtime"]["user"] == "image"
+    runtime = benchmark.tasks[0]["runtime"]
+    assert runtime.get("user") == ("image" if agent in ("root", 0) else None)
+    found = runtime.get("agent", {}).get("user"), runtime["grader"].get("user")
+    assert found == expected
 
 
 def test_a_working_folder(one: Path) -> None:
@@ -258,8 +262,13 @@ def test_the_variables_of_a_solution(one: Path) -> None:
     script = benchmark.files["tasks/one/oracle/env.sh"]
     assert isinstance(script, bytes)
     command = script.decode() + 'echo "$A|$B|$C|$D"'
+    unset = document(translated(benchmark))["baseline"]["runtime"]["agent"]["env"][
+        "HARBOR_SOLUTION_LEVEL"
+    ]
     for outside, expected in (
         ({"HARBOR_SOLUTION_TOKEN": "t"}, "it's $1|t|a 'b'|"),
+        ({"HARBOR_SOLUTION_TOKEN": "t", "HARBOR_SOLUTION_LEVEL": ""}, "it's $1|t||"),
+        ({"HARBOR_SOLUTION_TOKEN": "t", "HARBOR_SOLUTION_LEVEL": unset}, "it's $1|t|a 'b'|"),
         ({"HARBOR_SOLUTION_TOKEN": "t", "HARBOR_SOLUTION_LEVEL": "9"}, "it's $1|t|9|"),
     ):
         output = subprocess.check_output(["sh", "-u", "-c", command], env=outside, text=True)

@@ -14,7 +14,6 @@ from experiment_files import Folder
 
 from labledger import __version__
 from labledger.cluster.host_messages import (
-    PROTOCOL,
     Describe,
     Described,
     FindImages,
@@ -29,7 +28,9 @@ from labledger.executors.executor import HostState
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.host_images import check_host_images
+from labledger.records.canonical_json import sha256_hex
 
+NAMES = {name: f"{name}/{sha256_hex(name.encode())[:8]}" for name in "abc"}
 OLD, NEW = ("sha256:" + digit * 64 for digit in "12")
 
 
@@ -45,8 +46,8 @@ class Hosts:
 
     async def open(self) -> None: ...
 
-    async def addresses(self) -> list[str]:
-        return list(self.images)
+    async def addresses(self) -> dict[str, str]:
+        return dict.fromkeys(self.images, "")
 
     async def close(self) -> None: ...
 
@@ -56,8 +57,9 @@ class Hosts:
     def answer(self, address: str, request: object) -> object:
         match request:
             case Describe():
-                state = HostState(address, address, 2, 0, labledger_version=__version__)
-                return Described(PROTOCOL, address, state, 0.0, 0.0)
+                name = NAMES[address]
+                state = HostState(name, name[-8:], 2, 0, labledger_version=__version__)
+                return Described(address, state, 0.0, 0.0)
             case FindImages(_, refs):
                 here = self.images[address]
                 return FoundImages({ref: here[ref] for ref in refs if ref in here})
@@ -91,7 +93,7 @@ def checks(
     hosts: Hosts, experiment: ResolvedExperiment, *, pull: bool = True
 ) -> tuple[list[CheckResult], dict[str, str]]:
     with connected(hosts) as connection:
-        found = connection.run(connection.describe(hosts.images)).result()
+        found = connection.run(connection.describe(dict.fromkeys(hosts.images, ""))).result()
         return check_host_images(connection, found, experiment, None, pull=pull)
 
 
@@ -101,7 +103,9 @@ def test_hosts_that_disagree_on_an_image_are_named(experiment: ResolvedExperimen
     hosts = Hosts({"a": {"python:3": OLD, **both}, "b": {"python:3": NEW, **both}, "c": both})
     found, ids = checks(hosts, experiment)
     failed = [check.detail for check in found if not check.ok]
-    assert failed == [f"python:3 is not the same image on all hosts: {OLD} on a; {NEW} on b"]
+    assert failed == [
+        f"python:3 is not the same image on all hosts: {OLD} on {NAMES['a']}; {NEW} on {NAMES['b']}"
+    ]
     assert ids["bench/built:1"] == OLD
     assert not hosts.pulls
 
@@ -127,7 +131,7 @@ def test_what_would_have_to_be_built_needs_an_engine_here(experiment: ResolvedEx
     found, ids = checks(hosts, experiment)
     details = [check.detail for check in found]
     assert not any(check.ok for check in found)
-    assert "no host has python:3 or can pull it: a: no registry has it" in details
+    assert f"no host has python:3 or can pull it: {NAMES['a']}: no registry has it" in details
     assert "no host has bench/built:1, and building it from lib needs an engine here" in details
     assert ids == {}
     hosts.pulls.clear()

@@ -96,6 +96,7 @@ def test_the_leaderboard_has_honest_denominators(path: Path) -> None:
         "pass": 2, "fail": 0, "missing": 0, "error": 0,
         "pass_rate": 1.0, "primary_metric_name": "resolved", "primary_metric_mean": 1.0,
         "unscored": 1, "grade_errors": 1, "infra_errors": 0,
+        "left_out": 1, "pass_rate_of_all": 2 / 3,
     }  # fmt: skip
     assert (treat["committed"], treat["scored"], treat["unscored"]) == (3, 2, 1)
     assert (treat["fail"], treat["pass_rate"]) == (2, 0.0)

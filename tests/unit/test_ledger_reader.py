@@ -75,7 +75,7 @@ def test_counts_tell_statuses_and_verdicts_apart(
     writer.commit_unexecuted(lease, 3, SlotStatus.SKIPPED_PRUNED, "pruned")
     assert reader.counts(kit.RUN) == [
         VariantCounts(
-            "base", 3, 2, {"completed": 1, "grade_error": 1}, {"pass": 1}, PassCounts(1, 0)
+            "base", 3, 2, {"completed": 1, "grade_error": 1}, {"pass": 1}, PassCounts(1, 0, 0, 1)
         ),
         VariantCounts(
             "treat", 3, 2, {"completed": 1, "skipped_pruned": 1}, {"fail": 1}, PassCounts(0, 1)

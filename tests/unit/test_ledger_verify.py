@@ -8,14 +8,17 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
+from commands import run_forked
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database import row_digests
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
-from labledger.ledger.database.sqlite import DRIVER, writable_engine
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.verify import Finding, verify
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
@@ -587,6 +590,38 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
     assert "cannot be read from its resolved experiment" in finding.message
 
 
+def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) -> None:
+    """Four times as many slots take about four times as many steps of SQLite, not sixteen."""
+    steps = {}
+    for count in (100, 400):
+        path = kit.make_ledger(tmp_path / str(count))
+        with kit.open_writer(path) as writer:
+            lease = kit.begin_run(writer, count)
+            for idx in range(count):
+                writer.commit_result(lease, kit.result(idx))
+        engine = readonly_engine(path)
+        with engine.connect() as connection:
+            calls: list[None] = []
+            connection.driver.set_progress_handler(lambda calls=calls: calls.append(None), 10)
+            assert list(derived_copies.find_wrong_outcomes(connection, 1)) == []
+            steps[count] = len(calls)
+            connection.driver.set_progress_handler(None, 0)
+        engine.dispose()
+    assert steps[400] < 6 * steps[100]
+
+
+def test_an_older_outcome_of_a_cell_that_ran_again_is_found(tmp_path: Path) -> None:
+    """The outcome of a superseded slot in the row of its cell is found: another slot counts."""
+    path = grown.grown_run(tmp_path)
+    assert verify(path).is_clean
+    kit.tamper(
+        path,
+        "UPDATE slot_outcome SET (schedule_idx, status, verdict, passed) = (1, 'completed', "
+        "'fail', 0) WHERE schedule_idx = 7",
+    )
+    assert {finding.schedule_idx for finding in verify(path).findings} == {1, 7}
+
+
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
@@ -625,3 +660,34 @@ def test_damaged_revision_is_named(path: Path, statement: str) -> None:
         with pytest.raises(LedgerError, match="alembic_version has") as refused:
             use()
         assert "restore a copy" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.02])
+def test_a_ledger_that_is_cut_off_says_what_is_missing(path: Path, share: float) -> None:
+    """`verify` of a cut-off ledger says how much is missing and what to do, not to call it."""
+    size = path.stat().st_size
+    os.truncate(path, int(size * share))
+    done = run_forked("verify", folder=path.parent.parent)
+    assert done.returncode == 3
+    found = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
+    assert found in done.stderr.splitlines()[0]
+    assert "`labledger verify" not in done.stderr
+    assert f"`labledger import {path.parent}/runs/RUN_ID " in done.stderr
+    assert "`labledger db backup" in done.stderr
+    listed = run_forked("runs", folder=path.parent.parent)
+    assert found in listed.stderr
+    assert "`labledger verify" in listed.stderr
+
+
+@pytest.mark.parametrize("page", range(0, 12, 4))
+def test_verify_never_refers_to_itself(path: Path, page: int) -> None:
+    """Whichever of the first pages is damaged, `verify` says something of its own."""
+    with path.open("r+b") as file:
+        file.seek(max(4096 * page, 100))
+        file.write(b"\xff" * 2048)
+    try:
+        report = verify_lab(LabFolder(path.parent), None)
+    except LedgerError as error:
+        assert "labledger verify" not in (error.hint or "")  # noqa: PT017
+    else:
+        assert report.findings or page > 0

@@ -68,7 +68,7 @@ def test_the_variance_within_a_task_is_the_jackknifes(n: int, passed: int, k: in
 
 @pytest.mark.parametrize(
     ("tasks", "replications", "k", "is_suite"),
-    [(40, 3, 3, False), (40, 6, 2, False), (40, 6, 2, True), (25, 3, 3, True)],
+    [(40, 3, 3, False), (40, 6, 2, False), (40, 6, 2, True), (25, 5, 3, True)],
 )
 def test_coverage(tasks: int, replications: int, k: int, *, is_suite: bool) -> None:
     """The interval contains the true difference at least about as often as it says."""
@@ -106,7 +106,7 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
     """All trials passed on both sides: the interval still contains more than 0, and for these tasks
     the less, the more trials there are."""
     widths: dict[bool, list[float]] = {False: [], True: []}
-    for is_suite, replications in itertools.product(widths, (3, 6, 12)):
+    for is_suite, replications in itertools.product(widths, (4, 6, 12)):
         side = [[1.0] * replications] * 20
         found = paired_pass_at.differences(side, side, 3, 0.95, is_suite=is_suite).any
         assert found is not None
@@ -114,3 +114,11 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
         widths[is_suite].append((found.high or 0) - (found.low or 0))
     assert min(*widths[False], *widths[True]) > 0
     assert widths[True] == sorted(set(widths[True]), reverse=True)
+
+
+def test_a_suite_has_no_interval_from_a_single_estimate_of_each_task() -> None:
+    """With k trials a side its spread is not known, and that of tasks like these is not offered."""
+    side = [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]] * 10
+    found = paired_pass_at.differences(side, side[::-1], 3, 0.95, is_suite=True)
+    assert found.all == Estimate(0.0, None, None)
+    assert found.any == Estimate(0.0, None, None)

@@ -57,8 +57,7 @@ def test_sql_and_python_agree() -> None:
 @pytest.mark.parametrize(
     ("name", "status", "verdict", "trial"),
     [
-        ("trials", "slot_commit.status", "trial.verdict", "trial"),
-        ("trial_facts", "slot_commit.status", "score.verdict", "trial"),
+        ("all_trials", "slot_commit.status", "trial.verdict", "trial"),
         ("slot_outcome_unscored", "NEW.status", "NULL", "NEW"),
         ("slot_outcome_scored", "trial.status", "NEW.verdict", "trial"),
     ],

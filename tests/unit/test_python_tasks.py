@@ -285,6 +285,35 @@ def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
     assert refused("mbpp", path)
 
 
+@pytest.mark.parametrize(
+    ("format_name", "rows", "looks_like"),
+    [
+        ("humaneval", MBPP, "mbpp"),
+        ("mbpp", HUMANEVAL, "humaneval"),
+        ("humaneval", ({"question": "a", "answer": "b"},), None),
+    ],
+)
+def test_a_file_of_another_format(
+    format_name: str, rows: tuple[Row, ...], looks_like: str | None, tmp_path: Path
+) -> None:
+    """One problem says what its rows have, and which format the file looks like."""
+    path = write_lines(tmp_path / "rows.jsonl", rows * 500)
+    with pytest.raises(InvalidInput) as raised:
+        read_benchmark(BenchmarkReference(format_name, str(path)))
+    [problem] = raised.value.problems
+    assert problem.message.startswith(f"a row of {format_name} has task_id, ")
+    assert problem.message.endswith(f"found {', '.join(rows[0])}")
+    assert problem.hint == (looks_like and f"it looks like {looks_like}:{path}")
+
+
+def test_many_problems_are_counted(tmp_path: Path) -> None:
+    """Of a file with very many problems the first are shown, and how many there are."""
+    wrong = [{**HUMANEVAL[0], "task_id": index, "prompt": 1} for index in range(1000)]
+    problems = refused("humaneval", write_lines(tmp_path / "h.jsonl", wrong))
+    assert len(problems) == 51
+    assert problems[-1].endswith("has 950 more problems")
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     """The error names the file."""
     assert "cannot be read: No such file" in refused("humaneval", tmp_path / "none")[0]
@@ -308,6 +337,41 @@ for descriptor in range(3, 20):
     except OSError:
         pass
 os._exit(0)
+"""
+FOUND_KEYS = """
+import gc, os, re, sys
+seen, pending = set(), [*gc.get_objects(), sys._getframe()]
+while pending:
+    found = pending.pop()
+    if id(found) in seen:
+        continue
+    seen.add(id(found))
+    pending += gc.get_referents(found)
+    if isinstance(found, (str, bytes)) and re.fullmatch("[0-9a-f]{32}", str(found).strip("b'")):
+        for key in ("token", "key"):
+            for index in (0, 1):
+                line = '{"passed": %d, "%s": "%s"}\\n' % (index, key, str(found).strip("b'"))
+                for descriptor in range(3, 20):
+                    try:
+                        os.write(descriptor, line.encode())
+                    except OSError:
+                        pass
+os._exit(0)
+"""
+REPLACED_COMPILE = """
+import builtins
+empty = compile("", "", "exec")
+builtins.compile = lambda *_, **__: empty
+"""
+REPLACED_BUILTINS = """
+import builtins, json, os
+empty = compile("", "", "exec")
+builtins.compile = lambda *_, **__: empty
+builtins.exec = lambda *_, **__: None
+builtins.print = builtins.open = builtins.isinstance = lambda *_, **__: None
+builtins.BaseException = builtins.Exception = builtins.AssertionError = ValueError
+json.dumps = lambda *_, **__: '{"passed": 0}'
+os._exit = lambda _: None
 """
 DATACLASS = """
 from __future__ import annotations
@@ -334,6 +398,10 @@ def f(n):
         ("def f(n):\n    print('x' * 1000000)\n    return n", {0, 1}, None),
         (DATACLASS, {0, 1}, None),
         (FORGED_REPORT, set(), "the program ended before its tests"),
+        (FOUND_KEYS, set(), "the program ended before its tests"),
+        (REPLACED_BUILTINS, set(), "test: NameError"),
+        (REPLACED_COMPILE, set(), "test: NameError"),
+        ("import builtins; builtins.exec = lambda *_: None", set(), "test: NameError"),
         ("def f(n):\n    return json", set(), "test: NameError"),
         (
             "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nwhile True: pass",

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import random
 import re
+import shlex
 import textwrap
+import xml.sax.saxutils
+from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 import pytest
 
-from labledger.trial.evidence.redaction import MAX_MESSAGE, MIN_LENGTH, Redactor
+from labledger.trial.evidence.redaction import (
+    MAX_MESSAGE,
+    MIN_LENGTH,
+    RedactedStream,
+    Redactor,
+)
 
 KEY = "sk-Live/42+ü \"q\" 'x'\\n%&<(~*)!>"
 LONG = "sk-ant-" + base64.b32encode(bytes(range(60))).decode()
@@ -53,6 +62,141 @@ def test_a_secret_is_found_in_every_form(form: str) -> None:
     assert kept.startswith(b"before ")
     assert kept.endswith(b" after")
     assert redactor.count == 1
+
+
+def in_json(text: str) -> str:
+    return json.dumps({"message": text, "n": 1})
+
+
+def in_utf8(text: str) -> str:
+    return json.dumps([text], ensure_ascii=False)
+
+
+def in_repr(text: str) -> str:
+    return repr({"message": text})
+
+
+def in_bytes(text: str) -> str:
+    return repr(text.encode())
+
+
+def in_page(text: str) -> str:
+    return html.escape(text)
+
+
+def in_attribute(text: str) -> str:
+    return xml.sax.saxutils.quoteattr(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def as_go(text: str) -> str:
+    return re.sub("[<>&]", lambda m: f"\\u{ord(m[0]):04x}", in_utf8(text))
+
+
+NESTED = {
+    "json five times": [in_json] * 5,
+    "utf-8 json three times": [in_utf8] * 3,
+    "repr": [in_repr],
+    "repr twice": [in_repr] * 2,
+    "bytes": [in_bytes],
+    "bytes in json": [in_bytes, in_json],
+    "repr in json": [in_repr, in_json],
+    "json in repr": [in_json, in_repr],
+    "json in repr in json in json": [in_json, in_repr, in_json, in_json],
+    "html": [in_page],
+    "html twice": [in_page] * 2,
+    "json in html": [in_json, in_page],
+    "json in json in html": [in_json, in_json, in_page],
+    "html in json": [in_page, in_json],
+    "html in json in json": [in_page, in_json, in_utf8],
+    "html in json of go": [in_page, as_go],
+    "json of go, twice": [as_go] * 2,
+    "attribute": [in_attribute],
+    "json in an attribute": [in_utf8, in_attribute],
+    "repr in html": [in_repr, in_page],
+    "shell": [shlex.quote],
+    "shell in json": [shlex.quote, in_json],
+    "json in a url": [in_json, quote],
+    "json in base64": [json.dumps, lambda text: base64.b64encode(text.encode()).decode()],
+    "url in a url": [quote, lambda text: quote(text, safe="")],
+}
+"""Ways in which programs nest one text in another, the innermost first."""
+
+
+def is_legible(text: str, value: str) -> bool:
+    """Return True if any eight characters in a row of a value can be read in a text."""
+    plain = text.replace("\\", "")
+    parts = {value[at : at + 8] for at in range(len(value) - 7)}
+    return any(part in plain for part in parts if part.isalnum())
+
+
+@pytest.mark.parametrize("value", [KEY, LONG, LINES], ids=["odd", "long", "lines"])
+@pytest.mark.parametrize("way", NESTED)
+def test_a_secret_is_found_in_nested_texts(way: str, value: str) -> None:
+    """However texts are nested, nothing of a secret is left, and what is around it is."""
+    text = f"before <{value}> after"
+    for wrap in NESTED[way]:
+        text = wrap(text)
+    redactor = Redactor({"KEY": value})
+    kept = redactor.redact_text(text)
+    assert (kept.count("[redacted:KEY]"), redactor.count) == (1, 1)
+    assert redactor.contains_secret([text.encode()])
+    assert not is_legible(kept, value)
+    if "base64" not in way:
+        assert "before" in kept
+        assert "after" in kept
+
+
+@pytest.mark.parametrize("depth", range(1, 5))
+@pytest.mark.parametrize("value", [KEY, LINES, "'\"quoted\"'"], ids=["odd", "lines", "quoted"])
+def test_nested_json_can_be_read_after_redaction(value: str, depth: int) -> None:
+    """What is redacted in nested JSON is still JSON, at every depth."""
+    text = value
+    for _ in range(depth):
+        text = in_json(text)
+    kept = Redactor({"KEY": value}).redact_text(text)
+    for _ in range(depth):
+        kept = json.loads(kept)["message"]
+    # What looks like a line end stays, so that the numbers of lines do.
+    assert kept.replace("\n", "").replace("\\n", "") == "[redacted:KEY]"
+
+
+def shown(redactor: Redactor, pieces: Iterable[bytes]) -> list[bytes]:
+    """What each piece of an output that grows adds to what is shown, and what its end adds."""
+    stream = RedactedStream(redactor)
+    return [*(stream.write(piece) for piece in pieces), stream.end()]
+
+
+@pytest.mark.parametrize("value", [KEY, LONG, LINES], ids=["odd", "long", "lines"])
+@pytest.mark.parametrize("form", ["plain", "json", "hex", "base64", "json in json", "in lines"])
+def test_no_cut_of_a_stream_shows_a_secret(form: str, value: str) -> None:
+    """Wherever the reads of an output divide a secret, no more than two characters are shown."""
+    wrapped = "\n".join(textwrap.wrap(base64.b64encode(value.encode()).decode(), 20))
+    written_as = written(value) | {
+        "json in json": in_json(in_json(value)).encode(),
+        "in lines": wrapped.encode(),
+    }
+    content = b"first line\nbefore <" + written_as[form] + b"> after\nlast line\n"
+    redactor = Redactor({"KEY": value})
+    whole = redactor.redact_bytes(content)
+    for cut in range(0, len(content), 3):
+        joined = b"".join(shown(redactor, [content[:cut], content[cut:]]))
+        extra = len(joined) - len(whole)
+        assert 0 <= extra <= 12, (cut, joined)
+        assert joined.startswith(b"first line\nbefore <"), (cut, joined)
+        assert b"[redacted:KEY]" in joined
+        assert joined.endswith(b"> after\nlast line\n")
+        assert not is_legible(joined.decode(), written_as[form].decode())
+    byte_by_byte = b"".join(shown(redactor, [content[at : at + 1] for at in range(len(content))]))
+    assert byte_by_byte.replace(b"-", b"") == whole.replace(b"-", b"")
+
+
+def test_a_stream_is_not_held_back_for_nothing() -> None:
+    """A line is shown when it is complete, though its last letter is the first of a secret."""
+    redactor = Redactor({"KEY": "sk-ant-0123456789"})
+    assert shown(redactor, [b"three processes\n", b"more"]) == [b"three processes\n", b"more", b""]
+    assert shown(redactor, [b"to ask\n"]) == [b"to ask\n", b""]
+    assert shown(redactor, [b"a sk-a\n", b"nd no more"]) == [b"a ", b"sk-a\nnd no more", b""]
+    assert shown(Redactor({}), [b"sk-", b"ant"]) == [b"sk-", b"ant", b""]
 
 
 def in_lines(value: str) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ def test_a_report_of_all_pairs_ranks_the_variants(path: Path) -> None:
     (comparison,) = document["comparisons"]
     groups = {side["variant_id"]: side["groups"] for side in comparison["ranking"]}
     assert groups == {"good": ["a"], "fair": ["a"], "base": ["b"]}
-    headline = "good was shown to differ from all others but fair on tasks like these."
+    headline = "good passed more than all others but fair on tasks like these."
     assert document["headline"] == headline
     markdown = rendered(path, "run-1", "markdown", all_pairs=True)
     assert "| `good` | 100.0% |" in markdown

@@ -127,7 +127,7 @@ def test_cost_stands_beside_quality() -> None:
 
     def variant(name: str, share: float | None) -> VariantOutcomes:
         rate = None if share is None else Estimate(share, 0.2, 0.8)
-        return VariantOutcomes(name, "treatment", {}, 1, 1, 1, {}, {}, 0, 0, rate, None)
+        return VariantOutcomes(name, "treatment", {}, 1, 1, 1, {}, {}, 0, 0, 0, rate, None)
 
     def metric(name: str, means: dict[str, float | None]) -> ReportedMetric:
         values = (VariantMetric(id_, 1, 0, mean, mean, mean) for id_, mean in means.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,6 +88,29 @@ def test_primary_reward(
 
 
 @pytest.mark.parametrize(
+    ("rewards", "lowest", "verdict"),
+    [
+        ('{"style": 1, "tests": 1}', "style", "pass"),
+        ('{"style": 1, "tests": 0.5}', "tests", "fail"),
+        ('{"style": 0, "tests": 2}', "style", "fail"),
+    ],
+)
+def test_several_rewards_without_the_primary_one(
+    spec: AttemptSpec, rewards: str, lowest: str, verdict: str
+) -> None:
+    """The lowest decides, the score says so, and an authored name that is missing is an error."""
+    outcome = grade(left(spec, reward_json=rewards))
+    assert outcome.score is not None
+    assert outcome.score["primary_metric_name"] == lowest
+    assert outcome.score["verdict"] == verdict
+    assert outcome.score["metrics"] == json.loads(rewards)
+    assert outcome.score["ext"]["rewards"]["decided_by"] == "lowest"
+    refused = grade(spec, primary="accuracy")
+    assert (refused.status, refused.reason) == ("grade_error", "reward_invalid")
+    assert "none of the 2 rewards is called accuracy" in str(refused.message)
+
+
+@pytest.mark.parametrize(
     "files",
     [
         {"reward_json": ""},
@@ -98,7 +122,6 @@ def test_primary_reward(
         {"reward_json": '{"reward": null}'},
         {"reward_json": '{"reward": 1, "reward": 0}'},
         {"reward_json": '{"": 1}'},
-        {"reward_json": '{"a": 1, "b": 1}'},
         {"reward_json": "[" * 100_000},
         {"reward_json": "{", "reward_txt": "1"},
         {"reward_txt": ""},
@@ -189,6 +212,6 @@ def test_secrets(spec: AttemptSpec) -> None:
     assert outcome.reason == "grader_bootstrap_failed"
     assert secret not in str(outcome)
     for broken in (f'{{"{secret}": "x"}}', f'{{"a": 1, "{secret}": 1}}', f'"{secret}'):
-        outcome = grade(left(spec, reward_json=broken))
+        outcome = grade(left(spec, reward_json=broken), primary="accuracy")
         assert outcome.reason == "reward_invalid"
         assert secret not in str(outcome)

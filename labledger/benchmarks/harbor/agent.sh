@@ -9,13 +9,17 @@
 # it wants to keep to /logs/agent and /logs/artifacts.
 set -u
 
-# Runs a script, by its own first line if it is not executable.
+# Runs a script as Harbor does: from bash, which runs one without a #! in its first line itself.
 run_script() {
-    [ ! -x "$1" ] || { "$1"; return; }
+    chmod +x "$1" 2>/dev/null
+    shell=sh
+    ! command -v bash >/dev/null 2>&1 || shell=bash
+    [ ! -x "$1" ] || { "$shell" -c '("$1")' "$shell" "$1"; return; }
+    # Only root could make it executable.
     IFS= read -r first <"$1"
     case $first in
         '#!'*) ${first#??} "$1" ;;
-        *) sh "$1" ;;
+        *) "$shell" "$1" ;;
     esac
 }
 

@@ -15,6 +15,9 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _SOLUTION_PREFIX = "HARBOR_SOLUTION_"
 """Of the names by which the solution's variables reach the agent `oracle`."""
 
+_UNSET = "labledger:unset"
+"""What the agent `oracle` gets for a variable with a default that is not set outside."""
+
 
 def authored_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables as `experiment.yaml` and `tasks.jsonl` have them."""
@@ -38,7 +41,7 @@ def outside_env(env: Mapping[str, str]) -> dict[str, str]:
     for value in env.values():
         match = _TEMPLATE.fullmatch(value)
         if match is not None:
-            reference = f"${{{match[1]}}}" if match[2] is None else f"${{{match[1]}:-}}"
+            reference = f"${{{match[1]}}}" if match[2] is None else f"${{{match[1]}:-{_UNSET}}}"
             names[_SOLUTION_PREFIX + match[1]] = reference
     return names
 
@@ -51,7 +54,9 @@ def solution_script(env: Mapping[str, str]) -> bytes:
         if match is None:
             lines.append(f"export {name}={shlex.quote(value)}")
             continue
-        lines.append(f'export {name}="${{{_SOLUTION_PREFIX}{match[1]}-}}"')
-        if match[2]:
-            lines.append(f'[ -n "${name}" ] || {name}={shlex.quote(match[2])}')
+        unset = "" if match[2] is None else _UNSET
+        lines.append(f'export {name}="${{{_SOLUTION_PREFIX}{match[1]}-{unset}}}"')
+        if match[2] is not None:
+            # One that is set to nothing has no default.
+            lines.append(f'[ "${name}" != {_UNSET} ] || {name}={shlex.quote(match[2])}')
     return ("\n".join(lines) + "\n").encode()

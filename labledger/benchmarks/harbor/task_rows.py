@@ -152,8 +152,10 @@ def _task_files(
         task.files[f"{folder}/oracle/env.sh"] = script
         task.oracle_env |= env_templates.outside_env(config.solution_env)
         for_oracle["/oracle"] = f"{folder}/oracle"
+    # Solutions may write into their own folder.
     return entries + [
         {"path": path, "directory": directory, "for": "agent", "variants": [ORACLE]}
+        | ({"writable": True} if path == "/solution" else {})
         for path, directory in for_oracle.items()
     ]
 
@@ -167,33 +169,22 @@ def _add_files(task: TranslatedTask, folder: str, files: list[TaskFile]) -> None
 
 def _runtime(config: TaskConfig) -> JsonObject:
     environment = config.environment
-    agent, user = _users(config)
     return {
         "workspace": environment.workdir and str(PurePosixPath(environment.workdir)),
         **_network(config.agent.network or environment.network),
-        "user": user,
-        "agent": {} if agent is None else {"user": agent},
+        **_agent_user(config.agent.user),
         "setup": _setup(environment),
         "resources": _resources(environment),
         "env": env_templates.authored_env(environment.env),
     }
 
 
-def _users(config: TaskConfig) -> tuple[str | None, str | None]:
-    """Return the users of the agent and of the container; None for the image's own.
-
-    The container starts as root if both users are known, so that it can switch to them. Otherwise
-    it starts as the image's user, and preflight refuses an image in which that cannot switch.
-    """
-    agent, verifier = config.agent.user, config.verifier.user
-    if agent is not None and _is_root(agent):
-        return None, "root"
-    is_shared = config.verifier.mode is VerifierMode.SHARED
-    return agent, "root" if is_shared and agent and verifier else None
-
-
-def _is_root(user: str) -> bool:
-    return user.partition(":")[0].strip("0") in {"", "root"}
+def _agent_user(user: str | None) -> JsonObject:
+    if user is None:
+        return {}
+    # An experiment that starts containers as root says so wherever an agent is root.
+    is_root = user.partition(":")[0].strip("0") in {"", "root"}
+    return {"agent": {"user": user}} | ({"user": "image"} if is_root else {})
 
 
 def _network(policy: NetworkPolicy) -> JsonObject:
@@ -244,7 +235,7 @@ def _grader(config: TaskConfig) -> JsonObject:
     network = verifier.network or (own or config.environment).network
     if _network(network) != _network(config.agent.network or config.environment.network):
         grader |= _network(network)
-    if verifier.user is not None and not _is_root(verifier.user):
+    if verifier.user is not None:
         grader["user"] = verifier.user
     grader["env"] = env_templates.authored_env({**env, **verifier.env})
     return _without_empty(grader)
@@ -260,6 +251,7 @@ def _separate(config: TaskConfig) -> JsonObject:
             "workspace": str(PurePosixPath(own.workdir)) if own.workdir else "image",
             "artifacts": _artifacts(config.artifacts),
             "collect": [_collect(collect) for collect in config.verifier.collect],
+            "own_env": None if config.verifier.environment is None else True,
         }
     )
 

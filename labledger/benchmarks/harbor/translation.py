@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labledger import resources
 from labledger.benchmarks.harbor import env_templates
 from labledger.benchmarks.harbor.sources import TASK_FILE, TaskFolder, TaskSource, find_tasks
 from labledger.benchmarks.harbor.task_config import Environment, TaskConfig
@@ -135,9 +136,10 @@ def _benchmark(
         for task in tasks:
             task.row["runtime"].setdefault("setup", None)
     files: dict[str, FileContent] = {
-        name: (_PROGRAMS / name).read_bytes()
-        for name in ("agent.sh", "grader.sh", *([HEALTH_CHECK] if has_healthcheck else []))
+        name: (_PROGRAMS / name).read_bytes() for name in ("agent.sh", "grader.sh")
     }
+    if has_healthcheck:
+        files[HEALTH_CHECK] = resources.health_check_script().read_bytes()
     for task in tasks:
         files |= task.files
     return Benchmark(
@@ -186,11 +188,13 @@ def _builds(tasks: Iterable[TranslatedTask]) -> JsonObject:
 
 def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
     runtime: JsonObject = {
+        "user": "image",
         "agent": {"command": ["sh", "agent.sh", "$agent"], "files": ["agent.sh"]},
         "workspace": "image",
         "network": "full",
         "processes": "keep",
         "entrypoint": "image",
+        "healthcheck": "image",
         "outputs": [
             {"path": AGENT_LOGS, "phase": "agent"},
             {"path": ARTIFACTS, "phase": "agent"},

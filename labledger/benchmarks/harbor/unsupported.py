@@ -18,6 +18,7 @@ from labledger.benchmarks.harbor.task_config import (
 )
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.benchmarks.harbor.verifier_image import VerifierImage
+from labledger.text.phrases import counted
 
 COMPOSE_FILE = "docker-compose.yaml"
 MAX_TIMEOUT_S = 2_592_000
@@ -32,8 +33,8 @@ def unsupported(
     """Yield every reason why a task cannot be run."""
     if config.steps:
         yield (
-            f"[[steps]]: has {config.steps} steps; needs several agents' and graders' phases in "
-            "one trial"
+            f"[[steps]]: has {counted(config.steps, 'step')}; needs several agents' and graders' "
+            "phases in one trial"
         )
     yield from _environment("environment", config.environment)
     yield from _agent(config, files)

@@ -25,33 +25,62 @@ NOBODY = 65534
 MAX_PROGRAM_BYTES = 1 << 20
 MAX_REPORT_BYTES = 1 << 20
 
+KEY_BYTES = 32
+
 # Runs in a process of its own: the program, the setup, each test. One line of JSON for each test.
+# All are compiled before the program runs, and what is called after that was looked up before, so
+# that a program which replaces builtins changes nothing. Each passed test is told with a key, which
+# is read only then: while the program or a test runs, no object of this process holds one.
 RUNNER = """
 import contextlib, json, os, sys
 request = json.load(sys.stdin)
-report = os.fdopen(int(sys.argv.pop()), "w")
+keys, report = int(sys.argv.pop()), int(sys.argv.pop())
 with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
     file.write("1000")  # If memory runs out, the kernel ends this process and not the grader.
 
-def run(name, text, space):
-    try:
-        exec(compile(text, name, "exec"), space)
-    except BaseException as error:
-        return f"{name}: {type(error).__name__}: {error}"[:300]
+def main(
+    space, program, setup, tests, name,
+    compile=compile, exec=exec, error_type=BaseException, dumps=json.dumps,
+    read=os.read, write=os.write, leave=os._exit,
+):
+    def prepare(name, text):
+        try:
+            return compile(text, name, "exec"), name
+        except error_type as error:
+            return None, f"{name}: {type(error).__name__}: {error}"[:300]
 
-def main(space):
-    problem = run(request["name"], request["program"], space)
-    problem = problem or run("setup", request["setup"], space)
-    for index, test in enumerate([] if problem else request["tests"]):
-        wrong = run("test", test, space)
-        line = {"failed": index, "problem": wrong} if wrong else {"passed": index}
-        print(json.dumps({**line, "token": request["token"]}), file=report, flush=True)
-    if problem:
-        print(json.dumps({"problem": problem}), file=report, flush=True)
+    def run(code, name):
+        if code is None:
+            return name
+        try:
+            exec(code, space)
+        except error_type as error:
+            return f"{name}: {type(error).__name__}: {error}"[:300]
+        return None
 
-main({"__name__": "__main__"})
-os._exit(0)
-"""
+    def tell(line):
+        write(report, dumps(line).encode() + b"\\n")
+
+    first = [prepare(name, program), prepare("setup", setup)]
+    prepared = [prepare("test", test) for test in tests]
+    for code, label in first:
+        problem = run(code, label)
+        if problem is not None:
+            tell({"problem": problem})
+            leave(0)
+    index = 0
+    for code, label in prepared:
+        problem = run(code, label)
+        if problem is None:
+            write(report, b'{"passed": %d, "key": "%b"}\\n' % (index, read(keys, KEY_BYTES)))
+        else:
+            read(keys, KEY_BYTES)
+            tell({"failed": index, "problem": problem})
+        index += 1
+    leave(0)
+
+main({"__name__": "__main__"}, **request)
+""".replace("KEY_BYTES", str(KEY_BYTES))
 
 
 def main() -> None:
@@ -119,26 +148,31 @@ def run_tests(
 
     Challenge tests are numbered after the others.
     """
-    token = secrets.token_hex(16)
     request = {
         "name": name,
         "program": program,
         "setup": tests["setup"],
         "tests": tests["tests"] + tests["challenge_tests"],
-        "token": token,
     }
+    keys = [secrets.token_hex(KEY_BYTES // 2) for _ in request["tests"]]
     nobody: dict[str, Any] = {}
     if os.geteuid() == 0:
         nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as stdin:
-        stdin.write(json.dumps(request).encode())
-        stdin.seek(0)
+    with (
+        tempfile.TemporaryFile() as report,
+        tempfile.TemporaryFile() as key_file,
+        tempfile.TemporaryFile() as stdin,
+    ):
+        for file, content in ((stdin, json.dumps(request)), (key_file, "".join(keys))):
+            file.write(content.encode())
+            file.seek(0)
+        descriptors = (report.fileno(), key_file.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-c", RUNNER, str(report.fileno())],
+            [sys.executable, "-I", "-B", "-c", RUNNER, *map(str, descriptors)],
             stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[report.fileno()],
+            pass_fds=descriptors,
             start_new_session=True,
             **nobody,
         )
@@ -154,8 +188,9 @@ def run_tests(
     passed: set[int] = set()
     problems = []
     for line in map(parse, lines):
-        if line.get("token") == token and isinstance(line.get("passed"), int):
-            passed.add(line["passed"])
+        index = line.get("passed")
+        if isinstance(index, int) and 0 <= index < len(keys) and line.get("key") == keys[index]:
+            passed.add(index)
         elif isinstance(line.get("problem"), str):
             problems.append(line["problem"])
     missing = "the program ended before its tests" if len(passed) < len(request["tests"]) else None

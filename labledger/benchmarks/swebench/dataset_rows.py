@@ -78,7 +78,7 @@ def read_dataset(location: str) -> Dataset:
     content = read_content(what, path)
     is_parquet = content[:4] == b"PAR1"
     numbered = _parquet_rows(what, path, content) if is_parquet else json_rows(path, content)
-    rows = tasks_of_rows(what, path, numbered, _read_row, id_key="instance_id")
+    rows = tasks_of_rows(what, path, numbered, _read_row, "swebench", id_key="instance_id")
     try:
         prepared = prepare_rows([row.fields for row in rows])
     except HarnessFailed as error:

@@ -19,6 +19,7 @@ from labledger.benchmarks.swebench.predictions import Predictions
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 from labledger.swebench_package.harness import PreparedRow, harness_version
+from labledger.text.phrases import counted_of
 
 AGENTS = ("gold", "empty")
 REPOSITORY = "/testbed"
@@ -66,8 +67,8 @@ def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmar
     """Return a benchmark with the predictions of a model as another agent, its last."""
     predicted = sum(task["id"] in predictions.patches for task in benchmark.tasks)
     description = (
-        f"The predictions of {predictions.model}: {predicted} of {len(benchmark.tasks)} tasks "
-        "have one"
+        f"The predictions of {predictions.model}: of "
+        f"{counted_of(predicted, len(benchmark.tasks), 'task')}"
     )
     name = _unused_name(predictions.variant_id, [agent.name for agent in benchmark.agents])
     agent = BenchmarkAgent(name, description, {"model_name_or_path": predictions.model})

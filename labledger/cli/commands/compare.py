@@ -15,7 +15,7 @@ from labledger.api import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
-    from labledger.api import Comparison, ErrorCounting
+    from labledger.api import Comparison
 
 FORMATS = ("table", "json", "markdown")
 
@@ -70,8 +70,9 @@ def compare(
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed did not pass; left-out: only graded trials "
-            "count; all-as-failures: whatever ran and did not pass is a failure."
+            help="as-failures: an agent that crashed and has no verdict did not pass; strict: an "
+            "agent that crashed or timed out never passed; left-out: only graded trials count; "
+            "all-as-failures: whatever ran and did not pass is a failure."
         ),
     ] = "as-failures",
     pass_at: Annotated[
@@ -118,7 +119,10 @@ def compare(
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
     junit: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a JUnit report with a test for each task."),
+        typer.Option(
+            metavar="FILE",
+            help="Write a JUnit report with a test for each gate and each task; missed gates fail.",
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(hidden=True, help="Has no effect: nothing is drawn at random.")
@@ -131,7 +135,7 @@ def compare(
     why, and the smallest difference that this number of tasks could have shown. Differences are B
     minus A.
     """
-    from labledger.api import CompareOptions, Estimand, open_ledger
+    from labledger.api import CompareOptions, ErrorCounting, Estimand, open_ledger
     from labledger.cli.output.console import say
 
     if format not in FORMATS:
@@ -142,7 +146,7 @@ def compare(
         confidence=confidence,
         estimand=Estimand.named(estimand),
         cluster=cluster,
-        errors=_error_counting(errors),
+        errors=ErrorCounting.named(errors),
         pass_at=_numbers(pass_at),
         fail_if_worse=fail_if_worse,
         require_not_worse=require_not_worse,
@@ -153,10 +157,6 @@ def compare(
     )
     if junit is not None and all_pairs:
         _refuse("--junit", "is for a baseline and its treatments, not for --all-pairs")
-    if junit is not None and not options.has_direction:
-        # Otherwise every task with a difference, in either direction, would be a failure.
-        hint = "add --lower-is-better or --higher-is-better"
-        _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)
@@ -166,12 +166,13 @@ def compare(
         write_junit(comparison, junit)
         say(f"wrote {junit}")
     missed = [gate for gate in comparison.gates if not gate.passed]
-    for gate in missed:
+    for gate in missed if format == "json" else ():  # The other forms have said so.
         say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
+    if comparison.undecided:
+        say(comparison.undecided)
     if missed:
         raise typer.Exit(int(Exit.GATE_MISSED))
-    if not comparison.has_pairs:
-        say("nothing was compared: no trials could be paired")
+    if comparison.undecided:
         raise typer.Exit(int(Exit.INCOMPLETE))
 
 
@@ -185,15 +186,6 @@ def _print(comparison: Comparison, form: str) -> None:
         print_markdown(comparison)
     else:
         print_comparison(comparison)
-
-
-def _error_counting(name: str) -> ErrorCounting:
-    from labledger.api import ErrorCounting
-
-    names = [errors.value for errors in ErrorCounting]
-    if name not in names:
-        _refuse("--errors", f"found {name!r}; expected one of {', '.join(names)}")
-    return ErrorCounting(name)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

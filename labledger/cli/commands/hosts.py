@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labledger.cli.options import arguments
+from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, say, table
 
 if TYPE_CHECKING:
     from labledger.api import ClusterHost
 
-hosts = typer.Typer(help="The hosts of a cluster.", rich_markup_mode=None)
+hosts = CommandLine(help="The hosts of a cluster.")
 
 
 def register(app: typer.Typer) -> None:
@@ -128,7 +129,7 @@ def list_hosts(
 def _row(host: ClusterHost) -> tuple[str, ...]:
     state = host.state
     if state is None:
-        return (host.address, *[""] * 7, host.problem or "")
+        return (host.name or host.address, *[""] * 7, host.problem or "")
     free = "" if state.free_bytes is None else f"{state.free_bytes / 1e9:.1f} GB"
     offset = "" if host.clock_offset_s is None else f"{host.clock_offset_s:+.1f} s"
     return (

@@ -220,7 +220,9 @@ def query(
     ] = "table",
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", help="Write to this file, which appears whole or not at all."),
+        typer.Option(
+            "--out", metavar="FILE", help="Write to this file, which appears whole or not at all."
+        ),
     ] = None,
     schema: Annotated[
         bool,
@@ -265,7 +267,7 @@ def export(
     format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", help="A file, a folder for all, or - for stdout."),
+        typer.Option("--out", metavar="PATH", help="A file, a folder for all, or - for stdout."),
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:

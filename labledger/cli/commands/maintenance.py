@@ -13,15 +13,14 @@ import typer
 
 from labledger.api import Exit
 from labledger.cli.options import arguments
+from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, print_checks, say
-from labledger.text.phrases import counted
+from labledger.text.phrases import counted, counted_of
 
 if TYPE_CHECKING:
     from labledger.api import ImportedRun
 
-db = typer.Typer(
-    help="Upgrade, inspect and back up the ledger.", no_args_is_help=True, rich_markup_mode=None
-)
+db = CommandLine(help="Upgrade, inspect and back up the ledger.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -108,7 +107,7 @@ def import_runs(
 
 def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
     """Return how a run of the source was imported, as a line for a person."""
-    progress = f"{imported.committed} of {imported.total} slots committed"
+    progress = f"{counted_of(imported.committed, imported.total, 'slot')} committed"
     local = imported.committed_locally
     match imported.relation.value:
         case "new":

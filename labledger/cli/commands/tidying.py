@@ -15,7 +15,7 @@ from labledger.cli.options import arguments
 from labledger.cli.output.console import out, out_json, say
 from labledger.cli.output.questions import confirm
 from labledger.text.byte_sizes import format_size
-from labledger.text.phrases import counted
+from labledger.text.phrases import counted, counted_of
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +69,7 @@ def delete(
     runs = delete_run(run_id, because, lab_dir=lab_dir, dry_run=True)
     if not dry_run:
         for run in runs:
-            say(f"{run.run_id}: {run.committed} of {run.total} slots committed")
+            say(f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed")
         say(f"`labledger archive {run_id} FILE` would keep a copy that can be imported")
         if not confirm(f"delete {counted(len(runs), 'run')} for ever?", yes=yes):
             say("nothing was deleted")

@@ -69,7 +69,9 @@ EgressImage = Annotated[
 ]
 Agents = Annotated[
     list[str] | None,
-    typer.Option("--agent", help="An agent that comes with the benchmark; repeatable."),
+    typer.Option(
+        "--agent", metavar="AGENT", help="An agent that comes with the benchmark; repeatable."
+    ),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
 On = Annotated[
@@ -107,18 +109,24 @@ RunId = Annotated[
 LabDir = Annotated[
     Path | None,
     typer.Option(
+        metavar="FOLDER",
         help="The lab folder; by default LABLEDGER_DIR, or the nearest .lab upwards.",
         readable=False,  # Checked by the library, with a hint of what to do.
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N tasks.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N tasks.")]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option("--task", help="Only tasks whose id matches this glob; repeatable."),
+    typer.Option(
+        "--task", metavar="GLOB", help="Only tasks whose id matches this glob; repeatable."
+    ),
 ]
 Variants = Annotated[
-    list[str] | None, typer.Option("--variant", help="Only these variants (glob); repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--variant", metavar="GLOB", help="Only variants whose id matches this glob; repeatable."
+    ),
 ]
 Shard = Annotated[
     str | None,
@@ -130,10 +138,13 @@ Shard = Annotated[
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", help="NAME=VALUE for a $NAME of the experiment; repeatable."),
+    typer.Option(
+        "--env", metavar="NAME=VALUE", help="A value for a $NAME of the experiment; repeatable."
+    ),
 ]
 EnvFile = Annotated[
-    list[Path] | None, typer.Option("--env-file", help="A file of NAME=VALUE lines; repeatable.")
+    list[Path] | None,
+    typer.Option("--env-file", metavar="FILE", help="A file of NAME=VALUE lines; repeatable."),
 ]
 FailUnder = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from labledger.api import InvalidInput, Problem
 from labledger.text.figures import percent
+from labledger.text.phrases import counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,8 +69,7 @@ def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> li
             if passes.rate is None:
                 misses.append(f"{name} has no pass rate: none of its slots counts")
             elif passes.rate < gate.rate:
-                share = (
-                    f"{passes.passed} of {passes.counted} slots that count ({percent(passes.rate)})"
-                )
+                slots = counted_of(passes.passed, passes.counted, "slot")
+                share = f"{slots} that count ({percent(passes.rate)})"
                 misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
     return misses

@@ -33,7 +33,9 @@ class Running:
 
     max_concurrency: Annotated[
         int | None,
-        typer.Option("--max-concurrency", "-n", min=1, help="How many trials run at once."),
+        typer.Option(
+            "--max-concurrency", "-n", min=1, metavar="N", help="How many trials run at once."
+        ),
     ] = None
     env: arguments.Env = None
     env_file: arguments.EnvFile = None
@@ -49,6 +51,7 @@ class Running:
         float,
         typer.Option(
             min=0,
+            metavar="SECONDS",
             help="Seconds that the Docker engine may be gone or refuse containers, or a disk be "
             "full, before the run stops.",
         ),
@@ -66,6 +69,7 @@ class Running:
         typer.Option(
             min=0,
             max=1,
+            metavar="SHARE",
             help="Stop if a larger share of the slots committed since the start, of at least ten, "
             "ended as setup, grade or infra error (in a regrading: as grade error).",
         ),
@@ -92,6 +96,7 @@ class Running:
         int | None,
         typer.Option(
             min=1,
+            metavar="SLOTS",
             help="How many slots may be dispatched ahead of the first one that is not committed, "
             "so that results which wait stay bounded; by default 1000, or four times the trials "
             "that are taken at once, if that is more. Stored with the run.",
@@ -105,7 +110,11 @@ class Running:
     ] = "none"
     lease_ttl: Annotated[
         float,
-        typer.Option(min=1, help="Seconds that this process owns the run without a heartbeat."),
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Seconds that this process owns the run without a heartbeat.",
+        ),
     ] = 30.0
 
     def options(self, **command_options: Any) -> RunOptions:

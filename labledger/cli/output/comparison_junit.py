@@ -14,25 +14,15 @@ from labledger.text.figures import significant
 if TYPE_CHECKING:
     from labledger.api import Compared, Comparison, TaskRow
 
-_SKIP_REASONS = (
-    "not_scheduled",
-    "not_committed",
-    "task_changed",
-    "cancelled",
-    "skipped_pruned",
-    "no_value",
-)
-"""Reasons for a missing pair that are not errors of a trial."""
-
 _GATES = "gates"
 
 
 def write_junit(comparison: Comparison, path: Path) -> None:
     """Write the report. Raises `LabLedgerError`.
 
-    A task on which B is worse is a failure. A task without a pair is an error if trials were lost
-    to errors of the lab (or of the agent, where those are left out), and skipped otherwise. Each
-    gate is a test case too.
+    It fails where the command exits with another code than 0: a missed gate is a failure, and what
+    cannot be decided an error. A task says what both sides made of it, and never fails; one that
+    could not be compared is skipped.
     """
     root = ET.Element("testsuites", name="labledger compare")
     for compared in comparison.comparisons:
@@ -40,15 +30,18 @@ def write_junit(comparison: Comparison, path: Path) -> None:
             root, "testsuite", name=f"{compared.b.side} against {compared.a.side}"
         )
         for row in compared.by_task:
-            _test_case(suite, compared, row, bool(comparison.lower_is_better))
+            _test_case(suite, compared, row)
         _add_totals(suite)
-    if comparison.gates:
+    if comparison.gates or comparison.undecided:
         suite = ET.SubElement(root, "testsuite", name=_GATES)
         for gate in comparison.gates:
             name = f"{gate.option} {gate.limit:g} {gate.b}"
             case = ET.SubElement(suite, "testcase", classname=_GATES, name=name)
             if not gate.passed:
                 ET.SubElement(case, "failure", message=gate.text)
+        if comparison.undecided:
+            case = ET.SubElement(suite, "testcase", classname=_GATES, name="can be decided")
+            ET.SubElement(case, "error", message=comparison.undecided)
         _add_totals(suite)
     _add_totals(root)
     ET.indent(root)
@@ -59,24 +52,16 @@ def write_junit(comparison: Comparison, path: Path) -> None:
         raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
 
 
-def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_better: bool) -> None:
+def _test_case(suite: ET.Element, compared: Compared, row: TaskRow) -> None:
     case = ET.SubElement(suite, "testcase", classname=str(compared.b.side), name=row.task_id)
     reasons = "; ".join(row.left_out)
     if row.a is None or row.b is None:
-        is_skipped = all(_is_skip_reason(reason) for reason in row.left_out)
-        ET.SubElement(case, "skipped" if is_skipped else "error", message=reasons)
-    elif row.a != row.b and (row.b > row.a) is lower_is_better:
-        a, b = compared.labels
-        message = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
-        ET.SubElement(case, "failure", message=message)
-    if row.pairs and reasons:
-        ET.SubElement(case, "system-out").text = f"left out: {reasons}"
-
-
-def _is_skip_reason(left_out: str) -> bool:
-    """Return whether a text such as ``b: no_value`` gives no error of a trial as its reason."""
-    _, _, reasons = left_out.partition(": ")
-    return any(reason in _SKIP_REASONS for reason in reasons.split(", "))
+        ET.SubElement(case, "skipped", message=reasons)
+        return
+    a, b = compared.labels
+    text = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
+    left_out = f"; left out: {reasons}" if reasons else ""
+    ET.SubElement(case, "system-out").text = f"{text}{left_out}"
 
 
 def _add_totals(element: ET.Element) -> None:

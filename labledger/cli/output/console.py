@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from labledger.text.figures import DASH, significant
+from labledger.text.phrases import counted
 from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 
 if TYPE_CHECKING:
@@ -240,14 +241,15 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
 ) -> None:
     """Print a table on stdout. Columns named in `right` are aligned to the right."""
-    from labledger.cli.output.table_layout import Content, draw
+    from labledger.cli.output.table_layout import Content, draw, plain_text
 
     content = Content(
         [escape_line(name) for name in columns],
         [[cell(value) for value in row] for row in rows],
         frozenset(escape_line(name) for name in right),
     )
-    _write(draw(content, console()))
+    text = None if sys.stdout.isatty() else plain_text(content)
+    _write(draw(content, console()) if text is None else text)
 
 
 def cell(value: Any) -> str:
@@ -257,7 +259,7 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return significant(value)
     if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
+        return f"<{counted(len(value), 'byte')}>"
     return escape_line(str(value))
 
 

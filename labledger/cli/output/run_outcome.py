@@ -8,15 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger.api import (
-    Exit,
-    PassCounts,
-    RunStatus,
-    SlotStatus,
-    Spent,
-    StopCause,
-    rerun_sentences,
-)
+from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
 from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -25,7 +17,7 @@ from labledger.cli.output.run_progress import (
     without_verdict,
 )
 from labledger.text.figures import percent
-from labledger.text.phrases import counted
+from labledger.text.phrases import counted, counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,17 +30,18 @@ _MAX_SLOTS = 12
 
 _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that sets each kind of budget."""
-_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR)
-"""Statuses of slots that `labledger rerun` runs again."""
+_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
+"""Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:
     """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
     ext = outcome.summary["ext"]
-    out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
+    out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
     print_summary(outcome.summary)
-    spent = {kind: Spent(**amount) for kind, amount in ext.get("spent", {}).items()}
-    if texts := spent_texts(spent, outcome.budget):
+    if outcome.timeouts_under_pressure is not None:
+        out(outcome.timeouts_under_pressure)
+    if texts := spent_texts(outcome.spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
         _print_outcome_changes(outcome.regrading)
@@ -67,7 +60,7 @@ def _print_outcome_changes(regrading: Regrading) -> None:
     changed = [change for change in regrading.outcome_changes if change.before != change.after]
     count = sum(change.slots for change in changed)
     names = f"generation {regrading.generation} against generation {regrading.earlier}"
-    out(f"{names}: {count} of {total} slots changed")
+    out(f"{names}: {counted_of(count, total, 'slot')} changed")
     for change in changed:
         out(f"  {change.before} → {change.after}: {change.slots}")
 
@@ -76,9 +69,13 @@ def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
     """Print what to type next. `lab_dir` is the lab folder that the command line named."""
     say("next:")
     for line in _next_commands(outcome):
-        # A line may end with a note in parentheses, before which the option belongs.
-        command, gap, note = line.partition("   (")
-        say(f"  {add_lab_dir(command, lab_dir)}{gap}{note}")
+        say(f"  {_in_lab(line, lab_dir)}")
+
+
+def _in_lab(line: str, lab_dir: Path | None) -> str:
+    """Return a command, perhaps with a note in parentheses after it, with its `--lab-dir`."""
+    command, gap, note = line.partition("   (")
+    return f"{add_lab_dir(command, lab_dir)}{gap}{note}"
 
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
@@ -138,8 +135,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     """Print how far a run is, who owns it, what it spent, and what to type next."""
     run = state.run
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
-    committed = f"{run.next_schedule_idx} of {run.total_slots} slots committed"
-    out(f"{committed}; {state.begun} more dispatched or finished")
+    out("; ".join(_progress_texts(state)))
     for line in _host_lines(state):
         out(line)
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
@@ -174,12 +170,34 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         rows.append((counts.variant_id, *numbers, other))
     columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
-    if run.status is RunStatus.COMPLETED:
-        say(f"next: {add_lab_dir(f'labledger show {run.run_id} 0', lab_dir)}")
-    elif run.regrades is not None and _has_failed(run.stop):
-        say(f"next: {_regrade_command(run.regrades['run_id'], lab_dir)}")
-    else:
-        say(f"next: {add_lab_dir(_resume_command(run.run_id, state.used_up), lab_dir)}")
+    say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
+
+
+def _progress_texts(state: RunState) -> Iterator[str]:
+    """Yield how many slots are committed, how many wait for it, and how many were begun."""
+    yield _committed(state.run.next_schedule_idx, state.run.total_slots)
+    if state.staged:
+        yield f"{counted(state.staged, 'finished result')} waiting for earlier slots"
+    if begun := state.begun - state.staged:
+        if state.owned:
+            yield f"{begun} running or about to start"
+        else:
+            yield f"{counted(begun, 'slot')} dispatched without a result, which resuming completes"
+
+
+def _committed(slots: int, total: int) -> str:
+    return f"{counted_of(slots, total, 'slot')} committed"
+
+
+def _command_after_status(state: RunState) -> str:
+    run_id = state.run.run_id
+    if state.owned:
+        return f"labledger status {run_id} --watch"
+    if state.run.status is RunStatus.COMPLETED:
+        return f"labledger show {run_id} 0"
+    if state.run.regrades is not None and _has_failed(state.run.stop):
+        return _regrade_command(state.run.regrades["run_id"])
+    return _resume_command(run_id, state.used_up)
 
 
 def _print_outcomes(
@@ -214,9 +232,10 @@ def print_summary(summary: JsonObject) -> None:
     names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
     mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
     rows, left_out, no_verdict = [], 0, 0
+    all_passes: dict[str, PassCounts] = {}
     for variant in summary["variants"]:
         ext = extensions[variant["variant_id"]]
-        passes = PassCounts(ext["passed"], ext["not_passed"])
+        passes = all_passes[variant["variant_id"]] = PassCounts.of_variant(ext)
         verdicts = [variant[verdict] for verdict in VERDICTS]
         failed = without_verdict(passes, verdicts)
         numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
@@ -229,10 +248,19 @@ def print_summary(summary: JsonObject) -> None:
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
         out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
-    if no_verdict:
-        out(f"not passed, without a verdict, because the agent failed: {no_verdict}")
+    broken = sum(passes.graders_broken for passes in all_passes.values())
+    if no_verdict > broken:
+        out(f"not passed, without a verdict, because the agent failed: {no_verdict - broken}")
+    if broken:
+        out(
+            "not passed, without a verdict, because the grader failed that worked for another "
+            f"trial of the task: {broken}"
+        )
     if left_out:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
+    if any(passes.left_out for passes in all_passes.values()):
+        rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
+        out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
 
 
 def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
@@ -273,9 +301,8 @@ def _has_failed(stop: Stop | None) -> bool:
     return stop is not None and stop.cause == StopCause.ERROR_RATE
 
 
-def _regrade_command(run_id: str, lab_dir: Path | None = None) -> str:
-    command = add_lab_dir(f"labledger regrade {run_id} --grader FILE", lab_dir)
-    return f"{command}   (once the grader is fixed)"
+def _regrade_command(run_id: str) -> str:
+    return f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)"
 
 
 def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:

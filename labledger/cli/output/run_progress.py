@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 VERDICTS = ("pass", "fail", "missing", "error")
-VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "agent")
-"""Column names of what a pass rate counts: the verdicts, and failed agents without one."""
+VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "ungraded")
+"""Column names of what a pass rate counts: the verdicts, and failed trials without one."""
 
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 """The unit of each kind of budget."""
@@ -147,6 +147,7 @@ class RunProgress:
             self.variants = [variant.variant_id for variant in run.variants]
             self.budget = run.budget
             self._dispatching_since = time.monotonic()
+            self._began = self._dispatching_since - state.owned_s
             self._first_committed = run.next_schedule_idx
         self.committed, self.waiting = run.next_schedule_idx, state.staged
         self.finished = self.committed - self._first_committed
@@ -164,7 +165,7 @@ class RunProgress:
             variant = count["variant_id"]
             self.statuses[variant] = Counter(count["statuses"])
             self.verdicts[variant] = Counter(count["verdicts"])
-            self.passes[variant] = PassCounts(count["passed"], count["not_passed"])
+            self.passes[variant] = PassCounts.of_variant(count)
 
     @property
     def running(self) -> int:
@@ -235,7 +236,10 @@ class RunProgress:
 
 
 def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
-    """Return how many slots count as not passed without a verdict: their agent failed."""
+    """Return how many slots count as not passed without a verdict.
+
+    Their agent failed, or broke its grader.
+    """
     return max(0, passes.counted - sum(verdicts))
 
 
@@ -325,14 +329,15 @@ def failed_line(event: JsonObject) -> str:
     """Return how and where an attempt failed, and whether the slot gets another one."""
     again = ", running it again" if event["will_retry"] else ""
     on_host = f" on {event['host']}" if "host" in event else ""
+    starved = ", short of processors" if "under_pressure" in event else ""
     return (
         f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
-        f"{event['status']}: {event['reason']}{again}"
+        f"{event['status']}: {event['reason']}{starved}{again}"
     )
 
 
 def stopping_note(level: int) -> str:
     """Return what happens after a stop request of a level."""
     if level == 1:
-        return "stopping: running trials finish and are committed; Ctrl-C again ends them now"
+        return "stopping: running trials finish and are stored; Ctrl-C again ends them now"
     return "stopping now: containers are being killed; their slots run again on resume"

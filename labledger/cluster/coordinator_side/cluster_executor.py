@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from labledger.cluster.coordinator_side.host_cleanup import (
@@ -38,7 +39,7 @@ from labledger.cluster.host_messages import (
     StorePlace,
 )
 from labledger.cluster.host_transport import ClusterConnection
-from labledger.errors import HostLost, LabLedgerError
+from labledger.errors import LabLedgerError
 from labledger.executors.executor import HostState, RunRecords
 from labledger.executors.local_executor import drain
 from labledger.experiment.inputs.staged_files import StagedFile
@@ -67,11 +68,13 @@ class ClusterRun:
     """The coordinator's artifact store."""
     max_concurrency: int | None = None
     """How many attempts may be submitted at once; None for as many as the hosts take."""
+    known_hosts: frozenset[str] = frozenset()
+    """The hosts that have open attempts of earlier coordinators."""
 
     @property
     def setup(self) -> RunSetup:
         key = RunKey(self.ledger_id, self.run_id)
-        return RunSetup(key, self.epoch, self.files, self.is_sealed)
+        return RunSetup(key, self.epoch, self.files, self.is_sealed, self.known_hosts)
 
 
 class ClusterExecutor:
@@ -93,12 +96,12 @@ class ClusterExecutor:
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""
-        self._exchanges.spawn(self._exchanges.discover())
+        self._exchanges.spawn(self._exchanges.discover, None)
         deadline = time.monotonic() + _FIRST_CONTACT_S
         while time.monotonic() < deadline:
             with self._state.lock:
                 links = list(self._state.links.values())
-                if links and all(link.has_answered or not link.is_connected for link in links):
+                if links and not any(link.is_awaited for link in links):
                     break
             time.sleep(0.02)
         return self
@@ -146,7 +149,7 @@ class ClusterExecutor:
             self._state.blocked.record_placement(spec if is_too_large else None)
             if chosen is None:
                 return None
-            chosen.reserved.add(key)
+            chosen.reserved[key] = spec.image_id
             rooms.update(chosen)
             return spec.on_host(chosen.name)
 
@@ -155,10 +158,11 @@ class ClusterExecutor:
         future.set_running_or_notify_cancel()
         with self._state.lock:
             link = self._exchanges.link(spec.host)
-            link.reserved.discard(key)
+            link.reserved.pop(key, None)
             self._state.rooms.update(link)
             if link.lost_because is not None:
-                future.set_exception(_host_lost(link))
+                link.pending[key] = Pending(spec, future)
+                self._end_lost(link)
                 return future
             link.received.discard(key)
             is_ready = self._exchanges.has_inputs(link, spec)
@@ -168,7 +172,7 @@ class ClusterExecutor:
         if is_ready:
             self._exchanges.wake(link)
         else:
-            self._exchanges.spawn(self._exchanges.prepare(link, key))
+            self._exchanges.spawn(partial(self._exchanges.prepare, link, key), link)
         return future
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
@@ -242,14 +246,17 @@ class ClusterExecutor:
             link = self._exchanges.link(host)
             link.lost_because = because
             self._state.lost[host] = because
-            pending, link.pending = list(link.pending.values()), {}
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
-            self._state.rooms.update(link)
-        for attempt in pending:
-            set_exception(attempt.future, _host_lost(link))
+            self._end_lost(link)
         for each in leaving:
             set_result(each.future, None)
+
+    def _end_lost(self, link: HostLink) -> None:
+        """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
+        self._state.rooms.update(link)
+        self._exchanges.wake(link)
+        self._exchanges.spawn(partial(self._exchanges.end_lost, link), link)
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:
@@ -344,7 +351,3 @@ class ClusterExecutor:
     def _connected_links(self) -> list[HostLink]:
         with self._state.lock:
             return [link for link in self._state.links.values() if link.is_connected]
-
-
-def _host_lost(link: HostLink) -> HostLost:
-    return HostLost(f"{link.name} was declared lost: {link.lost_because}")

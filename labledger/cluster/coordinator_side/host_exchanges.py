@@ -8,12 +8,14 @@ process the host has by then. Used by the cluster executor, which shares `Cluste
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,6 +25,7 @@ from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.cluster.coordinator_side.host_rooms import HostRooms
 from labledger.cluster.coordinator_side.input_supply import InputSupply
+from labledger.cluster.coordinator_side.result_checks import BadResult
 from labledger.cluster.coordinator_side.result_transfer import ResultTransfer
 from labledger.cluster.coordinator_side.store_relay import StoreRelay
 from labledger.cluster.host_messages import (
@@ -36,7 +39,7 @@ from labledger.cluster.host_messages import (
     WrongSession,
 )
 from labledger.cluster.host_transport import ClusterConnection, FoundHost, HostUnreachable
-from labledger.errors import LabLedgerError
+from labledger.errors import HostLost, LabLedgerError
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
@@ -52,6 +55,12 @@ _PACE_S = 0.002
 """For each host of the run, how long a coroutine waits between two exchanges with the same host.
 What happens meanwhile goes together. A scheduler has about a millisecond of work for each exchange,
 so this bounds what all hosts ask of it; with few hosts it is not noticed."""
+_LOSS_CHECK_S = 0.05
+_NOT_A_HOST_FOR_S = 10.0
+"""For how long a worker that is no host is not asked again."""
+_MAX_WARNING = 1_000
+_MAX_WARNINGS = 100
+"""How many warnings of one reply are passed on, and how long each is at most."""
 _RETRY_S = 0.5
 _MAX_RETRY_S = 5.0
 
@@ -120,27 +129,38 @@ class HostExchanges:
         self._inputs.close()
         self._results.close()
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it ends or the executor is closed. A bug in it is a warning."""
-        future = self._connection.run(self._guarded(coroutine))
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], link: HostLink | None) -> None:
+        """Do some work until it ends or the executor is closed, about one host or all of them.
+
+        Work that raises what it does not handle is told of, and begins again: it must be able to.
+        """
+        future = self._connection.run(self._supervised(work, link))
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        try:
-            await coroutine
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._state.tell(f"the exchange with a host broke: {type(error).__name__}: {error}")
+    async def _supervised(
+        self, work: Callable[[], Coroutine[Any, Any, None]], link: HostLink | None
+    ) -> None:
+        retry_s = _RETRY_S
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                whom = "the cluster" if link is None else link.name
+                problem = f"{type(error).__name__}: {error}"[:_MAX_WARNING]
+                self._state.tell(f"an exchange with {whom} broke and is tried again: {problem}")
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+            else:
+                return
 
     def link(self, name: str) -> HostLink:
         """Return the link to a host, which need not have been seen yet. The lock is held."""
         link = self._state.links.get(name)
         if link is None:
             link = self._state.links[name] = HostLink(name, lost_because=self._state.lost.get(name))
-            self.spawn(self._deliver(link))
-            self.spawn(self._poll(link))
+            self.spawn(partial(self._deliver, link), link)
+            self.spawn(partial(self._poll, link), link)
         return link
 
     async def discover(self) -> None:
@@ -149,7 +169,7 @@ class HostExchanges:
         trouble = ""
         while True:
             try:
-                addresses = dict.fromkeys(await self._connection.transport.addresses())
+                workers = await self._connection.transport.addresses()
             except LabLedgerError as error:
                 trouble = error.message
                 self._state.tell(trouble)
@@ -158,30 +178,56 @@ class HostExchanges:
                 with self._state.lock:
                     known = {link.address for link in self._state.links.values()}
                     for link in self._state.links.values():
-                        if link.address is not None and link.address not in addresses:
+                        if link.address is not None and link.address not in workers:
                             self._disconnect(link)
-                recently = time.monotonic() - 10.0
+                recently = time.monotonic() - _NOT_A_HOST_FOR_S
                 not_hosts = {a: t for a, t in not_hosts.items() if t > recently}
-                new = [a for a in addresses if a not in known and a not in not_hosts]
-                for found in await self._connection.describe(new):
+                new = {a: workers[a] for a in workers if a not in known and a not in not_hosts}
+                for found in await self._describe(new, workers):
                     if found.described is None:
                         not_hosts[found.address] = time.monotonic()
                     self._add(found)
             await asyncio.sleep(_DISCOVERY_INTERVAL_S)
 
+    async def _describe(
+        self, new: Mapping[str, str], workers: Mapping[str, str]
+    ) -> list[FoundHost]:
+        """Ask new workers which hosts they are, with those that were these hosts until now."""
+        found = await self._connection.describe(new)
+        with self._state.lock:
+            links = [self._state.links.get(host.name) for host in found if host.described]
+            used = {link.address for link in links if link is not None} & workers.keys()
+        rivals = {address: workers[address] for address in used if address is not None}
+        if not rivals:
+            return found
+        asked = {host.address: workers[host.address] for host in found if host.described}
+        others = [host for host in found if host.address not in asked]
+        return others + await self._connection.describe(asked | rivals)
+
     def _add(self, found: FoundHost) -> None:
         described = found.described
+        if found.is_duplicate:
+            with self._state.lock:
+                link = self.link(found.name)
+                self._disconnect(link)
+                link.duplicates = found.problem
+                self._state.rooms.update(link)
+            self._state.tell(found.problem or "")
+            return
         if described is None:
             with self._state.lock:
                 hosts = {link.last_address for link in self._state.links.values()}
             # Of a host that does not answer now, this has been said.
             if found.address not in hosts:
-                self._state.tell(f"a worker of the cluster is not used: {found.problem}")
+                whom = found.name or "a worker of the cluster"
+                self._state.tell(f"{whom} is not used: {found.problem}")
             return
         with self._state.lock:
             link = self.link(described.state.name)
+            if link.is_connected and link.session == described.session:
+                return
             for key in link.connect(found.address, described):
-                self.spawn(self.prepare(link, key))
+                self.spawn(partial(self.prepare, link, key), link)
             self._state.rooms.update(link)
 
     def _disconnect(self, link: HostLink) -> None:
@@ -325,7 +371,10 @@ class HostExchanges:
                     self._disconnect(link)
             return False
         except HostRefused as error:
-            self._state.tell(f"{link.name}: {error.message}")
+            self._record_bad_reply(link, request, error.message)
+            return False
+        if (fault := _fault_of(reply, request, link)) is not None:
+            self._record_bad_reply(link, request, f"its reply {fault}")
             return False
         with self._state.lock:
             if link.session != request.session:
@@ -333,6 +382,23 @@ class HostExchanges:
             self._record_reply(link, request, reply)
             self._state.rooms.update(link)
         return True
+
+    def _record_bad_reply(self, link: HostLink, request: Exchange, problem: str) -> None:
+        """Place nothing on a host until it answers as a host does."""
+        with self._state.lock:
+            if link.session != request.session:
+                return
+            if link.problem is None:
+                link.blocked_since = time.monotonic()
+            link.bad_reply = problem
+            self._state.rooms.update(link)
+        self._state.tell(f"{link.name}: {problem}")
+
+    def _record_bad_result(self, link: HostLink, key: AttemptKey, problem: str) -> None:
+        """Leave an attempt open whose result cannot be used. The lock is held."""
+        link.bad_results[key] = f"its result of slot {key[0]} {problem}"
+        self._state.rooms.update(link)
+        self._state.tell(f"{link.name}: {link.bad_results[key]}")
 
     def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
         """Handle a reply. The lock is held."""
@@ -355,33 +421,62 @@ class HostExchanges:
         for key in reply.paused:
             if (paused := link.pending.get(key)) is not None:
                 self._state.paused.put(paused.spec)
-        for warning in reply.warnings:
-            self._state.warnings.put(f"{link.name}: {warning}")
+        for warning in reply.warnings[:_MAX_WARNINGS]:
+            self._state.warnings.put(f"{link.name}: {warning[:_MAX_WARNING]}")
 
     def _record_ends(self, link: HostLink, reply: ExchangeReply) -> None:
         """Handle the attempts and removals that have ended. The lock is held."""
         link.started |= {message.key for message in reply.results}
+        # What a lost host delivers is not accepted; its attempts end by `end_lost`.
+        is_lost = link.lost_because is not None
         for message in reply.results:
             if message.key not in link.received:
                 link.received.add(message.key)
-                if message.key in link.pending:
-                    self.spawn(self._receive(link, message))
+                if message.key in link.pending and not is_lost:
+                    self.spawn(partial(self._receive, link, message), link)
         for failure in reply.failures:
             link.received.add(failure.key)
-            if (attempt := link.pending.pop(failure.key, None)) is not None:
-                is_refusal = failure.kind == "refused"
-                error = StartRefused() if is_refusal else OutputUnreadable(failure.message)
-                set_exception(attempt.future, error)
+            if is_lost or failure.key not in link.pending:
+                continue
+            is_refusal = failure.kind == "refused"
+            if is_refusal and not self._state.stopping:
+                self._record_bad_result(link, failure.key, "is a refusal, of a run that goes on")
+                continue
+            error = StartRefused() if is_refusal else OutputUnreadable(failure.message)
+            set_exception(link.pending.pop(failure.key).future, error)
         for key in reply.removed:
             if (leaving := link.leaving.pop(key, None)) is not None:
                 set_result(leaving.future, None)
             link.received.discard(key)
             link.confirmed.add(key)
 
+    async def end_lost(self, link: HostLink) -> None:
+        """End the attempts of a host that was declared lost, once it certainly starts none of them.
+
+        An attempt that it had prepared is so never started there after it was started elsewhere.
+        """
+        while link.may_start:
+            await asyncio.sleep(_LOSS_CHECK_S)
+        with self._state.lock:
+            pending, link.pending = list(link.pending.values()), {}
+            self._state.rooms.update(link)
+        for attempt in pending:
+            set_exception(
+                attempt.future, HostLost(f"{link.name} was declared lost: {link.lost_because}")
+            )
+
     async def _receive(self, link: HostLink, message: ResultMessage) -> None:
         """Make what belongs to a result durable here, and end its future."""
+        with self._state.lock:
+            pending = link.pending.get(message.key)
+        if pending is None:
+            return
         try:
-            result = await self._results.receive(link, message)
+            result = await self._results.receive(link, message, pending.spec)
+        except BadResult as error:
+            with self._state.lock:
+                self._record_bad_result(link, message.key, error.message)
+            return
         except (LabLedgerError, OSError) as error:
             if not isinstance(error, (HostUnreachable, WrongSession)):
                 self._state.tell(f"a result of {link.name} could not be fetched: {error}")
@@ -390,11 +485,28 @@ class HostExchanges:
                 link.received.discard(message.key)
             return
         with self._state.lock:
+            if link.lost_because is not None:
+                return
             attempt = link.pending.pop(message.key, None)
             self._state.rooms.update(link)
             self._state.blocked.record_activity()
         if attempt is not None:
             set_result(attempt.future, result)
+
+
+def _fault_of(reply: ExchangeReply, request: Exchange, link: HostLink) -> str | None:
+    """Return what a reply cannot truly say, as the rest of a sentence, None if there is nothing."""
+    age_s = reply.last_start_age_s
+    if reply.session != request.session:
+        return "is that of another process"
+    if not math.isfinite(reply.monotonic) or (age_s is not None and not 0 <= age_s < math.inf):
+        return "has a time that cannot be"
+    if reply.state is not None:
+        if reply.state.name != link.name:
+            return f"is that of another host, {reply.state.name[:80]!r}"
+        if (fault := reply.state.find_fault()) is not None:
+            return f"says {fault}"
+    return None
 
 
 def set_result(future: Future[Any], result: Any) -> None:

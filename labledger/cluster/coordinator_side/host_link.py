@@ -8,9 +8,11 @@ connection use it, under the executor's lock.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from labledger.cluster.host_messages import (
     AttemptKey,
@@ -73,8 +75,16 @@ class HostLink:
     """Since when nothing of it can advance; only meaningful while `problem` is not None."""
     supply_problem: str | None = None
     """Why it cannot be given what an attempt needs."""
-    reserved: set[AttemptKey] = field(default_factory=set)
-    """Attempts that are placed here and not submitted yet."""
+    duplicates: str | None = None
+    """That several machines say that they are this host, and where."""
+    bad_reply: str | None = None
+    """Why its last reply could not be used."""
+    bad_results: dict[AttemptKey, str] = field(default_factory=dict)
+    """Why results of attempts cannot be used, of its present process."""
+    mark: str = field(default_factory=partial(secrets.token_hex, 8))
+    """By which this coordinator knows the machine again."""
+    reserved: dict[AttemptKey, str] = field(default_factory=dict)
+    """The image ids of attempts that are placed here and not submitted yet."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
     leaving: dict[AttemptKey, Leaving] = field(default_factory=dict)
     kills: list[AttemptSpec] = field(default_factory=list)
@@ -91,7 +101,13 @@ class HostLink:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _clock_base: tuple[float, float] | None = None
     """The host's monotonic time in its last reply, and this machine's when that arrived."""
+    _is_marked: bool = False
+    """Whether the host has kept `mark`."""
     _stop_delivered: bool = False
+    _loss_delivered: bool = False
+    """Whether its present process knows that it was declared lost."""
+    _granted_until: float = float("-inf")
+    """Until when it was allowed to start containers, by this machine's monotonic clock."""
 
     @property
     def is_connected(self) -> bool:
@@ -99,14 +115,25 @@ class HostLink:
         return self.address is not None and self.session is not None
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether its first reply may come any moment."""
+        return self.is_connected and not self.has_answered and self.bad_reply is None
+
+    @property
     def problem(self) -> str | None:
         """Why nothing is placed here, None if trials may be."""
         if self.lost_because is not None:
             return f"it was declared lost: {self.lost_because}"
+        if self.duplicates is not None:
+            return self.duplicates
+        if self.bad_reply is not None:
+            return self.bad_reply
         if not self.is_connected or not self.has_answered:
             return "it does not answer"
         if self.supply_problem is not None:
             return self.supply_problem
+        if self.bad_results:
+            return next(iter(self.bad_results.values()))
         return None if self.state is None else self.state.problem
 
     @property
@@ -124,6 +151,27 @@ class HostLink:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
 
+    def has_image(self, image_id: str) -> bool:
+        """Return whether it certainly has an image."""
+        return image_id in self.known_inputs or (
+            self.state is not None and image_id in self.state.images
+        )
+
+    def awaits_image(self, image_id: str) -> bool:
+        """Return whether an attempt waits here for an image that it lacks."""
+        waiting = (each for each in self.pending.values() if not each.is_ready)
+        return image_id in self.reserved.values() or any(
+            each.spec.image_id == image_id for each in waiting
+        )
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it may still start a container, which it may after it was declared lost.
+
+        It may not once it knows of that, or once all that it was granted has run out.
+        """
+        return not self._loss_delivered and time.monotonic() < self._granted_until
+
     def connect(self, address: str, described: Described) -> list[AttemptKey]:
         """Use the process of the host that answers at an address.
 
@@ -136,15 +184,18 @@ class HostLink:
             self.known_inputs.clear()
             self.supply_problem = None
             self._clock_base = None
-            self._stop_delivered = False
+            self._stop_delivered = self._loss_delivered = False
             self.received.clear()
             self.confirmed.clear()
+            self.bad_reply = None
+            self.bad_results.clear()
             for key, pending in self.pending.items():
                 if pending.is_ready:
                     unprepared.append(key)
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
+        self.duplicates = None
         self.address = self.last_address = address
         self.state = described.state
         self.wake.set()
@@ -160,6 +211,7 @@ class HostLink:
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
         self.last_contact = time.monotonic()
+        self.bad_reply = None
         self._clock_base = (monotonic, self.last_contact)
         self.has_answered = True
 
@@ -179,6 +231,7 @@ class HostLink:
         return (
             bool(self.kills)
             or (stopping and not self._stop_delivered)
+            or (self.lost_because is not None and not self._loss_delivered)
             or any(not each.is_delivered for each in self.leaving.values())
             or any(each.is_ready and not each.is_delivered for each in self.pending.values())
         )
@@ -186,8 +239,15 @@ class HostLink:
     def next_exchange(
         self, setup: RunSetup, allowed_until: float, *, stopping: bool, with_orders: bool
     ) -> Exchange:
-        """Return the next request for the host. Its session must be known."""
+        """Return the next request for the host. Its session must be known.
+
+        A host that was declared lost is granted no time.
+        """
         assert self.session is not None
+        is_lost = self.lost_because is not None
+        grant = None if is_lost else self.grant_until(allowed_until)
+        if grant is not None:
+            self._granted_until = max(self._granted_until, allowed_until)
         orders = [each.order for each in self.leaving.values() if not each.is_delivered]
         attempts = [
             each.spec for each in self.pending.values() if each.is_ready and not each.is_delivered
@@ -195,9 +255,14 @@ class HostLink:
         return Exchange(
             session=self.session,
             setup=setup,
-            grant_until=self.grant_until(allowed_until),
+            mark=self.mark,
+            is_marked=self._is_marked,
+            grant_until=grant,
             stopping=stopping,
-            attempts=tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders else (),
+            is_lost=is_lost,
+            attempts=(
+                tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders and not is_lost else ()
+            ),
             removals=tuple(o for o in orders if isinstance(o, Removal)) if with_orders else (),
             cancellations=(
                 tuple(o for o in orders if isinstance(o, Cancellation)) if with_orders else ()
@@ -221,7 +286,9 @@ class HostLink:
                 leaving.is_delivered = True
         self.kills = self.kills[len(request.kills) :]
         self.confirmed -= request.confirmed
+        self._is_marked = True
         self._stop_delivered = self._stop_delivered or request.stopping
+        self._loss_delivered = self._loss_delivered or request.is_lost
 
 
 def attempt_key(spec: AttemptSpec) -> AttemptKey:

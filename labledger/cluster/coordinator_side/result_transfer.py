@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.cluster.coordinator_side.result_checks import BadResult, read_result, require_events
 from labledger.cluster.coordinator_side.store_relay import StoreRelay
-from labledger.cluster.host_messages import AttemptKey, Chunk, ReadChunk, ResultMessage, RunKey
+from labledger.cluster.host_messages import (
+    CHUNK_BYTES,
+    AttemptKey,
+    Chunk,
+    ReadChunk,
+    ResultMessage,
+    RunKey,
+)
 from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
 from labledger.cluster.partial_files import PartialFile
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.canonical_json import sha256_hex
 from labledger.records.events import EventFile
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial.attempt_spec import AttemptSpec
 
 _CALL_TIMEOUT_S = 60.0
 _TRANSFERS_AT_ONCE = 4
@@ -45,12 +53,15 @@ class ResultTransfer:
         self._fetches: dict[str, asyncio.Task[None]] = {}
         """Transfers of artifacts by digest: two results may have the same one."""
 
-    async def receive(self, link: HostLink, message: ResultMessage) -> AttemptResult:
-        """Return a result once everything that it refers to is durable here.
+    async def receive(
+        self, link: HostLink, message: ResultMessage, spec: AttemptSpec
+    ) -> AttemptResult:
+        """Return the result of an attempt once everything that it refers to is durable here.
 
-        Raises `HostUnreachable`, `HostRefused` and `DigestMismatch`.
+        Raises `BadResult` for what is no result of it, `HostUnreachable`, `HostRefused` and
+        `DigestMismatch`.
         """
-        result = AttemptResult.from_json(message.result, self._store.staged_events)
+        result = read_result(message, spec, self._store.staged_events)
         for artifact in result.artifacts:
             if artifact.sha256 not in message.contents:
                 await self._provide(link, message.key, artifact)
@@ -84,6 +95,11 @@ class ResultTransfer:
         if await self._in_thread(events.find_damage) is None:
             return
         await self._fetch(link, message.key, None, message.events_size, events.path, events.sha256)
+        try:
+            await self._in_thread(require_events, events)
+        except BadResult:
+            events.path.unlink()
+            raise
 
     async def _fetch(
         self,
@@ -114,6 +130,8 @@ class ResultTransfer:
                     raise HostUnreachable(f"{link.name} does not answer")
                 request = ReadChunk(session, self._run, key, name, arrived)
                 chunk: Chunk = await self._connection.call(address, request, _CALL_TIMEOUT_S)
+                if len(chunk.content) > CHUNK_BYTES:
+                    raise BadResult("came with more bytes than were asked for")
                 if not chunk.content and arrived < size:
                     partial.discard()
                     raise HostUnreachable(f"{link.name} has less of {name or 'the events'}")
@@ -131,10 +149,6 @@ class ResultTransfer:
 
 
 def _with_content(artifact: Artifact, message: ResultMessage) -> Artifact:
-    """Return an artifact with its content, if that came with the result and is what it says."""
+    """Return an artifact with its content, if that came with the result."""
     content = message.contents.get(artifact.sha256)
-    if content is None:
-        return artifact
-    if sha256_hex(content) != artifact.sha256 or len(content) != artifact.size:
-        raise HostUnreachable(f"the artifact {artifact.sha256} arrived damaged")
-    return Artifact(artifact.sha256, artifact.size, content)
+    return artifact if content is None else Artifact(artifact.sha256, artifact.size, content)

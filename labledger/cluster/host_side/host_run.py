@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from labledger.cluster.attempt_inputs import input_digests
 from labledger.cluster.host_messages import (
+    AnotherHost,
     AttemptKey,
     Cancellation,
     CleanUp,
@@ -79,12 +80,16 @@ class HostRun:
     """The attempts of one run on this host."""
 
     folder: HostRunFolder
+    host: str
+    """The name of this host."""
     slots: int
     permits: RunPermits
     """Shared by all runs of the host."""
     inputs: HostInputs
     engines: EnginePool
     engine_root: Path | None
+    lacks_space: Callable[[], bool]
+    """Whether a disk of the host is too full for a trial to be started."""
     changed: threading.Condition
     """Notified when there is something to report. Its lock guards everything below."""
     epoch: int = 0
@@ -107,6 +112,10 @@ class HostRun:
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
     _warnings: list[str] = field(default_factory=list)
     _granted_until: float = 0.0
+    _mark: str | None = None
+    """The mark that is known to be on the disk."""
+    _is_lost: bool = False
+    """Whether the coordinator of this epoch has said that the host was declared lost."""
     _last_problem: str = ""
     _problem: str | None = None
     """Why an attempt could not go on, until it is tried again."""
@@ -119,7 +128,11 @@ class HostRun:
 
     def __post_init__(self) -> None:
         self._limiter = StartLimiter(
-            self.slots, permits=self.permits, clock=time.monotonic, owns_attempts=True
+            self.slots,
+            permits=self.permits,
+            clock=time.monotonic,
+            owns_attempts=True,
+            is_held_back=self.lacks_space,
         )
         self._limiter.allow_until(0.0)
         self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
@@ -146,15 +159,22 @@ class HostRun:
                 self._granted_until = 0.0
                 self._limiter.allow_until(0.0)
                 self._limiter.reopen()
+                self._is_lost = False
                 self._failures.clear()
                 self._unconfirmed.clear()
 
     def exchange(self, request: Exchange) -> ExchangeReply:
         """Carry out the orders, wait for something to report, and return it."""
         self.enter_epoch(request.setup)
+        self._keep_mark(request)
         attempts = self._with_staged_files(request.setup, request.attempts)
         with self.changed:
-            if request.grant_until is not None:
+            self._is_lost = self._is_lost or request.is_lost
+            if self._is_lost:
+                # Taken back, also from what is prepared; a request that was delayed is too late.
+                self._limiter.allow_until(0.0)
+                self._limiter.close()
+            elif request.grant_until is not None:
                 # A request that was delayed must not take back what a later one has allowed.
                 self._granted_until = max(self._granted_until, request.grant_until)
                 self._limiter.allow_until(self._granted_until)
@@ -172,6 +192,27 @@ class HostRun:
             self._unconfirmed -= request.confirmed
             self.changed.wait_for(lambda: self._closed or self._has_news(request), request.wait_s)
         return self._report(request)
+
+    def _keep_mark(self, request: Exchange) -> None:
+        """Keep the coordinator's mark. Raises `AnotherHost` if it has worked with another machine.
+
+        That is one of which this is a copy, or this one before its folder was lost or restored:
+        attempts that began there would begin here again.
+        """
+        with self.changed:
+            if self._mark == request.mark:
+                return
+            kept = self.folder.read_mark()
+            is_known = kept is None and self.host in request.setup.known_hosts
+            if kept != request.mark and (request.is_marked or is_known):
+                raise AnotherHost(
+                    f"the machine that answers as {self.host} lacks what that host has of run "
+                    f"{request.setup.run.run_id}: it is a copy of it, or its folder was deleted or "
+                    "restored. Start the machine that began the trials, or declare the host lost"
+                )
+            if kept != request.mark:
+                self.folder.write_mark(request.mark)
+            self._mark = request.mark
 
     def _with_staged_files(
         self, setup: RunSetup, attempts: Sequence[AttemptSpec]
@@ -214,7 +255,7 @@ class HostRun:
             if self._leaving.get(key, self.epoch) != self.epoch:
                 self._returning[key] = spec
                 return
-            is_over = self._removed.get(key) == self.epoch or key in self._leaving
+            is_over = self._removed.get(key) == self.epoch or key in self._leaving or self._is_lost
             if self._closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)

@@ -47,6 +47,15 @@ class HostRunFolder:
         make_folder(self.path)
         write_file(self.path / "epoch", str(epoch).encode())
 
+    def read_mark(self) -> str | None:
+        """Return what the last coordinator has this machine known by, None before the first."""
+        file = self.path / "mark"
+        return file.read_text("utf-8") if file.exists() else None
+
+    def write_mark(self, mark: str) -> None:
+        """Keep a coordinator's mark durably."""
+        write_file(self.path / "mark", mark.encode())
+
     def delete_shared_files(self) -> None:
         """Delete what attempts shared. A further one gets it again."""
         for name in _SHARED:

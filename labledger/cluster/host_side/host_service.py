@@ -42,6 +42,8 @@ _STATE_AGE_S = 5.0
 _RETRY_S = 1.0
 """The same after the engine has not answered."""
 _MAX_INPUTS_REPORTED = 2000
+_SHORTAGE_AGE_S = 0.5
+"""For how long the disks are not looked at again."""
 _LEDGER_PREFIX = 12
 
 
@@ -78,6 +80,8 @@ class HostService:
         self._images: frozenset[str] = frozenset()
         self._engine_problem: str | None = None
         self._engine_read = float("-inf")
+        self._shortage: str | None = None
+        self._shortage_read = float("-inf")
         self._closed = False
         self._inputs.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
@@ -121,9 +125,7 @@ class HostService:
 
     def describe(self) -> messages.Described:
         """Return which host this is, and its state."""
-        return messages.Described(
-            messages.PROTOCOL, self.session, self.state(), time.monotonic(), time.time()
-        )
+        return messages.Described(self.session, self.state(), time.monotonic(), time.time())
 
     def state(self) -> HostState:
         """Return the state of the host."""
@@ -205,11 +207,13 @@ class HostService:
                 prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
                     folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
+                    host=self.identity.name,
                     slots=self._slots,
                     permits=self._permits,
                     inputs=self._inputs,
                     engines=self._engines,
                     engine_root=engine_data_folder(self._engine_info),
+                    lacks_space=lambda: self._find_shortage() is not None,
                     changed=self._changed,
                 )
             return run
@@ -220,12 +224,19 @@ class HostService:
         """Return why no trial should be placed here, None if trials may be."""
         if self._engine_problem is not None:
             return self._engine_problem
-        space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
-        if (shortage := space.find_shortage()) is not None:
+        if (shortage := self._find_shortage()) is not None:
             return shortage
         with self._changed:
             runs = list(self._runs.values())
         return next((problem for run in runs if (problem := run.problem) is not None), None)
+
+    def _find_shortage(self) -> str | None:
+        """Return which disk has too little space for further trials, looked at a moment ago."""
+        now = time.monotonic()
+        if now - self._shortage_read > _SHORTAGE_AGE_S:
+            space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
+            self._shortage, self._shortage_read = space.find_shortage(), now
+        return self._shortage
 
     def _read_engine(self) -> None:
         """Read the engine's settings and images, unless they were read a moment ago."""

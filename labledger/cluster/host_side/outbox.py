@@ -49,7 +49,7 @@ class Outbox:
         contents = document["contents"].items()
         return ResultMessage(
             key,
-            document["result"],
+            json.dumps(document["result"]).encode(),
             {sha256: base64.b64decode(text) for sha256, text in contents},
             document["events_size"],
         )

@@ -2,7 +2,8 @@
 
 In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
 `of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
-is below 1 less the confidence exactly where the interval does not contain 0.
+is below 1 less the confidence exactly where the interval does not contain 0. There is no interval
+where nothing varies.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ APPROXIMATE = "permutation test over tasks, by saddlepoint"
 SUITE_T = "stratified t test"
 
 _SQUARES_FIT = 1e100
-"""The squares of smaller values do not overflow a double."""
+"""The squares of values up to this, and from its inverse on, are numbers of a double."""
 
 
 # -- tasks as a sample
@@ -50,22 +51,15 @@ def of_tasks(
     p, is_exact = permutation_test.permutation_p(units.sums_less(0.0))
     low, high = permutation_test.bounds(units, confidence, p)
     name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
-    return Inference(_scaled_up(Estimate(units.mean, low, high), scale), p, name)
+    return Inference(Estimate(units.mean, low, high).shifted(0.0, scale), p, name)
 
 
 def _scaled_down(values: Sequence[float]) -> tuple[Sequence[float], float]:
     """Return values whose squares fit a double, and the divisor that made them so."""
     largest = max(map(abs, values), default=0.0)
-    if largest < _SQUARES_FIT:
+    if not largest or 1 / _SQUARES_FIT < largest < _SQUARES_FIT:
         return values, 1.0
     return [value / largest for value in values], largest
-
-
-def _scaled_up(estimate: Estimate, scale: float) -> Estimate:
-    if scale == 1:
-        return estimate
-    low, high = (None if x is None else scale * x for x in (estimate.low, estimate.high))
-    return Estimate(scale * estimate.value, low, high)
 
 
 def mean_of_tasks(
@@ -109,6 +103,15 @@ def is_skewed(differences: Sequence[float]) -> bool:
     return abs(skewness) > 1 and count < 25 * skewness**2
 
 
+def unseen_share(units: float) -> float:
+    """Return the share of tasks of which so many units have none in one sample of twenty.
+
+    About three of that many (Hanley and Lippman-Hand 1983, JAMA 249:1743–1745). No interval can
+    account for what a sample does not contain.
+    """
+    return float(1 - 0.05 ** (1 / units))
+
+
 def standardized(differences: Sequence[float]) -> float | None:
     """Return Cohen's d_z: the mean difference in standard deviations of the tasks' differences.
 
@@ -129,7 +132,7 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     Cochran 1977, Sampling Techniques, section 5.4). A task with a single trial on a side is assumed
     to vary there as the side's others do on average. Where no trial differs from another of its
     task and side, only their number counts: the p value is then that of exchanging trials within
-    tasks, and the interval is a point if that is below 1 less the confidence.
+    tasks, and there is no interval, because nothing tells how much trials vary.
     """
     value = mean(task_differences(a, b))
     error, degrees = suite_deviation(a, b)
@@ -138,9 +141,7 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
 
         p = 2 * float(special.stdtr(degrees, -abs(value) / error))
         return Inference(_t_estimate(value, error, degrees, confidence), min(1.0, p), SUITE_T)
-    p = _constant_p(a, b) if value else 1.0
-    is_shown = p < 1 - confidence
-    return Inference(Estimate(value, *((value, value) if is_shown else (None, None))), p, SUITE_T)
+    return Inference(Estimate(value, None, None), _constant_p(a, b) if value else 1.0, SUITE_T)
 
 
 def suite_deviation(*sides: Groups) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Compare pass@k and pass^k of two sides: their differences with intervals.
 
 A difference is the mean of the tasks' differences, over the tasks that have k replications on both
-sides. The intervals are Tango's, as those of pass rates in `paired_rates`, and differ from them
-only in the effective number of pairs. They are for one k each: nothing corrects for several.
+sides. The intervals are those of pass rates in `paired_rates`, for another effective number of
+pairs. They are for one k each: nothing corrects for several.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def differences(
     For these tasks (`is_suite`) it follows from the spread within tasks, by the jackknife over the
     trials of each side, which errs on the safe side for such estimates (Efron and Stein 1981,
     Annals of Statistics 9:586–596). It is never less than that of tasks like these, whose spread
-    includes the one within tasks, and it is that one where a side has only k trials of a task,
+    includes the one within tasks. There is no interval where a side has only k trials of a task,
     which are a single estimate.
     """
     enough = [i for i in range(len(a)) if min(len(a[i]), len(b[i])) >= k]
@@ -74,17 +74,19 @@ def _difference(
     independent = independent_size(
         2 / (1 / (n_a // k) + 1 / (n_b // k)) for (n_a, _), (n_b, _) in zip(*counts, strict=True)
     )
-    pairs = paired_rates.discordance_of_rates(rates_a, rates_b, independent, clusters)
-    size = pairs.size(confidence)
-    variance = pairs.gained + pairs.lost - (pairs.gained - pairs.lost) ** 2
-    within = _variance_within(counts, k, of_task) if is_suite else None
-    if within is not None:
-        seen = variance / within if within > _EDGE else independent
-        size = max(size, min(independent, seen))
+    if not is_suite:
+        return paired_rates.of_rates(rates_a, rates_b, independent, confidence, clusters).estimate
+    pairs = paired_rates.discordance_of_rates(rates_a, rates_b, independent)
+    within = _variance_within(counts, k, of_task)
+    if within is None:
+        return Estimate(pairs.difference, None, None)
+    variance = pairs.gained + pairs.lost - pairs.difference**2
+    seen = variance / within if within > _EDGE else independent
+    size = max(pairs.size(confidence), min(independent, seen))
     low, high = paired_rates.tango_interval(
         pairs.gained * size, pairs.lost * size, size, confidence
     )
-    return Estimate(pairs.gained - pairs.lost, low, high)
+    return Estimate(pairs.difference, low, high)
 
 
 def _variance_within(

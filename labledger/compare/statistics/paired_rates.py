@@ -1,7 +1,7 @@
-"""Compare two pass rates: the score test of their difference and the interval that it inverts.
+"""Compare two pass rates: tests of their difference and the interval that belongs to them.
 
-Both come from one statistic, so they cannot disagree: the p value is below 1 less the confidence
-exactly where the interval does not contain 0. In `of_tasks` the tasks (or clusters of them) are the
+They cannot disagree: the p value is below 1 less the confidence exactly where the interval does not
+contain 0. In `of_tasks` the tasks (or clusters of them) are the
 sample; in `of_suite` the tasks are given and their replications are the sample.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from labledger.compare.statistics import permutation_test
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -20,15 +21,19 @@ from labledger.compare.statistics.samples import (
     quantile,
     task_means,
     units_deviation,
+    without_rounding,
 )
 
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
-SCORE = "score test"
+SCORE = "score test and permutation test over tasks"
+CLUSTERED_SCORE = "score test and permutation test over clusters of tasks"
 SUITE_SCORE = "stratified score test"
 
 _EDGE = 1e-12
+MOST_BY_HALF = 0.5 + _EDGE
+"""The largest share of pairs that differ for which the test of tasks uses the mid-p value."""
 _STEPS = 60
 """Bisections of a bound, which is then exact to 2⁻⁶⁰."""
 
@@ -45,28 +50,34 @@ class Discordance:
     lost: float
     """The share that A alone passed."""
     least_size: float
-    """The effective number of pairs if a task's trials were all alike: tasks (clusters) less 1."""
+    """The effective number of pairs if a task's trials were all alike: the effective number of
+    tasks (clusters) less 1."""
     seen_size: float
     """The effective number of pairs by the spread of the tasks' (clusters') differences."""
-    degrees: int
+    degrees: float
     """Degrees of freedom of that spread."""
 
     def size(self, confidence: float) -> float:
         """Return the effective number of pairs for an interval."""
-        if self.degrees < 1:
+        if not self.degrees:
             return 0.0
         ratio = quantile(confidence) / quantile(confidence, self.degrees)
         return max(self.least_size, self.seen_size * ratio**2)
 
     @property
-    def p(self) -> float:
-        """The two-sided p value of no difference; the interval of `of_tasks` inverts this test."""
+    def difference(self) -> float:
+        """B minus A."""
+        return without_rounding(self.gained - self.lost, self.gained)
+
+    @property
+    def score_p(self) -> float:
+        """The two-sided p value of the score test of no difference."""
         from scipy import special
 
         differing = self.gained + self.lost
-        if self.degrees < 1 or differing <= _EDGE:
+        if not self.degrees or differing <= _EDGE:
             return 1.0
-        standardized = abs(self.gained - self.lost) / math.sqrt(differing)
+        standardized = abs(self.difference) / math.sqrt(differing)
         as_single = 2 * special.ndtr(-standardized * math.sqrt(self.least_size))
         as_seen = 2 * special.stdtr(self.degrees, -standardized * math.sqrt(self.seen_size))
         return min(1.0, float(as_single), float(as_seen))
@@ -81,10 +92,14 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
     it, since few tasks tell little about their spread (Korn and Graubard 1998, Survey Methodology
     24:193–201), but no less than if each task (cluster) were a single pair.
     """
-    independent = independent_size(
+    return discordance_of_rates(task_means(a), task_means(b), independent_pairs(a, b), clusters)
+
+
+def independent_pairs(a: Groups, b: Groups) -> float:
+    """Return the effective number of pairs if tasks did not matter."""
+    return independent_size(
         2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
     )
-    return discordance_of_rates(task_means(a), task_means(b), independent, clusters)
 
 
 def discordance_of_rates(
@@ -116,26 +131,58 @@ def of_tasks(
     """Estimate the difference of pass rates, B minus A, for tasks like these.
 
     Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
-    assumed to be an independent sample. The statistic is Tango's (1998, Statistics in Medicine
-    17:891–908) for the effective number of pairs (`discordance`). With one replication that is the
-    number of tasks less 1, which multiplies the variance by n/(n − 1), as Miettinen and Nurminen
-    (1985, Statistics in Medicine 4:213–226) do: enumerated over all outcomes of 10 to 200 tasks
-    with up to 60 % of pairs that differ, the test then rejects a true null at most .0499 of the
-    time at the level .05 (Tango's own up to .0537), and at most .0024 at .0025, the level of one of
-    twenty comparisons. Its power is that of McNemar's mid-p test, which Fagerland, Lydersen and
-    Laake (2013, BMC Medical Research Methodology 13:91) recommend, and that has no interval of the
-    difference; the exact test, rejecting .014 to .04 of the time, loses 1 to 11 points of power.
-    `python -m bench.comparison_error` enumerates this again.
+    assumed to be an independent sample. A difference is shown where two tests show it: the score
+    test and the sign-flip test of `permutation_test`. The p value is the larger one.
 
-    With replications the permutation test over tasks, the other candidate, is less powerful (it
-    rejects a true null .033 of the time where this does .045: 20 tasks, 3 replications), and its
-    inversion has no width where no task differs. `python -m bench.comparison_error replications`
-    draws how often this test rejects a true null with replications and clusters.
+    The score statistic is Tango's (1998, Statistics in Medicine 17:891–908) for the effective
+    number of pairs (`discordance`). With one replication that is the number of tasks less 1, which
+    multiplies the variance by n/(n − 1), as Miettinen and Nurminen (1985, Statistics in Medicine
+    4:213–226) do. Alone it would call 4 tasks gained and none lost, of 26 or more, a difference.
+
+    For tasks, the sign-flip test is that of the mid-p value, with one replication McNemar's
+    (Fagerland, Lydersen and Laake 2013, BMC Medical Research Methodology 13:91), where up to half
+    of the pairs differ; where more do, it is the exact test, since the mid-p value is then too
+    small. The interval is the score interval, extended to 0 where only the score test rejects. For
+    clusters, which may be few and of unequal size, it is the exact test, and the interval spans
+    both tests' intervals; too few clusters have none.
+
+    `python -m bench.comparison_error` enumerates how often one replication errs, and
+    `scripts/simulate-statistics` draws it for replications and clusters.
     """
-    pairs = discordance(a, b, clusters)
+    independent = independent_pairs(a, b)
+    return of_rates(task_means(a), task_means(b), independent, confidence, clusters)
+
+
+def of_rates(
+    a: Sequence[float],
+    b: Sequence[float],
+    independent: float,
+    confidence: float,
+    clusters: Sequence[str] | None = None,
+) -> Inference:
+    """Estimate the mean difference of the tasks' rates, as `of_tasks` does of their pass rates.
+
+    For `independent` see `discordance_of_rates`.
+    """
+    pairs = discordance_of_rates(a, b, independent, clusters)
     size = pairs.size(confidence)
     low, high = tango_interval(pairs.gained * size, pairs.lost * size, size, confidence)
-    return Inference(Estimate(pairs.gained - pairs.lost, low, high), pairs.p, SCORE)
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    units = permutation_test.sampled_units(differences, clusters)
+    has_mid_p = clusters is None and pairs.gained + pairs.lost <= MOST_BY_HALF
+    flips_p, _ = permutation_test.permutation_p(units.sums_less(0.0), mid=has_mid_p)
+    p = max(pairs.score_p, flips_p)
+    if clusters is not None:
+        if not permutation_test.can_reject(len(units.sums), confidence):
+            return Inference(Estimate(pairs.difference, None, None), p, CLUSTERED_SCORE)
+        flips_low, flips_high = permutation_test.bounds(units, confidence, flips_p)
+        if flips_low is not None and flips_high is not None:
+            low, high = max(-1.0, min(low, flips_low)), min(1.0, max(high, flips_high))
+    low, high = permutation_test.bounds_agreeing_with_p(
+        pairs.difference, low, high, is_shown=p < 1 - confidence
+    )
+    name = SCORE if clusters is None else CLUSTERED_SCORE
+    return Inference(Estimate(pairs.difference, low, high), p, name)
 
 
 def tango_interval(
@@ -206,7 +253,8 @@ class Strata:
     def difference(self) -> float:
         """The mean over the tasks of B minus A."""
         rates = self.passed_b / self.trials_b - self.passed_a / self.trials_a
-        return float(self.tasks @ rates / self.tasks.sum())
+        value = float(self.tasks @ rates / self.tasks.sum())
+        return without_rounding(value, 1.0)
 
     def variance(self, difference: float) -> float:
         """Return the variance of that mean if each task's rates differed by `difference`."""

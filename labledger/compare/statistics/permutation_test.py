@@ -68,8 +68,11 @@ def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None =
     return Units(*cluster_sums(np.array(differences, dtype=np.float64), clusters))
 
 
-def permutation_p(values: Array) -> tuple[float, bool]:
+def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
     """Return the two-sided p value of the test that the sum is 0, and whether it is exact.
+
+    With `mid`, sign flips whose sum is as far from 0 as that observed count by half (Lancaster
+    1961, JASA 56:223–234); for pairs of single trials that is McNemar's mid-p test.
 
     It is exact for up to 30 values other than 0 (all sign flips, counted in two halves), and for
     any number of values that lie on a lattice that is not too fine, such as whole numbers or shares
@@ -83,29 +86,32 @@ def permutation_p(values: Array) -> tuple[float, bool]:
     if total <= _TOLERANCE * largest_sum:
         return 1.0, True
     if total >= (1 - _TOLERANCE) * largest_sum:
-        return 2.0 ** (1 - len(sizes)), True
+        return 2.0 ** (1 - len(sizes)) / (2 if mid else 1), True
     # A sum is at least as large as that observed where the values that change sign add up to at
     # most `limit`.
     limit = (largest_sum - total) / 2
     if len(sizes) <= _MAX_EXACT_VALUES:
-        tail = _share_up_to(sizes, limit)
+        tail = _share_up_to(sizes, limit, mid=mid)
     elif (steps := _lattice(sizes)) is not None:
         scale = float(steps.sum()) / largest_sum
-        tail = _lattice_share(steps, math.floor(limit * scale + 0.5 * _TOLERANCE + 1e-6))
+        tail = _lattice_share(steps, math.floor(limit * scale + 0.5 * _TOLERANCE + 1e-6), mid=mid)
     else:
         return min(1.0, 2 * _saddlepoint_tail(sizes, total)), False
     return min(1.0, 2 * tail), True
 
 
-def _share_up_to(sizes: Array, limit: float) -> float:
-    """Return the share of all subsets whose sum is at most `limit`."""
+def _share_up_to(sizes: Array, limit: float, *, mid: bool = False) -> float:
+    """Return the share of all subsets whose sum is at most `limit`; see `permutation_p`."""
     import numpy as np
 
     half = len(sizes) // 2
     first, second = _subset_sums(sizes[:half]), np.sort(_subset_sums(sizes[half:]))
     tolerance = _TOLERANCE * math.fsum(sizes)
-    count = np.searchsorted(second, limit + tolerance - first, side="right").sum()
-    return float(count) / 2.0 ** len(sizes)
+    count = float(np.searchsorted(second, limit + tolerance - first, side="right").sum())
+    if mid:
+        below = np.searchsorted(second, limit - tolerance - first, side="left").sum()
+        count = (count + float(below)) / 2
+    return count / 2.0 ** len(sizes)
 
 
 def _subset_sums(values: Array) -> Array:
@@ -132,7 +138,7 @@ def _lattice(sizes: Array) -> Array | None:
     return None
 
 
-def _lattice_share(steps: Array, limit: int) -> float:
+def _lattice_share(steps: Array, limit: int, *, mid: bool = False) -> float:
     """Return the share of all subsets of whole numbers whose sum is at most `limit`."""
     import numpy as np
 
@@ -142,7 +148,7 @@ def _lattice_share(steps: Array, limit: int) -> float:
         shares *= 0.5
         if step <= limit:
             shares[step:] += shares[: limit + 1 - step].copy()
-    return float(shares.sum())
+    return float(shares.sum() - (shares[limit] / 2 if mid else 0.0))
 
 
 def _saddlepoint_tail(sizes: Array, total: float) -> float:
@@ -189,6 +195,14 @@ def _saddlepoint(sizes: Array, total: float) -> float:
     return slope
 
 
+def can_reject(units: int, confidence: float) -> bool:
+    """Return whether the test of `units` tasks (or clusters) can reject at all.
+
+    If B is ahead in all n units, two of the 2ⁿ sign flips are at least as extreme.
+    """
+    return 2.0 ** (1 - units) < 1 - confidence
+
+
 def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, float | None]:
     """Return the bounds of the mean differences that the test does not reject.
 
@@ -196,11 +210,12 @@ def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, f
     units the bounds are exact, quantiles of the means of all subsets (Hartigan 1969, JASA
     64:1303–1317); beyond, the tails are saddlepoint approximations (Robinson 1982, JRSS B
     44:91–101), good to 1 % of the p value there. None where so few units cannot support the
-    confidence.
+    confidence, and where no unit differs from another: the test then rejects every other mean,
+    because it sees no variation, not because there is none.
     """
     count = len(sampled.sums)
     level = 1 - confidence
-    if 2.0 ** (1 - count) >= level:
+    if not can_reject(count, confidence) or not sampled.sums_less(sampled.mean).any():
         return None, None
     if count <= _MAX_SUBSET_UNITS:
         low, high = _subset_bounds(sampled, level)
@@ -208,7 +223,7 @@ def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, f
         negated = Units(-sampled.sums, sampled.sizes)
         low = _approximate_bound(sampled, level)
         high = -_approximate_bound(negated, level)
-    return _bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < level)
+    return bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < level)
 
 
 def _subset_bounds(sampled: Units, level: float) -> tuple[float, float]:
@@ -255,7 +270,7 @@ def _rejected_below(
     return (low + high) / 2
 
 
-def _bounds_agreeing_with_p(
+def bounds_agreeing_with_p(
     value: float, low: float, high: float, *, is_shown: bool
 ) -> tuple[float, float]:
     """Return bounds that contain 0 exactly if no difference is shown.

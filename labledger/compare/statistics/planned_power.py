@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from labledger.compare.statistics import power
-from labledger.compare.statistics.samples import quantile
+from labledger.compare.statistics import (
+    paired_rates,
+    permutation_test,
+    power,
+    variance_components,
+)
+from labledger.compare.statistics.samples import Groups, quantile
 
 MOST_TASKS = 1_000_000
 MOST_REPLICATIONS = 10_000
@@ -36,6 +41,16 @@ class Variation:
     def of_task(self, replications: int) -> float:
         return self.between + (self.within or 0.0) / replications
 
+    def with_half_a_pair(self, tasks: int) -> Variation:
+        """Return the same as if of `tasks` pairs of a pilot half a pair more had differed.
+
+        So few tasks tell a rate that is near 0 or 1 too small as often as too large, but a plan
+        loses more by the first than it gains by the second. Half an observation is what Jeffreys'
+        prior adds to a count.
+        """
+        alike = max(0.0, 1 - self.of_task(1))
+        return replace(self, between=(tasks * self.between + alike / 2) / (tasks + 0.5))
+
     def times(self, factor: float) -> Variation:
         """Return the same with all variances multiplied by a factor."""
         within = None if self.within is None else self.within * factor
@@ -50,7 +65,7 @@ def tasks_power(
         return 0.0
     of_task = variation.of_task(replications)
     if not variation.is_rate:
-        if not power.mean_can_be_shown(tasks, confidence):
+        if not permutation_test.can_reject(tasks, confidence):
             return 0.0
         return _t_power(difference, of_task / tasks, tasks - 1, confidence)
     if not power.rate_can_be_shown(tasks, confidence):
@@ -68,7 +83,7 @@ def tasks_power(
 
 
 def suite_power(
-    variation: Variation, tasks: int, replications: int, difference: float, confidence: float
+    variation: Variation, tasks: int, replications: float, difference: float, confidence: float
 ) -> float:
     """Return the power to show a difference on exactly these tasks.
 
@@ -78,20 +93,39 @@ def suite_power(
     """
     from scipy import special
 
-    if replications < 2 or variation.within is None:
+    if replications <= 1 or variation.within is None:
         return 0.0
-    within = variation.within / (tasks * replications)
+    within = variation.within
     if not variation.is_rate:
-        return _t_power(difference, within, 2 * tasks * (replications - 1), confidence)
-    apart = (variation.between + difference**2) / (2 * tasks * replications)
-    at_null = within + apart * 2 * replications / (2 * replications - 1)
+        of_mean = within / (tasks * replications)
+        return _t_power(difference, of_mean, 2 * tasks * (replications - 1), confidence)
+    # Of single pairs at least a share as large as the difference differs; their variance and the
+    # squared difference add up to that share.
+    squares = variation.between + difference**2
+    of_mean = max(within, difference - squares) / (tasks * replications)
+    apart = squares / (2 * tasks * replications)
+    at_null = of_mean + apart * 2 * replications / (2 * replications - 1)
     beyond = difference - quantile(confidence) * math.sqrt(at_null)
-    if within <= 0:
+    if of_mean <= 0:
         return float(beyond > 0)
-    return float(special.ndtr(beyond / math.sqrt(within)))
+    return float(special.ndtr(beyond / math.sqrt(of_mean)))
 
 
-def _t_power(difference: float, variance: float, degrees: int, confidence: float) -> float:
+def suite_detectable(a: Groups, b: Groups, confidence: float) -> float | None:
+    """Return the smallest difference of pass rates that these trials of given tasks could show.
+
+    None where no difference is large enough.
+    """
+    variation = Variation(*variance_components.of_suite(a, b), is_rate=True)
+    replications = paired_rates.independent_pairs(a, b) / len(a)
+
+    def power_at(difference: float) -> float:
+        return suite_power(variation, len(a), replications, difference, confidence)
+
+    return detectable(power_at, largest=1.0)
+
+
+def _t_power(difference: float, variance: float, degrees: float, confidence: float) -> float:
     if variance <= 0:
         return 1.0
     return power.t_power(difference / math.sqrt(variance), degrees, confidence)

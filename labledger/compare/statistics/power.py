@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from labledger.compare.statistics import paired_rates, permutation_test
 from labledger.compare.statistics.samples import quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 POWER = 0.8
 """The probability with which a difference must be shown to count as detectable."""
@@ -20,16 +27,9 @@ _NORMAL_DEGREES = 100_000
 
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
-    """Return whether the score test rejects at least where all `pairs` differ in one direction."""
-    return math.sqrt(max(0, pairs - 1)) > quantile(confidence)
-
-
-def mean_can_be_shown(units: int, confidence: float) -> bool:
-    """Return whether the permutation test of `units` tasks (or clusters) can reject at all.
-
-    If B is ahead in all n units, two of the 2ⁿ sign flips are at least as extreme.
-    """
-    return 2.0 ** (1 - units) < 1 - confidence
+    """Return whether both tests reject at least where all `pairs` differ in one direction."""
+    can_flip = permutation_test.can_reject(pairs, confidence)
+    return can_flip and math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
 
 def detectable_rate(size: float, discordant: float, confidence: float) -> float | None:
@@ -50,7 +50,7 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
-    """Return the power of the score test of `paired_rates.of_tasks` at a difference of pass rates.
+    """Return the power of the tests of `paired_rates.of_tasks` at a difference of pass rates.
 
     `pairs` are assumed to be independent, with a share `discordant` that differs. The number of
     discordant pairs is binomial, and given it, so is how many of them go one way (Duffy 1984,
@@ -64,10 +64,12 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
     first = max(0, math.floor(pairs * discordant - margin))
     last = min(pairs, math.ceil(pairs * discordant + margin))
     counts = np.arange(first, last + 1)
-    # The largest count on the rarer side with which the test still rejects; -1 where none does.
+    # The largest count on the rarer side with which both tests still reject; -1 where none does.
     scale = math.sqrt(pairs / (pairs - 1)) if pairs > 1 else math.inf
     critical = np.ceil((counts - quantile(confidence) * scale * np.sqrt(counts)) / 2) - 1
     critical = np.where(counts > 0, critical, -1)
+    while (refused := _sign_flip_p(critical, counts, pairs) >= 1 - confidence).any():
+        critical = np.where(refused, critical - 1, critical)
     one_way = (discordant + difference) / (2 * discordant) if discordant else 0.5
     possible = critical >= 0
     least = np.maximum(critical, 0)
@@ -76,6 +78,27 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
     ways = special.gammaln([pairs + 1]) - special.gammaln(counts + 1)
     chance = np.exp(ways - special.gammaln(pairs - counts + 1) + log_chance)
     return float(np.sum(np.where(possible, chance * np.minimum(rejected, 1.0), 0.0)))
+
+
+def _sign_flip_p(fewer: Numbers, differing: Numbers, pairs: int) -> Numbers:
+    """Return the p value of the sign-flip test, as `paired_rates.of_tasks` computes it.
+
+    Of `differing` pairs, `fewer` go the rarer way; where that is below 0 the p value is 0.
+    """
+    import numpy as np
+
+    at_most = _up_to(fewer, differing)
+    as_extreme = _up_to(fewer - 1, differing)
+    has_mid_p = differing <= paired_rates.MOST_BY_HALF * pairs
+    return at_most + np.where(has_mid_p, as_extreme, at_most)
+
+
+def _up_to(most: Numbers, count: Numbers) -> Numbers:
+    """Return the chance of at most `most` heads in `count` tosses."""
+    import numpy as np
+    from scipy import special
+
+    return np.where(most < 0, 0.0, special.bdtr(np.maximum(most, 0), count, 0.5))
 
 
 def detectable_shift(deviation: float, degrees: float, confidence: float) -> float | None:

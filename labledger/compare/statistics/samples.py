@@ -20,7 +20,7 @@ Groups = Sequence[Sequence[float]]
 """The values of each task's trials, one sequence a task; none is empty."""
 
 _ROUNDING = 1e-14
-"""A standard error below this share of the values' magnitude is a rounding error."""
+"""What is below this share of the values' magnitude is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class Estimate:
 
     def without_bounds(self) -> Estimate:
         return Estimate(self.value, None, None)
+
+    def shifted(self, shift: float, scale: float) -> Estimate:
+        """Return the estimate of `shift` plus `scale` times the number; `scale` is above 0."""
+        low, high = (None if x is None else shift + scale * x for x in (self.low, self.high))
+        return Estimate(shift + scale * self.value, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,21 @@ def task_means(groups: Groups) -> list[float]:
 
 
 def task_differences(a: Groups, b: Groups) -> list[float]:
-    """Return the difference of each task's means, B minus A."""
-    return [mean_b - mean_a for mean_a, mean_b in zip(task_means(a), task_means(b), strict=True)]
+    """Return the difference of each task's means, B minus A; 0 where only rounding differs."""
+    return [
+        without_rounding(mean_b - mean_a, max(abs(mean_a), abs(mean_b)))
+        for mean_a, mean_b in zip(task_means(a), task_means(b), strict=True)
+    ]
+
+
+def without_rounding(value: float, magnitude: float) -> float:
+    """Return a difference of numbers of some magnitude, or 0.0 where it is a rounding error."""
+    return value if abs(value) > _ROUNDING * magnitude else 0.0
 
 
 def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    """Return the mean; 0.0 where values of both signs cancel but for rounding."""
+    return without_rounding(math.fsum(values) / len(values), max(map(abs, values)))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -95,27 +109,53 @@ def cluster_sums(
 
 def units_deviation(
     values: Array, clusters: Sequence[str] | Sequence[int] | None = None
-) -> tuple[float, float, int]:
+) -> tuple[float, float, float]:
     """Return the standard error of the mean of the tasks' values, and the sample behind it.
 
-    The sampled units are the tasks, or clusters of them, and are assumed to be independent. For
-    clusters the error is that of the sums of the deviations in each (Liang and Zeger 1986,
-    Biometrika 73:13–22), its square times c/(c − 1) for c clusters.
+    The sampled units are the tasks, or clusters of them, and are assumed to be independent. The
+    error is that of the sums of the deviations in each unit (Liang and Zeger 1986, Biometrika
+    73:13–22), corrected for units of unequal size (CR2) with the degrees of freedom that their
+    sizes leave (Bell and McCaffrey 2002, Survey Methodology 28:169–181). For c units of one size
+    the square is multiplied by c/(c − 1), and the degrees are c − 1.
 
-    Returns the standard error; the number of independent tasks that the units are worth at least,
-    less 1; and the degrees of freedom (units less 1).
+    Returns the standard error; `effective_units` of the units' sizes, less 1; and the degrees of
+    freedom.
     """
     import numpy as np
 
     sums, sizes = cluster_sums(values - values.mean(), clusters)
-    count = len(sums)
+    count, tasks = len(sums), len(values)
     if count < 2:
-        return 0.0, 0.0, 0
+        return 0.0, 0.0, 0.0
+    correction = 1 / np.sqrt(1 - sizes / tasks)
     # hypot, because the squares may overflow a double.
-    error = math.hypot(*sums) * math.sqrt(count / (count - 1)) / len(values)
+    error = math.hypot(*(sums * correction)) / tasks
     if error <= _ROUNDING * float(np.abs(values).max()):
         error = 0.0
-    return error, float(sizes.sum() ** 2 / (sizes @ sizes)) - 1, count - 1
+    return error, effective_units(sizes.tolist()) - 1, _bell_mccaffrey(sizes, correction)
+
+
+def effective_units(sizes: Sequence[float]) -> float:
+    """Return how many units of one size would have a mean that varies as much as that of these.
+
+    It is the square of the tasks over the sum of the squared sizes (Kish 1965, Survey Sampling).
+    """
+    return math.fsum(sizes) ** 2 / math.fsum(size * size for size in sizes)
+
+
+def _bell_mccaffrey(sizes: Array, correction: Array) -> float:
+    """Return the degrees of freedom of a mean whose units have these sizes.
+
+    With a = `correction` and N tasks, the corrected sums have the covariances
+    a_c a_d (n_c [c = d] − n_c n_d / N); the degrees are the square of the trace over the sum of the
+    squares of all entries.
+    """
+    scaled = correction * sizes
+    shares = scaled * scaled / sizes.sum()
+    own = scaled * correction  # The entries' first part, on the diagonal alone.
+    trace = float((own - shares).sum())
+    squares = float(((own - shares) ** 2).sum() - (shares**2).sum() + shares.sum() ** 2)
+    return max(1.0, trace * trace / squares)
 
 
 def effective_size(

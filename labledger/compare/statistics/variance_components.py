@@ -169,6 +169,15 @@ def of_pairs(
     )
 
 
+def of_suite(a: Groups, b: Groups) -> tuple[float, float]:
+    """Return the parts between and within some given tasks, of which there may be one."""
+    pair = PairedTasks([str(number) for number in range(len(a))], a, b)
+    known = of_pairs([pair])
+    if known is not None:
+        return known.between, known.within or 0.0
+    return 0.0, math.fsum(float(_trial_variances(side, [pair]).mean()) for side in (a, b))
+
+
 def _trial_variances(side: Groups, pairs: Sequence[PairedTasks]) -> Array:
     """Return the variance of a trial of each task; the usual one where a task has one trial."""
     import numpy as np

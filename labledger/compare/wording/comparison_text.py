@@ -13,10 +13,10 @@ from typing import NamedTuple
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
-    Effect,
     Sensitivity,
     Significance,
 )
+from labledger.compare.options import Validity
 from labledger.compare.run_differences import grader_name
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.wording.rerun_sentences import rerun_sentences
@@ -36,14 +36,14 @@ from labledger.text import figures
 from labledger.text.figures import DASH, count
 from labledger.text.phrases import counted
 
-_EFFECTS = {
-    "odds_ratio": "odds ratio of the pairs that differ",
-    "d_z": "standardized difference (d_z)",
-}
-
 _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
 
+_LOOKS = (
+    "runs that are compared can grow or have grown, so that intervals and p value are those that "
+    "hold at all looks together; they count tasks of which every slot is committed, and are wider "
+    "than those of finished runs"
+)
 
 Row = tuple[str, str, str, str]
 """What is compared, A's figure, B's figure, and the difference."""
@@ -180,11 +180,15 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
         by_side = f"{count(c.both)} by both, {count(c.only_a)} only by {a}, {count(c.only_b)} only"
         yield Fact("tasks passed", f"{by_side} by {b}, {count(c.neither)} by neither")
     if compared.test is not None:
-        p = f"{_p_values(compared.test)}{correction(document)}"
+        p = f"{_p_values(compared.test, document.level)}{correction(document)}"
         yield Fact(compared.test.name, p, in_report=False)
-    if compared.effect is not None:
-        name = _EFFECTS[compared.effect.name]
-        yield Fact(name, _effect_value(compared.effect), in_report=False)
+    if compared.validity == Validity.ANYTIME:
+        yield Fact("looks", _LOOKS)
+    if compared.clusters is not None and compared.effective_clusters is not None:
+        worth = f"{compared.effective_clusters:.3g}"
+        if worth != str(compared.clusters):
+            unequal = f"as much as {worth} of one size, because they are of unequal size"
+            yield Fact("clusters", f"{count(compared.clusters)}, which tell {unequal}")
     detectable = compared.detectable
     if detectable is not None and detectable.difference is not None:
         least = amount(detectable.difference, document)
@@ -220,18 +224,12 @@ def _gradings(compared: Compared) -> Iterator[Fact]:
                 yield Fact(f"scores of {name}", text, in_report=False)
 
 
-def _p_values(test: Significance) -> str:
+def _p_values(test: Significance, level: float) -> str:
     """Return such as ``p = 0.031``, with the corrected value where there is one."""
-    p = figures.p_equation("p", test.p)
     if test.p_adjusted is None:
-        return p
-    return f"{p}, {figures.p_equation('corrected p', test.p_adjusted)}"
-
-
-def _effect_value(effect: Effect) -> str:
-    if effect.value is not None:
-        return f"{effect.value:.4g}"
-    return "none, because no pair goes the other way" if effect.name == "odds_ratio" else "none"
+        return figures.p_equation("p", test.p, level)
+    corrected = figures.p_equation("corrected p", test.p_adjusted, level)
+    return f"{figures.p_equation('p', test.p)}, {corrected}"
 
 
 def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
@@ -246,6 +244,9 @@ def _with_other_errors(other: Sensitivity, compared: Compared, document: Compari
     difference = signed_amount(other.difference, document)
     interval = bounds(other.difference, document, signed=True)
     text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
+    if other.a is not None and other.b is not None:
+        a, b = compared.labels
+        text = f"{a} {figures.percent(other.a)}, {b} {figures.percent(other.b)}, {text}"
     if compared.difference and compared.difference.value * other.difference.value < 0:
         text += "; this reverses the direction"
     return text

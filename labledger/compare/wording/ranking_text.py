@@ -109,7 +109,7 @@ def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Compar
         labels[compared.b.side],
         sentences.signed_amount(compared.difference, comparison),
         sentences.bounds(compared.difference, comparison, signed=True),
-        sentences.decisive_p(compared.test),
+        sentences.decisive_p(compared.test, comparison),
         _decision(compared),
     )
 
@@ -131,12 +131,34 @@ def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
     name = labels[first.side]
     where = f"on {sentences.estimand(comparison)}"
     tied = [other for other in others if set(other.groups) & set(first.groups)]
+    exceeded = _exceeded(first, comparison)
     if len(tied) == len(others):
-        return f"{name} was not shown to differ from any other {where}."
+        most = "passed most" if comparison.is_rate else f"is first by its {comparison.metric}"
+        return f"{name} {most}, but was not shown to differ from any other {where}."
     if not tied:
-        return f"{name} was shown to differ from all others {where}."
+        return f"{name} {exceeded} all others {where}."
     names = ", ".join(labels[standing.side] for standing in tied)
-    return f"{name} was shown to differ from all others but {names} {where}."
+    return f"{name} {exceeded} all others but {names} {where}."
+
+
+def _exceeded(first: Standing, comparison: Comparison) -> str:
+    """Return in which direction the first of a ranking differs from others."""
+    gains = [
+        compared.difference.value if compared.b.side == first.side else -compared.difference.value
+        for compared in comparison.comparisons
+        if first.side in (compared.a.side, compared.b.side)
+        and compared.difference is not None
+        and compared.decision.verdict not in ("not_shown", "nothing_paired")
+    ]
+    sign = -1 if comparison.lower_is_better else 1
+    if any(sign * gain <= 0 for gain in gains):
+        return "was shown to differ from"  # On the tasks of a pair, another one may be ahead.
+    if comparison.is_rate:
+        return "passed more than"
+    if comparison.lower_is_better is None:
+        return f"has a higher {comparison.metric} than"
+    direction = "lower" if comparison.lower_is_better else "higher"
+    return f"is better ({direction} {comparison.metric}) than"
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:

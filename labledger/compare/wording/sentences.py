@@ -15,7 +15,7 @@ from labledger.compare.comparison_document import (
     Detectable,
     Significance,
 )
-from labledger.compare.options import Estimand
+from labledger.compare.options import ErrorCounting, Estimand, Validity
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import figures
 from labledger.text.figures import DASH, count, percent
@@ -30,6 +30,22 @@ VERDICTS: Mapping[str, str] = {
     "nothing_paired": "Nothing to compare",
 }
 """What a decision is called in a table, by its verdict."""
+
+
+_COUNTED: Mapping[str, str] = {
+    ErrorCounting.AS_FAILURES: "A verdict counts, however the agent ended. Without one, an agent "
+    "that failed or that broke its grader did not pass; other trials are left out.",
+    ErrorCounting.STRICT: "An agent that failed or timed out did not pass, whatever its verdict, "
+    "nor did one that broke its grader; other trials without a verdict are left out.",
+    ErrorCounting.LEFT_OUT: "Only trials with the verdict pass, fail or missing count.",
+    ErrorCounting.ALL_AS_FAILURES: "Whatever ran and did not pass counts as failed.",
+}
+"""Which trials count in a pass rate, by how errors are counted."""
+
+
+def _counted(documents: Sequence[Comparison]) -> str:
+    errors = documents[0].errors if documents else ErrorCounting.AS_FAILURES
+    return _COUNTED[errors]
 
 
 # -- figures
@@ -74,9 +90,9 @@ def signed_amount(estimate: Estimate | None, document: Comparison) -> str:
     return f"{'-' if estimate.value < 0 else '+'}{amount(estimate.value, document)}"
 
 
-def decisive_p(test: Significance | None) -> str:
+def decisive_p(test: Significance | None, document: Comparison) -> str:
     """Return the p value that decides: corrected, where there are several comparisons."""
-    return DASH if test is None else figures.p_value(test.p_decisive)
+    return DASH if test is None else figures.p_value(test.p_decisive, document.level)
 
 
 def level(document: Comparison) -> str:
@@ -84,13 +100,24 @@ def level(document: Comparison) -> str:
     return figures.confidence_level(document.confidence)
 
 
-def _interval(difference: Estimate, document: Comparison) -> str:
-    """Return a difference's interval in a sentence.
+def _interval(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return a difference's interval in a sentence, or why there is none.
 
     `comparison_v1` holds these sentences and has never written a plus sign here.
     """
     text = bounds(difference, document)
-    return f"no {level(document)}" if text == DASH else f"{level(document)} {text}"
+    if text != DASH:
+        return f"{level(document)} {text}"
+    return f"no {level(document)}, because {_without_bounds(compared, document)}"
+
+
+def _without_bounds(compared: Compared, document: Comparison) -> str:
+    if compared.detectable is not None:
+        units = "tasks" if compared.clusters is None else "clusters"
+        return f"there are too few {units}"
+    if document.estimand == Estimand.SUITE:
+        return "no trial differs from another of its task"
+    return "every task differs by the same"
 
 
 def correction(document: Comparison) -> str:
@@ -98,9 +125,11 @@ def correction(document: Comparison) -> str:
     return f", corrected for {document.family} comparisons" if document.family > 1 else ""
 
 
-def _evidence(difference: Estimate, test: Significance, document: Comparison) -> str:
-    p = figures.p_equation("p", test.p_decisive)
-    return f"({_interval(difference, document)}, {p}{correction(document)})."
+def _evidence(
+    compared: Compared, difference: Estimate, test: Significance, document: Comparison
+) -> str:
+    p = figures.p_equation("p", test.p_decisive, document.level)
+    return f"({_interval(compared, difference, document)}, {p}{correction(document)})."
 
 
 # -- what some comparisons have in common
@@ -123,8 +152,7 @@ def method(documents: Sequence[Comparison]) -> str:
     together = f", for all {family} comparisons together," if family > 1 else ""
     return (
         f"{text}A difference is called shown where its interval{together} does not contain 0; "
-        "its p value is then small enough, too. An agent that failed counts as not passed; trials "
-        "that failed for another reason are left out."
+        f"its p value is then small enough, too. {_counted(documents)}"
     )
 
 
@@ -154,7 +182,7 @@ def shown(
     direction = "higher" if difference.value > 0 else "lower"
     where = f"on {estimand(document)}"
     figure = amount(difference.value, document)
-    evidence = _evidence(difference, test, document)
+    evidence = _evidence(compared, difference, test, document)
     if verdict in ("better", "worse"):
         return f"{b} is {verdict} than {a} {where}: {figure} {direction} {evidence}"
     subject = document.metric
@@ -169,10 +197,22 @@ def not_shown(
     """Return that no difference is shown, and which one could have been."""
     a, b = compared.labels
     trials = " of the same trials" if compared.same_trials else ""
+    observed = _observed(compared, difference, document)
+    evidence = _evidence(compared, difference, test, document)
     return (
         f"No difference was shown between {a} and {b}{trials} on {estimand(document)}: "
-        f"{_observed(compared, difference, document)} {_evidence(difference, test, document)} "
-        f"{_could_have_been_shown(compared, document)}"
+        f"{observed} {evidence} {_could_have_been_shown(compared, document)}"
+    )
+
+
+def unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return that nothing is decided before runs are finished, for want of an interval."""
+    a, b = compared.labels
+    about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
+    return (
+        f"Whether {a} and {b} differ on {estimand(document)} is not decided before the runs are "
+        f"finished: so far it is {_observed(compared, difference, document)}. For {about} there is "
+        "no interval that holds however often an unfinished run is looked at."
     )
 
 
@@ -201,24 +241,31 @@ def not_replicated(compared: Compared, difference: Estimate, document: Compariso
 
 
 def headline(compared: Compared, document: Comparison) -> str:
-    """Return a decision about a pass rate as a clause, for a list of several."""
+    """Return a decision as a clause, for a list of several."""
     a, b = compared.labels
     where = f"on {estimand(document)}"
     difference, verdict = compared.difference, compared.decision.verdict
     if difference is None:
         return f"{b} could not be compared with {a}"
+    if compared.validity == Validity.NONE:
+        so_far = signed_amount(difference, document)
+        return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"
     if compared.test is None:
         return f"whether {b} and {a} differ {where} cannot be said without replications"
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
-    interval = f"{level(document)}{together} {bounds(difference, document, signed=True)}"
-    size = f"{signed_amount(difference, document)}, {interval}"
+    looks = " at every look" if compared.validity == Validity.ANYTIME else ""
+    interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
+    of = "" if document.is_rate else f" {document.metric}"
+    size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict == "equivalent":
         size += f"; equivalent within {amount(equivalent.limit, document)}"
     if verdict == "not_shown":
         return f"no difference was shown between {a} and {b} {where} ({size})"
-    if compared.same_trials:
+    if compared.same_trials and document.is_rate:
         return f"of the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
+    if verdict in ("higher", "lower"):
+        return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
     return f"{b} is {verdict} than {a} {where} ({size})"
 
 
@@ -231,14 +278,15 @@ def _observed(compared: Compared, difference: Estimate, document: Comparison) ->
 
 
 def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
+    if compared.validity == Validity.ANYTIME:
+        return "This holds however often runs that can still grow are looked at."
     sample, detectable = _sample(compared, document), compared.detectable
-    if detectable is None or detectable.difference is None:
-        return f"With {sample}, no difference could have been shown reliably."
+    if detectable is None:
+        return "Nothing varied, so what these data could have shown is not known."
+    if detectable.difference is None:
+        return f"No difference can be found with these {sample}: they are too few."
     least = amount(detectable.difference, document)
-    return (
-        f"With {sample}, a difference smaller than about {least} would have been missed more than "
-        f"{1 - detectable.power:.0%} of the time{assumption(detectable, document)}."
-    )
+    return f"Only differences of about {least} or more would usually be found with these {sample}."
 
 
 def _sample(compared: Compared, document: Comparison) -> str:
@@ -267,6 +315,8 @@ def no_gate_test(compared: Compared) -> str:
     a, b = compared.labels
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
+    if compared.validity == Validity.NONE:
+        return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"
 
 
@@ -282,7 +332,8 @@ def gate(
     a, b = compared.labels
     word = "" if is_shown else "not "
     size = amount(limit, document)
-    where = f"on {estimand(document)} ({_interval(difference, document)}{correction(document)})"
+    interval = _interval(compared, difference, document)
+    where = f"on {estimand(document)} ({interval}{correction(document)})"
     if option == "--fail-if-worse":
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
@@ -297,7 +348,8 @@ def equivalence(
     """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
     a, b = compared.labels
     size = amount(limit, document)
-    where = f"on {estimand(document)} ({_interval(difference, document)}{correction(document)})"
+    interval = _interval(compared, difference, document)
+    where = f"on {estimand(document)} ({interval}{correction(document)})"
     if verdict == "equivalent":
         return f"{b} is shown to be equivalent to {a} within {size} {where}"
     if verdict == "different":

@@ -30,7 +30,7 @@ from labledger.experiment.inputs.workspace_tars import WorkspaceSource, Workspac
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.phrases import near_names
+from labledger.text.phrases import counted, near_names
 
 MAX_LINE_BYTES = 32 << 20
 """The longest line, that is the largest task, in bytes."""
@@ -317,7 +317,7 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
         close = near_names(glob, ids[:2_000])
         known = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
         hint = f"did you mean {close[0]}?" if close else f"task ids: {known}"
-        yield Problem("--task", f"{glob!r} matches none of {len(ids):,} tasks", hint=hint)
+        yield Problem("--task", f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint)
     if not ids:
         hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
         yield Problem(str(reader.path), "contains no task", hint=hint)

@@ -44,9 +44,12 @@ class TaskFiles(Section):
     """The variants whose agent gets the files; None for all."""
     user: str | None = None
     """The owner of the grader's copy; None for the container's user."""
+    writable: bool | None = None
+    """True if each agent gets a copy of the files that it can change; None to mount the files
+    themselves."""
 
     _KEYS: ClassVar = {"recipient": "for"}
-    _OPTIONAL = frozenset({"variants", "user"})
+    _OPTIONAL = frozenset({"variants", "user", "writable"})
 
     @classmethod
     def of_authored(
@@ -65,6 +68,7 @@ class TaskFiles(Section):
             authored["for"],
             None if variants is None else tuple(variants),
             user_name(authored.get("user")),
+            authored.get("writable") or None,
         )
 
     @property
@@ -106,8 +110,10 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
         earlier.append(entry)
         if entry["for"] == "grader" and "variants" in entry:
             yield FieldProblem((*path, "variants"), "the grader is the same for every variant")
+        if entry["for"] == "grader" and "writable" in entry:
+            yield FieldProblem((*path, "writable"), "the grader always gets a copy of its own")
         if entry["for"] == "agent" and "user" in entry:
-            message = "the agent's files are mounted read-only and keep their owner"
+            message = "the agent's files are mounted and keep their owner"
             yield FieldProblem((*path, "user"), message)
         for at, name in enumerate(entry.get("variants", ())):
             if name not in variants:

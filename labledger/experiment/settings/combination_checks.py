@@ -14,7 +14,7 @@ from typing import NamedTuple
 from labledger.egress.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored import AuthoredExperiment
-from labledger.experiment.consistency_checks import PHASES, is_root
+from labledger.experiment.consistency_checks import PHASES, is_root, starts_as_root
 from labledger.experiment.inputs.container_paths import is_written, overlap, unusable
 from labledger.experiment.inputs.field_problems import FieldPath, lookup
 from labledger.experiment.plan import ExperimentPlan
@@ -24,7 +24,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings, VariantS
 
 _MAX_COLLECT = 50
 
-_SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect")
+_SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect", "own_env")
 """Keys of grading that only a separate grader has."""
 
 _RESULT_KEYS = {
@@ -167,7 +167,7 @@ def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
     container, user = merged.settings.runtime.user, merged.settings.grading.user
     if user is None or is_root(user) or merged.mode is GradingMode.SEPARATE:
         return
-    if container is not None and not is_root(container):
+    if container is not None and not starts_as_root(container):
         message = f"found {user}, but runtime.user is {container}; only root can switch users"
         yield Mismatch("grader", "user", message, "remove runtime.user, or set it to root")
     if merged.sealing is Sealing.UNREADABLE:

@@ -149,11 +149,13 @@ class Grading(Section):
     artifacts: tuple[DeclaredArtifact, ...] | None = None
     collect: tuple[CollectCommand, ...] | None = None
     results: ResultSource | None = None
+    own_env: bool | None = None
+    """True if a separate grader has the grader's `env` alone, without `runtime.env`."""
 
     _OPTIONAL = frozenset(
         {
             *("mode", "user", "network", "allowed_hosts", "wait_s", "image", "resources"),
-            *("workspace", "artifacts", "collect", "results"),
+            *("workspace", "artifacts", "collect", "results", "own_env"),
         }
     )
 

@@ -69,6 +69,7 @@ class RuntimeOverrides(Section):
     processes: str | None = None
     entrypoint: str | None = None
     outputs: tuple[OutputFolder, ...] | None = None
+    healthcheck: str | None = None
     grader: PhaseOverrides | None = None
     """Of a task alone."""
     grading: Grading | None = None
@@ -79,7 +80,7 @@ class RuntimeOverrides(Section):
             *("image", "user", "network", "root_read_only", "max_log_bytes", "agent_user"),
             *("resources", "env", "agent", "setup", "without_setup"),
             *("workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
-            *("grader", "grading"),
+            *("healthcheck", "grader", "grading"),
         }
     )
     CONTAINER: ClassVar = (
@@ -94,6 +95,7 @@ class RuntimeOverrides(Section):
         "processes",
         "entrypoint",
         "outputs",
+        "healthcheck",
     )
     """The fields that replace those of the same name in `plan_sections.Runtime`."""
 
@@ -119,6 +121,7 @@ class RuntimeOverrides(Section):
             processes=authored.get("processes"),
             entrypoint=authored.get("entrypoint"),
             outputs=output_folders(authored.get("outputs")),
+            healthcheck=authored.get("healthcheck"),
             grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
             grading=Grading.of_authored(grader),
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.experiment import name_references
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
 from labledger.experiment.settings.grading import Grading, GradingMode, Sealing
@@ -109,7 +110,7 @@ class TrialSettings:
         container = replace(
             runtime,
             image=own.image or runtime.image,
-            user=None,
+            user=USER_OF_IMAGE if runtime.user == USER_OF_IMAGE else None,
             agent_user=None,
             network=network,
             allowed_hosts=hosts,
@@ -119,6 +120,8 @@ class TrialSettings:
             workspace=None if workspace == "mounted" else workspace,
             processes=None,
             entrypoint=None,
+            healthcheck=None,
+            env=None if own.own_env else runtime.env,
         )
         phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
         grading = replace(own, network=None, allowed_hosts=None)

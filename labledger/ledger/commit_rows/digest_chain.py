@@ -13,6 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from labledger.records import canonical_json
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
+_PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
+"""The keys of everything that a commit publishes."""
+
 
 class PlannedRows:
     """A digest of variants, tasks and slots, computed while their rows are streamed in order."""
@@ -78,10 +81,11 @@ def payload_digest(records: SlotRecords) -> str:
     }
     hasher = hashlib.sha256()
     opening = "{"
-    for key in sorted([*RECORD_KINDS, *other_values]):
-        hasher.update(f'{opening}"{key}":'.encode())
+    for key in _PAYLOAD_KEYS:
+        opening += f'"{key}":'
         for piece in [other_values[key]] if key in other_values else _as_array(records.lines(key)):
-            hasher.update(piece.encode())
+            hasher.update(f"{opening}{piece}".encode())
+            opening = ""
         opening = ","
     hasher.update(b"}")
     return hasher.hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from labledger.ledger.database.table_rows import EventRow, MetricRow
 from labledger.records import JsonObject, canonical_json
@@ -30,9 +31,9 @@ def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
 
 def metric_records(stamp: Stamp, rows: Iterable[MetricRow]) -> tuple[str, ...]:
     """Return the `metric_record_v1` of each row, as canonical text."""
-    head, (schedule_idx, slot_commit_id, ts) = _shared_parts(stamp)
+    head, ids, schedule_idx, slot_commit_id, ts = _shared_parts(stamp)
     return tuple(
-        f'{head}"metric_id":{canonical_json.dumps(row.metric_id)},"row_seq":{row.row_seq},'
+        f'{head}{ids}"metric_id":{canonical_json.dumps(row.metric_id)},"row_seq":{row.row_seq},'
         f'{schedule_idx}"schema_version":"metric_record_v1",{slot_commit_id}'
         f'"source":{canonical_json.dumps(row.source)},{ts},'
         f'"value":{canonical_json.dumps(row.value)}}}'
@@ -113,19 +114,23 @@ class _FileRecords:
 
 def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
     """Yield the record of each row, whose body is canonical text already."""
-    ids = canonical_json.dumps(stamp.ids.as_json())
-    _, (schedule_idx, slot_commit_id, ts) = _shared_parts(stamp)
+    head, ids, schedule_idx, slot_commit_id, ts = _shared_parts(stamp)
     return (
-        f'{{"attempt":{stamp.attempt},"event":{row.body},"ids":{ids},"row_seq":{row.row_seq},'
+        f'{head}"event":{row.body},{ids}"row_seq":{row.row_seq},'
         f'{schedule_idx}"schema_version":"event_record_v1",{slot_commit_id}{ts}}}'
         for row in rows
     )
 
 
-def _shared_parts(stamp: Stamp) -> tuple[str, tuple[str, str, str]]:
-    """Return the beginning of a metric's record, and the shared pairs after `row_seq`."""
-    head = f'{{"attempt":{stamp.attempt},"ids":{canonical_json.dumps(stamp.ids.as_json())},'
-    return head, (
+@lru_cache(maxsize=1)
+def _shared_parts(stamp: Stamp) -> tuple[str, str, str, str, str]:
+    """Return the pairs that all records of a slot share, the first with the opening bracket.
+
+    Cached, because a slot's metrics and events are made one after the other.
+    """
+    return (
+        f'{{"attempt":{stamp.attempt},',
+        f'"ids":{canonical_json.dumps(stamp.ids.as_json())},',
         f'"schedule_idx":{stamp.schedule_idx},',
         f'"slot_commit_id":{canonical_json.dumps(stamp.slot_commit_id)},',
         f'"ts":{canonical_json.dumps(stamp.ts)}',

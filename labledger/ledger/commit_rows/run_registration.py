@@ -18,6 +18,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
 from labledger.storage.batches import batched
+from labledger.text.phrases import counted
 
 TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""
@@ -86,8 +87,8 @@ def append(
     total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
     if total != part.first_idx:
         raise LedgerError(
-            f"run {lease.run_id} has {total} slots now, and had {part.first_idx} when this part "
-            "was planned; nothing was added",
+            f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "
+            "this part was planned; nothing was added",
             hint="plan it again: the same command, once more",
         )
     variants = _numbers(connection, _VARIANTS_SQL, run_no)

@@ -84,6 +84,17 @@ def trial_row_of_record(run_no: int, idx: int, record: JsonObject) -> TrialRow:
     return TrialRow(run_no, idx, **columns)
 
 
+def fits_its_record(row: TrialRow) -> bool:
+    """Return whether `trial_row_of_record` makes this row again of its `trial_record`.
+
+    Only the columns of phases can say more than their record, in which a phase that did not run is
+    null. Raises `TypeError` if one of them is not a number.
+    """
+    columns = row._asdict()
+    phases = (tuple(columns[name] for name in names) for names in _PHASES.values())
+    return all(_phase_columns_of_record(_phase(*phase)) == phase for phase in phases)
+
+
 def attempt_rows_of_record(run_no: int, idx: int, record: JsonObject) -> list[AttemptRow]:
     """Return the rows of `attempt` that a `trial_record_v1` was made of.
 

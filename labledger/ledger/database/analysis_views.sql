@@ -2,10 +2,10 @@
 --
 -- A slot's verdict counts if the slot is scored: committed, with a score, and not a `grade_error`.
 -- A slot that a rerun superseded counts nowhere, but what it spent is in the sums of `run_history`.
--- `slot_outcome` holds such verdicts, and `passed`, from which rates are computed
--- (`labledger.records.pass_rate`). The order of joins and of grouped columns lets SQLite follow the
--- keys and apply a condition on `run_id`, `experiment_id` or `task_id` before it counts. Sums of
--- tokens and costs leave out metrics that are no number, or negative.
+-- The view `outcome` (`pass_rate.sql`) has such verdicts, and `passed`, from which rates are
+-- computed. The order of joins and of grouped columns lets SQLite follow the keys and apply a
+-- condition on `run_id`, `experiment_id` or `task_id` before it counts. Sums of tokens and costs
+-- leave out metrics that are no number, or negative.
 --
 -- `run` is the run whose agents ran. `counted` leads to the rows of its current grading: its own,
 -- or those of a regrading, which has the same variants, tasks and slots under the same numbers.
@@ -17,11 +17,10 @@ CREATE VIEW trial_facts AS SELECT
     run.run_id, run.experiment_id, slot_commit.schedule_idx,
     printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
     run_variant.variant_id, run_variant.role, run_task.task_id, slot.repl_idx,
-    slot_commit.status, slot_commit.reason, score.verdict, CASE
-    WHEN slot_commit.status = 'completed' THEN score.verdict = 'pass'
-    WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(score.verdict = 'pass', 0)
-    WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
-  END AS passed,
+    slot_commit.status, slot_commit.reason, score.verdict,
+    (SELECT outcome.passed FROM outcome
+     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
+       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx) AS passed,
     score.primary_metric_name, score.primary_metric_value,
     (SELECT count(*) FROM attempt
      WHERE attempt.run_no = slot_commit.run_no
@@ -64,27 +63,32 @@ CREATE VIEW leaderboard AS SELECT
     (SELECT count(*) FROM slot
      WHERE slot.run_no = counted.run_no
        AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL) AS scheduled,
-    count(slot_outcome.status) AS committed,
-    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
-    count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
-    avg(slot_outcome.passed) AS pass_rate,
-    CASE WHEN min(slot_outcome.metric_name) = max(slot_outcome.metric_name)
-        THEN min(slot_outcome.metric_name) END AS primary_metric_name,
-    CASE WHEN min(slot_outcome.metric_name) = max(slot_outcome.metric_name)
-        THEN avg(slot_outcome.metric_value) END AS primary_metric_mean,
-    count(slot_outcome.status) - count(slot_outcome.verdict) AS unscored,
-    count(*) FILTER (WHERE slot_outcome.status = 'grade_error') AS grade_errors,
-    count(*) FILTER (WHERE slot_outcome.status = 'infra_error') AS infra_errors
+    count(outcome.status) AS committed,
+    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
+    count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    avg(outcome.passed) AS pass_rate,
+    CASE WHEN min(outcome.metric_name) = max(outcome.metric_name)
+        THEN min(outcome.metric_name) END AS primary_metric_name,
+    CASE WHEN min(outcome.metric_name) = max(outcome.metric_name)
+        THEN avg(outcome.metric_value) END AS primary_metric_mean,
+    count(outcome.status) - count(outcome.verdict) AS unscored,
+    count(*) FILTER (WHERE outcome.status = 'grade_error') AS grade_errors,
+    count(*) FILTER (WHERE outcome.status = 'infra_error') AS infra_errors,
+    count(*) FILTER (WHERE outcome.passed IS NULL
+        AND outcome.status NOT IN ('cancelled', 'skipped_pruned')) AS left_out,
+    1.0 * count(*) FILTER (WHERE outcome.passed = 1) / nullif(
+        count(*) FILTER (WHERE outcome.status NOT IN ('cancelled', 'skipped_pruned')), 0)
+        AS pass_rate_of_all
 FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN slot_outcome
-  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+LEFT JOIN outcome
+  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     run_variant.variant_idx, run_variant.variant_id, run_variant.role;
 
@@ -111,10 +115,10 @@ JOIN run_variant AS treatment
   ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
 JOIN slot ON slot.run_no = treatment.run_no AND slot.variant_idx = treatment.variant_idx
   AND slot.supersedes IS NULL
-LEFT JOIN slot_outcome AS a
+LEFT JOIN outcome AS a
   ON a.run_no = slot.run_no AND a.variant_idx = baseline.variant_idx
   AND a.task_idx = slot.task_idx AND a.repl_idx = slot.repl_idx
-LEFT JOIN slot_outcome AS b
+LEFT JOIN outcome AS b
   ON b.run_no = slot.run_no AND b.variant_idx = slot.variant_idx
   AND b.task_idx = slot.task_idx AND b.repl_idx = slot.repl_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
@@ -145,11 +149,11 @@ FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant AS treatment
   ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
-LEFT JOIN slot_outcome AS b
+LEFT JOIN outcome AS b
   ON b.run_no = treatment.run_no AND b.variant_idx = treatment.variant_idx
 CROSS JOIN run_variant AS baseline
   ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
-LEFT JOIN slot_outcome AS a
+LEFT JOIN outcome AS a
   ON a.run_no = counted.run_no AND a.variant_idx = baseline.variant_idx
   AND a.task_idx = b.task_idx AND a.repl_idx = b.repl_idx
 GROUP BY run.run_no, run.run_id, run.experiment_id,
@@ -161,18 +165,18 @@ CREATE VIEW task_difficulty AS WITH suite AS MATERIALIZED (
 ),
 cell AS (
     SELECT
-        counted.root_no AS run_no, slot_outcome.variant_idx, slot_outcome.task_idx,
+        counted.root_no AS run_no, outcome.variant_idx, outcome.task_idx,
         count(*) AS committed,
-    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
-    count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error
+    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
+    count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE outcome.verdict = 'error') AS error
     FROM counted
-    CROSS JOIN slot_outcome ON slot_outcome.run_no = counted.run_no
-    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
+    CROSS JOIN outcome ON outcome.run_no = counted.run_no
+    GROUP BY counted.root_no, outcome.variant_idx, outcome.task_idx
 )
 SELECT
     suite.suite_id, run_task.task_id, count(DISTINCT cell.run_no) AS runs,
@@ -193,43 +197,43 @@ GROUP BY suite.suite_id, run_task.task_id;
 -- first
 CREATE VIEW task_history AS SELECT
     run_task.task_id, run_task.digest AS task_digest, json_extract(run.resolved, '$.dataset.suite_id') AS suite_id, run.experiment_id,
-    run.run_id, run.created_at, run_variant.variant_id, run_variant.role, slot_outcome.repl_idx,
-    slot_outcome.schedule_idx,
-    printf('%s-s%06d', run.run_id, slot_outcome.schedule_idx) AS trial_id,
-    slot_outcome.status, slot_outcome.verdict, slot_outcome.passed,
-    slot_outcome.metric_name AS primary_metric_name,
-    slot_outcome.metric_value AS primary_metric_value, slot_outcome.duration_ms
+    run.run_id, run.created_at, run_variant.variant_id, run_variant.role, outcome.repl_idx,
+    outcome.schedule_idx,
+    printf('%s-s%06d', run.run_id, outcome.schedule_idx) AS trial_id,
+    outcome.status, outcome.verdict, outcome.passed,
+    outcome.metric_name AS primary_metric_name,
+    outcome.metric_value AS primary_metric_value, outcome.duration_ms
 FROM run_task
 CROSS JOIN counted ON counted.root_no = run_task.run_no
 CROSS JOIN run ON run.run_no = counted.root_no
 CROSS JOIN run_variant ON run_variant.run_no = run_task.run_no
-CROSS JOIN slot_outcome
-  ON slot_outcome.run_no = counted.run_no AND slot_outcome.task_idx = run_task.task_idx
-  AND slot_outcome.variant_idx = run_variant.variant_idx
+CROSS JOIN outcome
+  ON outcome.run_no = counted.run_no AND outcome.task_idx = run_task.task_idx
+  AND outcome.variant_idx = run_variant.variant_idx
 ORDER BY
-    run_task.task_id, run_task.run_no, run_variant.variant_idx, slot_outcome.repl_idx;
+    run_task.task_id, run_task.run_no, run_variant.variant_idx, outcome.repl_idx;
 
 -- one row per task and variant with different verdicts, or with and without one because the agent
 -- failed, although nothing that affects results had changed: over the replications and the runs of
 -- one digest
 --
 -- `cell.passed + cell.not_passed - cell.scored` is the number of slots without a verdict because
--- their agent failed.
+-- their agent failed or broke its grader.
 CREATE VIEW flaky_tasks AS WITH cell AS (
     SELECT
         counted.root_no, min(counted.run_no) AS run_no,
-        slot_outcome.variant_idx, slot_outcome.task_idx,
-    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
-    count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error
+        outcome.variant_idx, outcome.task_idx,
+    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
+    count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE outcome.verdict = 'error') AS error
     FROM counted
-    CROSS JOIN slot_outcome ON slot_outcome.run_no = counted.run_no
-    WHERE slot_outcome.passed IS NOT NULL
-    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
+    CROSS JOIN outcome ON outcome.run_no = counted.run_no
+    WHERE outcome.passed IS NOT NULL
+    GROUP BY counted.root_no, outcome.variant_idx, outcome.task_idx
 )
 SELECT
     run.experiment_id, coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = graded.run_no AND run_part.kind = 'extended'
@@ -262,16 +266,16 @@ CREATE VIEW run_history AS SELECT
     schedule_progress.status, schedule.total_slots - (
         SELECT count(*) FROM slot
         WHERE slot.run_no = run.run_no AND slot.supersedes IS NOT NULL) AS scheduled,
-    count(slot_outcome.status) AS committed,
-    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
-    count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
-    avg(slot_outcome.passed) AS pass_rate,
-    avg(slot_outcome.passed) FILTER (WHERE run_variant.role = 'baseline') AS baseline_pass_rate,
+    count(outcome.status) AS committed,
+    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
+    count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    avg(outcome.passed) AS pass_rate,
+    avg(outcome.passed) FILTER (WHERE run_variant.role = 'baseline') AS baseline_pass_rate,
     (SELECT sum(metric.value) FROM metric
      WHERE metric.run_no = counted.run_no AND metric.metric_id = 'tokens_in'
        AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_in,
@@ -286,7 +290,7 @@ CREATE VIEW run_history AS SELECT
        AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_known,
     CAST(round((julianday(schedule_progress.ended_at) - julianday(run.created_at)) * 86400000)
         AS INTEGER) AS duration_ms,
-    sum(slot_outcome.duration_ms) AS trials_ms,
+    sum(outcome.duration_ms) AS trials_ms,
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
     (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
     coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
@@ -294,8 +298,8 @@ CREATE VIEW run_history AS SELECT
 FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN slot_outcome
-  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+LEFT JOIN outcome
+  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id;
@@ -323,21 +327,21 @@ CREATE VIEW gradings AS SELECT
         AS grader_digest,
     schedule_progress.status, own.created_at, schedule_progress.ended_at,
     schedule.total_slots AS scheduled, schedule_progress.next_schedule_idx AS committed,
-    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
-    count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
-    avg(slot_outcome.passed) AS pass_rate,
+    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
+    count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    avg(outcome.passed) AS pass_rate,
     EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts
 FROM run
 CROSS JOIN grading ON grading.root_id = run.run_id
 CROSS JOIN run AS own ON own.run_no = grading.run_no
 CROSS JOIN schedule ON schedule.run_no = own.run_no
 CROSS JOIN schedule_progress ON schedule_progress.run_no = own.run_no
-LEFT JOIN slot_outcome ON slot_outcome.run_no = own.run_no
+LEFT JOIN outcome ON outcome.run_no = own.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id, grading.generation;
 
 -- one row per variant of a run: slots scheduled, committed and scored, and committed ones by
@@ -355,19 +359,19 @@ CREATE VIEW coverage AS SELECT
          SELECT next_schedule_idx FROM schedule_progress
          WHERE schedule_progress.run_no = counted.run_no)
        AND slot.variant_idx = run_variant.variant_idx) AS begun,
-    count(slot_outcome.status) AS committed, count(slot_outcome.verdict) AS scored,
-    count(*) FILTER (WHERE slot_outcome.status = 'completed') AS completed,
-    count(*) FILTER (WHERE slot_outcome.status = 'agent_error') AS agent_error,
-    count(*) FILTER (WHERE slot_outcome.status = 'agent_timeout') AS agent_timeout,
-    count(*) FILTER (WHERE slot_outcome.status = 'setup_error') AS setup_error,
-    count(*) FILTER (WHERE slot_outcome.status = 'grade_error') AS grade_error,
-    count(*) FILTER (WHERE slot_outcome.status = 'infra_error') AS infra_error,
-    count(*) FILTER (WHERE slot_outcome.status = 'cancelled') AS cancelled,
-    count(*) FILTER (WHERE slot_outcome.status = 'skipped_pruned') AS skipped_pruned
+    count(outcome.status) AS committed, count(outcome.verdict) AS scored,
+    count(*) FILTER (WHERE outcome.status = 'completed') AS completed,
+    count(*) FILTER (WHERE outcome.status = 'agent_error') AS agent_error,
+    count(*) FILTER (WHERE outcome.status = 'agent_timeout') AS agent_timeout,
+    count(*) FILTER (WHERE outcome.status = 'setup_error') AS setup_error,
+    count(*) FILTER (WHERE outcome.status = 'grade_error') AS grade_error,
+    count(*) FILTER (WHERE outcome.status = 'infra_error') AS infra_error,
+    count(*) FILTER (WHERE outcome.status = 'cancelled') AS cancelled,
+    count(*) FILTER (WHERE outcome.status = 'skipped_pruned') AS skipped_pruned
 FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN slot_outcome
-  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+LEFT JOIN outcome
+  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     run_variant.variant_idx, run_variant.variant_id, run_variant.role;

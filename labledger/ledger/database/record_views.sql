@@ -44,11 +44,10 @@ CREATE VIEW trials AS SELECT
     run_variant.variant_id,
     run_task.task_id,
     slot.repl_idx,
-    slot_commit.status, slot_commit.reason, trial.message, trial.verdict, CASE
-    WHEN slot_commit.status = 'completed' THEN trial.verdict = 'pass'
-    WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(trial.verdict = 'pass', 0)
-    WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
-  END AS passed,
+    slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
+    (SELECT outcome.passed FROM outcome
+     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
+       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx) AS passed,
     score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
     trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
     trial.setup_duration_ms, trial.setup_exit_status,
@@ -86,11 +85,15 @@ CREATE VIEW all_trials AS SELECT
     run_variant.variant_id,
     run_task.task_id,
     slot.repl_idx,
-    slot_commit.status, slot_commit.reason, trial.message, trial.verdict, CASE
+    slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
+    coalesce((SELECT outcome.passed FROM outcome
+     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
+       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx
+       AND outcome.schedule_idx = slot.schedule_idx), CASE
     WHEN slot_commit.status = 'completed' THEN trial.verdict = 'pass'
     WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(trial.verdict = 'pass', 0)
     WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
-  END AS passed,
+  END) AS passed,
     score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
     trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
     trial.setup_duration_ms, trial.setup_exit_status,

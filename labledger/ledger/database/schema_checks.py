@@ -80,7 +80,7 @@ def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
 
     dialect = sqlite.dialect()
     statements = {
-        ("view", name): view.statement(name) for name, view in views_and_triggers.VIEWS.items()
+        ("view", name): view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()
     }
     statements |= {("trigger", name): sql for name, sql in views_and_triggers.TRIGGERS.items()}
     for table in tables.metadata.tables.values():

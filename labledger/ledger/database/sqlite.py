@@ -10,13 +10,13 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-from labledger.errors import LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
+from labledger.errors import LedgerDamaged, LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.row_digests import combine, row_digest
 
@@ -118,14 +118,33 @@ def empty_ledger_error(path: Path) -> LedgerError:
     if any(runs.glob("*/resolved.json")):
         return LedgerError(
             f"the ledger at {path} is empty, and {runs} holds runs: its content was lost",
-            hint="put a copy in its place (`labledger db backup` makes them); without one, "
-            f"`labledger import {runs}/RUN_ID --without-artifacts --lab-dir NEW_LAB` brings what "
-            "the mirrors of a run hold into a new lab",
+            hint=recovery_hint(path),
         )
     return LedgerMissing(
         f"the ledger at {path} is empty: its creation was interrupted",
         hint="`labledger run` creates it again",
     )
+
+
+def recovery_hint(path: Path) -> str:
+    """Return what gets back the content of a ledger that was lost or cannot be read."""
+    return (
+        "put a copy in its place (`labledger db backup` makes them); without one, "
+        f"`labledger import {path.parent / 'runs'}/RUN_ID --without-artifacts --lab-dir NEW_LAB` "
+        "brings what the mirrors of a run hold into a new lab"
+    )
+
+
+def _missing_end(path: Path) -> str:
+    """Return how much of a ledger's file is cut off, by its own header; empty if nothing is."""
+    with suppress(OSError), path.open("rb") as file:
+        header = file.read(100)
+        page_size = int.from_bytes(header[16:18], "big")
+        expected = int.from_bytes(header[28:32], "big") * (1 << 16 if page_size == 1 else page_size)
+        size = file.seek(0, os.SEEK_END)
+        if size < expected:
+            return f"; the file is cut off: it has {size:,} of {expected:,} bytes"
+    return ""
 
 
 @contextmanager
@@ -235,7 +254,9 @@ def _ledger_error(
     # The driver cannot decode a message of SQLite that quotes a damaged name.
     undecodable = "the database is malformed: it holds a name that is not UTF-8"
     cause = undecodable if isinstance(error, UnicodeDecodeError) else str(error)
-    types = {"full": LedgerDiskFull, "not a database": NotALedger}
+    if "malformed" in cause:
+        cause += _missing_end(path)
+    types = {"full": LedgerDiskFull, "not a database": NotALedger, "malformed": LedgerDamaged}
     error_type = next((types[text] for text in types if text in cause), LedgerError)
     hint = hint or next((hint for text, hint in _HINTS if text in cause), None)
     return error_type(f"could not {action}: {cause} ({path})", hint=hint)

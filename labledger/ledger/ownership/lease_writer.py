@@ -19,6 +19,7 @@ from labledger.ledger.ownership.leases import IsDead
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
 from labledger.ledger.read.lookup import run_number
 from labledger.records.outcomes import RunStatus
+from labledger.text.phrases import counted_of
 
 
 class LeaseWriter:
@@ -157,6 +158,5 @@ def _require_all_committed(connection: Connection, lease: Lease) -> None:
     ).scalar_one()
     next_idx = leases.checked_next_slot(connection, lease)
     if next_idx != total:
-        raise LedgerError(
-            f"run {lease.run_id} is not complete: {next_idx} of {total} slots are committed"
-        )
+        committed = counted_of(next_idx, total, "slot")
+        raise LedgerError(f"run {lease.run_id} is not complete: {committed} are committed")

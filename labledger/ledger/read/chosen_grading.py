@@ -187,5 +187,5 @@ def _create_views(connection: Connection, statements: Iterable[_Statement]) -> N
     driver: Any = connection.driver
     for sql, values in statements:
         driver.execute(sql, values)
-    for name, view in views_and_triggers.VIEWS.items():
+    for name, view in views_and_triggers.ALL_VIEWS.items():
         driver.execute(f"CREATE TEMP VIEW {name} AS {_INDEX_HINT.sub('', view.sql.strip())}")

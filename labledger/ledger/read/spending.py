@@ -39,9 +39,7 @@ def _committed_sql(metric_ids: Iterable[str]) -> str:
 
 
 _COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT_METRICS.items()}
-_FINAL_STAGED_SQL = (
-    "SELECT payload FROM staged_result WHERE run_no = ? AND final ORDER BY schedule_idx"
-)
+_STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
 
 def committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
@@ -59,9 +57,9 @@ def committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
 
 
 def spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """Return what `committed_spending` does, plus the spending of staged final attempts."""
+    """Return what `committed_spending` does, plus the spending of staged attempts."""
     spent = committed_spending(connection, run_no)
-    for payload in connection.exec_driver_sql(_FINAL_STAGED_SQL, (run_no,)).scalars():
+    for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
         for kind, amount in attempt_spending(AttemptResult.from_json(json.loads(payload))).items():
             spent[kind] = spent[kind].plus(amount)
     return spent

@@ -1,7 +1,7 @@
 """Count a run's committed slots per variant, and average their primary metrics.
 
 All queries run inside the caller's snapshot. Statuses, verdicts and passes are counted in
-`slot_outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
+`outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
 other tables. A cell whose slot was run again is scheduled once. `LedgerReader` is the caller.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import PrimaryMetric, VariantCounts
 from labledger.ledger.read.runs import read_variants
-from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 
 _SCHEDULED_SQL = """
@@ -30,14 +30,17 @@ def _filtered_counts(column: str, words: Iterable[str]) -> str:
 _STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
 # FILTER counts in one pass in key order; GROUP BY status and verdict would sort every slot.
 _COUNTS_SQL = f"""
-SELECT variant_idx, count(*), total(passed = 1), total(passed = 0),
+SELECT variant_idx, count(*), count(*) FILTER (WHERE passed = 1),
+  count(*) FILTER (WHERE passed = 0),
+  count(*) FILTER (WHERE passed = 0 AND passed_alone IS NULL),
+  count(*) FILTER (WHERE passed IS NULL AND status NOT IN ({", ".join(map(repr, NEVER_RUN))})),
   {_filtered_counts("status", _STATUSES)}, {_filtered_counts("verdict", _VERDICTS)}
-FROM slot_outcome
+FROM outcome
 WHERE run_no = ? {{condition}}
 GROUP BY variant_idx"""  # noqa: S608
 _NOT_RUN_AGAIN = """AND NOT EXISTS (
   SELECT 1 FROM slot AS newer
-  WHERE newer.run_no = slot_outcome.run_no AND newer.supersedes = slot_outcome.schedule_idx)"""
+  WHERE newer.run_no = outcome.run_no AND newer.supersedes = outcome.schedule_idx)"""
 _CONSECUTIVE_FAILURES_SQL = """
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
@@ -90,13 +93,14 @@ def variant_counts(
     ]
     sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
     rows = connection.exec_driver_sql(sql, (run_no,))
-    for idx, committed, passed, not_passed, *word_counts in rows:
+    for idx, committed, *numbers in rows:
+        passes, word_counts = numbers[:4], numbers[4:]
         counts_by_idx[idx] = replace(
             counts_by_idx[idx],
             committed=committed,
             statuses=_without_zeros(_STATUSES, word_counts[: len(_STATUSES)]),
             verdicts=_without_zeros(_VERDICTS, word_counts[len(_STATUSES) :]),
-            passes=PassCounts(int(passed), int(not_passed)),
+            passes=PassCounts(*passes),
         )
     return counts_by_idx
 

@@ -15,7 +15,7 @@ from typing import Any
 from labledger.ledger.commit_rows.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.table_rows import KEYS
+from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.records.pass_rate import PASSED_SQL
 
 _PASSED = PASSED_SQL.format(
@@ -23,11 +23,13 @@ _PASSED = PASSED_SQL.format(
     verdict="score.verdict",
     agent_exit_status="trial.agent_exit_status",
 )
+_VALUES = [name for name in COLUMNS["slot_outcome"] if name not in KEYS["slot_outcome"]]
 _OUTCOMES_SQL = f"""
-WITH expected AS (
-  SELECT slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, slot_commit.status,
-    score.verdict, {_PASSED} AS passed,
-    score.primary_metric_name, score.primary_metric_value, trial.duration_ms
+WITH committed AS (
+  SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx,
+    slot_commit.status, score.verdict, {_PASSED} AS passed,
+    score.primary_metric_name AS metric_name, score.primary_metric_value AS metric_value,
+    trial.duration_ms
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
   LEFT JOIN trial
@@ -35,22 +37,27 @@ WITH expected AS (
   LEFT JOIN score
     ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
     AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-  WHERE slot_commit.run_no = ?1 AND NOT EXISTS (
-    SELECT 1 FROM slot AS later
-    JOIN slot_commit AS later_commit
-      ON later_commit.run_no = later.run_no AND later_commit.schedule_idx = later.schedule_idx
-    WHERE later.run_no = slot.run_no AND later.variant_idx = slot.variant_idx
-      AND later.task_idx = slot.task_idx AND later.repl_idx = slot.repl_idx
-      AND later.schedule_idx > slot.schedule_idx)
-),
-stored AS (
-  SELECT {row_sql.columns("slot_outcome", start=1)} FROM slot_outcome WHERE run_no = ?1
+  WHERE slot_commit.run_no = ?1
 )
-SELECT DISTINCT schedule_idx FROM (
-  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM stored)
-  UNION ALL
-  SELECT * FROM (SELECT * FROM stored EXCEPT SELECT * FROM expected)
-) ORDER BY 1"""  # noqa: S608
+SELECT committed.schedule_idx, stored.schedule_idx
+FROM committed LEFT JOIN slot_outcome AS stored
+  ON stored.run_no = committed.run_no AND stored.variant_idx = committed.variant_idx
+  AND stored.task_idx = committed.task_idx AND stored.repl_idx = committed.repl_idx
+WHERE stored.schedule_idx IS NULL OR stored.schedule_idx < committed.schedule_idx
+  OR (stored.schedule_idx = committed.schedule_idx
+    AND ({", ".join(f"stored.{name}" for name in _VALUES)})
+      IS NOT ({", ".join(f"committed.{name}" for name in _VALUES)}))
+UNION ALL
+SELECT NULL, stored.schedule_idx FROM slot_outcome AS stored
+WHERE stored.run_no = ?1 AND NOT EXISTS (
+  SELECT 1 FROM committed WHERE committed.schedule_idx = stored.schedule_idx
+    AND committed.variant_idx = stored.variant_idx AND committed.task_idx = stored.task_idx
+    AND committed.repl_idx = stored.repl_idx)"""  # noqa: S608
+"""The slots whose cell has no row, an older one or one with other values, and the slots of rows
+that are not those of a committed slot of their cell.
+
+Each row is found by its primary key. To search for later slots of a cell takes time that grows with
+the square of the run, because SQLite, which has no statistics here, searches all later slots."""
 
 
 def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
@@ -58,7 +65,8 @@ def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[i
 
     A cell has the row of its newest committed slot.
     """
-    for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
+    rows = connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,))
+    for idx in sorted({idx for row in rows for idx in row if idx is not None}):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 
 

@@ -8,13 +8,13 @@ processes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from labledger.ledger.commit_rows import digest_chain, trial_rows
-from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import commit_stream
@@ -23,8 +23,10 @@ from labledger.ledger.verification import chain_check, derived_copies
 from labledger.records import canonical_json
 from labledger.records.artifacts import REFERENCE
 from labledger.records.identity import slot_commit_id
-from labledger.records.slot_records import SlotRecords
+from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.batches import batched
+from labledger.storage.file_comparison import Piece, PieceHasher
 
 UNREADABLE = (
     DRIVER.Error,
@@ -44,14 +46,18 @@ CommitCheck = Callable[[str, Commit], Iterable[str]]
 Message = tuple[int | None, str]
 """A problem in a sentence, with its slot or None."""
 
-_ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
+_EVIDENCE_SQL = (
+    "SELECT schedule_idx, record FROM evidence_record "
+    "WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ? ORDER BY run_no, schedule_idx"
+)
+_ARTIFACTS_SQL = "SELECT sha256, content, size FROM artifact WHERE sha256 IN ({})"
 _PREVIOUS_COMMIT_SQL = """
 SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx < ?
 ORDER BY schedule_idx DESC LIMIT 1"""
 _GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
-_TRIALS_SQL = f"{row_sql.select('trial')} AND schedule_idx >= ? AND schedule_idx < ?"
 _MAX_REMEMBERED = 10_000
 """How many artifacts are remembered as unchanged."""
+_REFERENCES_PER_BATCH = 500
 
 
 @dataclass
@@ -61,11 +67,15 @@ class CheckedSlots:
     slots: int = 0
     artifacts: int = 0
     messages: list[Message] = field(default_factory=list)
+    mirrors: dict[str, list[Piece]] = field(default_factory=dict)
+    """The pieces of each mirror that the records make, by the kind of its records."""
 
     def add(self, other: CheckedSlots) -> None:
         self.slots += other.slots
         self.artifacts += other.artifacts
         self.messages += other.messages
+        for kind, pieces in other.mirrors.items():
+            self.mirrors.setdefault(kind, []).extend(pieces)
 
 
 class SlotChecks:
@@ -115,6 +125,7 @@ class SlotChecks:
     ) -> tuple[Iterator[Message], ...]:
         return (
             self._check_commits(run_no, run_id, start, stop, checked),
+            self._check_references(run_no, start, stop, checked),
             derived_copies.find_wrong_columns(self._driver, run_no, start, stop),
         )
 
@@ -129,7 +140,7 @@ class SlotChecks:
         else:
             next_idx, head = previous[0] + 1, previous[1]
         part_digests = dict(self._driver.execute(chain_check.PARTS_SQL, (run_no,)))
-        trials = {row[1]: row for row in self._driver.execute(_TRIALS_SQL, (run_no, start, stop))}
+        mirrors = {kind: PieceHasher() for kind in RECORD_KINDS}
         for commit in commit_stream.commits(
             _Rows(self._driver), run_id, run_no, start, stop, holds_events=False
         ):
@@ -140,42 +151,59 @@ class SlotChecks:
                 head = None
             if head is not None:
                 head = digest_chain.with_part(head, part_digests.get(idx))
-            messages = [
-                *_check_digests(run_id, commit, head),
-                *_check_trial_columns(trials.get(idx), commit.records),
-            ]
-            messages += self._check_references(commit.records, checked)
+            messages = list(_check_digests(run_id, commit, head))
+            if commit.trial is not None and not trial_rows.fits_its_record(commit.trial):
+                messages.append("the columns of the row of trial do not fit its record")
             yield from ((idx, message) for message in messages)
             if self._extra_check is not None:
                 yield from ((idx, message) for message in self._extra_check(run_id, commit))
+            for kind, mirror in mirrors.items():
+                mirror.add_lines(commit.records.lines(kind))
             head, next_idx = commit.chain_digest, idx + 1
+        checked.mirrors = {kind: [mirror.piece()] for kind, mirror in mirrors.items()}
 
-    def _check_references(self, records: SlotRecords, checked: CheckedSlots) -> Iterator[str]:
-        """Check the artifacts that a slot's evidence refers to."""
+    def _check_references(
+        self, run_no: int, start: int, stop: int, checked: CheckedSlots
+    ) -> Iterator[Message]:
+        """Check the artifacts that evidence refers to."""
         if self._store is None:
             return
-        referred = {sha256 for line in records.evidence for sha256 in REFERENCE.findall(line)}
-        checked.artifacts += len(referred)
-        for sha256 in sorted(referred - self._unchanged):
-            problem = self._find_damage(self._store, sha256)
-            if problem is not None:
-                yield f"artifact {sha256} {problem}"
-                continue
+        references = self._references(run_no, start, stop)
+        for batch in batched(references, _REFERENCES_PER_BATCH):
+            checked.artifacts += len(batch)
+            unchecked = {sha256 for _, sha256 in batch} - self._unchanged
+            damage = self._find_damage(self._store, unchecked)
+            for idx, sha256 in batch:
+                if sha256 in damage:
+                    yield idx, f"artifact {sha256} {damage[sha256]}"
             if len(self._unchanged) >= _MAX_REMEMBERED:
                 self._unchanged.clear()
-            self._unchanged.add(sha256)
+            self._unchanged |= unchecked - damage.keys()
 
-    def _find_damage(self, store: ArtifactStore, sha256: str) -> str | None:
-        """Return how an artifact differs from its digest, as the rest of a sentence, or None."""
-        row = self._driver.execute(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).fetchone()
-        if row is None:
-            return "is missing from the ledger"
-        content, size = row
-        if content is None:
-            return store.find_damage(sha256, size)
-        if canonical_json.sha256_hex(content) == sha256 and len(content) == size:
-            return None
-        return "was changed"
+    def _references(self, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
+        """Yield each artifact that the evidence of a slot refers to, with the slot."""
+        rows = self._driver.execute(_EVIDENCE_SQL, (run_no, start, stop))
+        for idx, slot_rows in groupby(rows, key=itemgetter(0)):
+            referred = {sha256 for _, text in slot_rows for sha256 in REFERENCE.findall(text)}
+            yield from ((idx, sha256) for sha256 in sorted(referred))
+
+    def _find_damage(self, store: ArtifactStore, digests: Collection[str]) -> dict[str, str]:
+        """Return how artifacts differ from their digests, each as the rest of a sentence."""
+        damage = dict.fromkeys(digests, "is missing from the ledger")
+        sql = _ARTIFACTS_SQL.format(", ".join("?" * len(digests)))
+        for key, content, size in self._driver.execute(sql, [*map(bytes.fromhex, digests)]):
+            sha256 = key.hex()
+            if content is None:
+                problem = store.find_damage(sha256, size)
+            elif canonical_json.sha256_hex(content) == sha256 and len(content) == size:
+                problem = None
+            else:
+                problem = "was changed"
+            if problem is None:
+                del damage[sha256]
+            else:
+                damage[sha256] = problem
+        return damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +224,7 @@ def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[st
         yield "the commit's id was changed"
     if digest_chain.payload_digest(records) != commit.payload_digest:
         yield "the records are not those that were committed"
-    if commit.has_trial != bool(records.trials):
+    if (commit.trial is not None) != bool(records.trials):
         yield "a trial row was inserted"
     expected_chain_digest = digest_chain.chain_digest(
         head or "",
@@ -207,11 +235,3 @@ def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[st
     )
     if head is not None and expected_chain_digest != commit.chain_digest:
         yield "the commit does not follow from the one before it"
-
-
-def _check_trial_columns(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
-    """Compare the columns of a trial with its record, in which a phase that did not run is null."""
-    if row is not None and records.trials:
-        record = json.loads(records.trials[0])
-        if trial_rows.trial_row_of_record(row[0], row[1], record) != row:
-            yield "the columns of the row of trial do not fit its record"

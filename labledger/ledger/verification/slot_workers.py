@@ -22,6 +22,7 @@ from typing import IO, NamedTuple
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.verification.slot_checks import CheckedSlots, SlotChecks
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.file_comparison import Piece
 
 _MIN_RANGES = 4
 """With fewer ranges, starting workers takes longer than it saves."""
@@ -131,8 +132,13 @@ def _feed(
 def _request(stdin: IO[str], stdout: IO[str], slot_range: SlotRange) -> CheckedSlots:
     stdin.write(json.dumps(slot_range) + "\n")
     stdin.flush()
-    slots, artifacts, messages = json.loads(stdout.readline())
-    return CheckedSlots(slots, artifacts, [(idx, message) for idx, message in messages])
+    slots, artifacts, messages, mirrors = json.loads(stdout.readline())
+    return CheckedSlots(
+        slots,
+        artifacts,
+        [(idx, message) for idx, message in messages],
+        {kind: [Piece(*piece) for piece in pieces] for kind, pieces in mirrors.items()},
+    )
 
 
 def serve(path: Path, store: ArtifactStore | None) -> None:
@@ -142,7 +148,7 @@ def serve(path: Path, store: ArtifactStore | None) -> None:
         checks = SlotChecks(connection, store)
         for line in sys.stdin:
             checked = checks.check(*SlotRange(*json.loads(line)))
-            result = [checked.slots, checked.artifacts, checked.messages]
+            result = [checked.slots, checked.artifacts, checked.messages, checked.mirrors]
             sys.stdout.write(json.dumps(result) + "\n")
             sys.stdout.flush()
     engine.dispose()

@@ -7,8 +7,8 @@ still checked. Large ledgers are checked by several processes, each with some ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.ledger.database import migrations, schema_checks
@@ -26,6 +26,7 @@ from labledger.ledger.verification.slot_checks import (
 )
 from labledger.ledger.verification.slot_workers import SlotRange
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.file_comparison import Piece
 
 _RUNS_SQL = "SELECT run_no, run_id FROM run ORDER BY run_no"
 _RANGES_SQL = """
@@ -57,6 +58,8 @@ class Verification:
     artifacts: int
     """Artifacts of evidence whose content was read."""
     findings: tuple[Finding, ...]
+    mirrors: Mapping[str, Mapping[str, Sequence[Piece]]] = field(repr=False, compare=False)
+    """What the mirrors of each run contain if nothing of the run differs, by run and kind."""
 
     @property
     def is_clean(self) -> bool:
@@ -139,16 +142,22 @@ class _Checker:
                 if path is not None:
                     findings += self._start_findings(run_no, run_id)
             by_range = finish(self._check_range)
-        total = CheckedSlots()
+        totals = {run_id: CheckedSlots() for _, run_id in runs}
         slot_findings: list[Finding] = []
         for slot_range, checked in zip(ranges, by_range, strict=True):
-            total.add(checked)
+            totals[slot_range.run_id].add(checked)
             slot_findings += [Finding(slot_range.run_id, *message) for message in checked.messages]
         # The whole file first, then slots, then the rest of each run; each finding once.
         file_findings = [finding for finding in findings if finding.run_id is None]
         run_findings = [finding for finding in findings if finding.run_id is not None]
         ordered = dict.fromkeys((*file_findings, *slot_findings, *run_findings))
-        return Verification(len(runs), total.slots, total.artifacts, tuple(ordered))
+        return Verification(
+            len(runs),
+            sum(total.slots for total in totals.values()),
+            sum(total.artifacts for total in totals.values()),
+            tuple(ordered),
+            {run_id: total.mirrors for run_id, total in totals.items()},
+        )
 
     def _check_range(self, slot_range: SlotRange) -> CheckedSlots:
         return self._slots.check(*slot_range)

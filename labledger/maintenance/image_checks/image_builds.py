@@ -18,12 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from labledger.docker.buildkit import build_with_client
 from labledger.docker.engine import Engine
 from labledger.docker.image_builds import (
+    BuildFailed,
     EngineBuild,
     Interruption,
     Stopped,
     build_image,
+    image_label,
     pull_image,
 )
 from labledger.errors import ImageBuildsStopped, LabLedgerError
@@ -34,6 +37,10 @@ from labledger.storage.lab_folder import LabFolder
 MAX_AT_ONCE = 3
 """How many images are obtained at the same time."""
 
+_BUILDER = (
+    "the builder that buildx uses keeps it; choose the engine's by `docker buildx use default`"
+)
+
 _MAX_LOG_BYTES = 16 << 20
 _TAIL_LINES = 20
 _TAIL_CHARACTERS = 300
@@ -43,12 +50,26 @@ _STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class BuildKitUse:
+    """How an image is built whose Dockerfile the engine's own builder cannot build."""
+
+    needs: str
+    """The lines that need it."""
+    client: str = ""
+    """The path of the `docker` command that uses it."""
+    problem: str | None = None
+    """Why it cannot be built; None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class WantedImage:
     """An image to obtain."""
 
     build: EngineBuild
     may_pull: bool
     """Whether a registry is asked before the image is built."""
+    buildkit: BuildKitUse | None = None
+    """How BuildKit builds it; None if the engine's own builder does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +238,7 @@ class _Task:
             with closing(Engine()) as engine:
                 self.was_pulled = self.wanted.may_pull and self._pull(engine)
                 if not self.was_pulled:
-                    self.log.follow(build_image(engine, self.wanted.build, self.interruption))
+                    self._build(engine)
         except Stopped:
             limit = self.wanted.build.timeout_s
             took_too_long = f"not finished within {limit:g} s (timeout_s)"
@@ -228,6 +249,20 @@ class _Task:
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self.ended = time.monotonic()
+
+    def _build(self, engine: Engine) -> None:
+        wanted = self.wanted
+        if wanted.buildkit is None:
+            self.log.follow(build_image(engine, wanted.build, self.interruption))
+            return
+        if wanted.buildkit.problem is not None:
+            raise BuildFailed(wanted.buildkit.problem)
+        client = wanted.buildkit.client
+        self.log.follow(build_with_client(client, wanted.build, self.interruption))
+        if engine.image_id(wanted.build.ref) is None or (
+            image_label(engine, wanted.build.ref) != wanted.build.digest
+        ):
+            raise BuildFailed(f"{client} has built it, and the engine does not have it: {_BUILDER}")
 
     def _pull(self, engine: Engine) -> bool:
         try:

@@ -7,24 +7,37 @@ preflight alone; `image_builds` does the work that takes long.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from labledger.docker import buildkit
 from labledger.docker.engine import Engine
 from labledger.docker.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError
 from labledger.experiment.inputs.image_builds import ImageBuild, find_build
+from labledger.images.build_context import BuildContext
+from labledger.images.dockerfiles import buildkit_needs
 from labledger.images.image_names import LABEL, is_local
-from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_checks.image_builds import ImageBuilds, ObtainedImage, WantedImage
+from labledger.maintenance.check_results import CheckResult, runs_in
+from labledger.maintenance.image_checks.image_builds import (
+    BuildKitUse,
+    ImageBuilds,
+    ObtainedImage,
+    WantedImage,
+)
 from labledger.run_control.events import Listener, ignore_events
 from labledger.run_control.stop_requests import StopRequest
 from labledger.storage.lab_folder import LabFolder
 from labledger.text.figures import clock_time
 
-_NEEDS_BUILDKIT = re.compile(r"BuildKit|unknown instruction|Unknown flag", re.IGNORECASE)
+_MAX_DOCKERFILE_BYTES = 1 << 20
+"""How much of a Dockerfile is searched for what needs BuildKit."""
+
+_BUILDKIT_HINT = (
+    "install the plugin buildx of the `docker` command (docker-buildx-plugin) and, for Dockerfiles "
+    "of version 1.4, an engine of version 23 or later; or build the image elsewhere and load it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +85,15 @@ def supply_images(
             is_here = engine.image_id(ref) is not None
             may_pull = not (supply.build or is_here or is_local(ref))
             request = EngineBuild(ref, build.source, build.digest, build.timeout_s)
-            wanted.append(WantedImage(request, may_pull))
+            wanted.append(WantedImage(request, may_pull, buildkit_use(engine, build.source)))
     if wanted:
         for image, obtained in zip(wanted, _obtain(lab, wanted, supply), strict=True):
             build = find_build(builds, obtained.ref)
             assert build is not None
-            checks[obtained.ref] = _check_obtained(image.build, build, obtained)
+            checks[obtained.ref] = _check_obtained(image, build, obtained)
     ids = {ref: engine.image_id(ref) for ref in refs if checks[ref].ok}
-    return [checks[ref] for ref in refs], {ref: id_ for ref, id_ in ids.items() if id_ is not None}
+    of_images = [replace(checks[ref], concerns=runs_in(ref)) for ref in refs]
+    return of_images, {ref: id_ for ref, id_ in ids.items() if id_ is not None}
 
 
 def _check_unbuilt(engine: Engine, ref: str, *, pull: bool) -> CheckResult:
@@ -114,6 +128,10 @@ def _check_buildable(
             detail = f"{ref} is available locally; labledger did not build it from {build.context}"
             return CheckResult("image", f"{detail} (--build does)")
         state = f"was not built from what {build.context} holds now"
+    can_be_pulled = state == "is not available locally" and not (supply.build or is_local(ref))
+    use = None if can_be_pulled or build.source is None else buildkit_use(engine, build.source)
+    if use is not None and use.problem is not None:
+        return CheckResult("image", f"{ref} {state}, and {use.problem}", False, _BUILDKIT_HINT)
     if not supply.may_build:
         is_pulled = state == "is not available locally" and not is_local(ref)
         how = "pull or build it" if is_pulled else "build it"
@@ -122,6 +140,26 @@ def _check_buildable(
         detail = f"{ref} {state}; it is built once the other checks pass"
         return CheckResult("image", detail)
     return None
+
+
+def buildkit_use(engine: Engine, source: BuildContext) -> BuildKitUse | None:
+    """Return how BuildKit builds an image; None if the engine's own builder can."""
+    with (source.folder / source.dockerfile).open("rb") as handle:
+        text = handle.read(_MAX_DOCKERFILE_BYTES).decode("utf-8", "replace")
+    needs = buildkit_needs(text)
+    if not needs.needs:
+        return None
+    client = buildkit.find_client()
+    problem = None
+    if client is None:
+        problem = "no `docker` command here has its client"
+    elif needs.is_recent:
+        version = str(engine.info()["ServerVersion"])
+        if not buildkit.knows_recent_dockerfiles(version):
+            problem = f"that of the engine {version} does not know this, and there is no # syntax="
+    if problem is not None:
+        problem = f"its {source.dockerfile} needs BuildKit ({needs}): {problem}"
+    return BuildKitUse(str(needs), client or "", problem)
 
 
 def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[ObtainedImage]:
@@ -134,9 +172,7 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[O
         ) from error
 
 
-def _check_obtained(
-    request: EngineBuild, build: ImageBuild, obtained: ObtainedImage
-) -> CheckResult:
+def _check_obtained(image: WantedImage, build: ImageBuild, obtained: ObtainedImage) -> CheckResult:
     ref, took = obtained.ref, clock_time(obtained.seconds)
     if obtained.error is None:
         how = "pulled" if obtained.was_pulled else f"built from {build.context}"
@@ -146,16 +182,16 @@ def _check_obtained(
         f"{ref} could not be built from {build.context} ({took}): {obtained.error}\n"
         f"  the last lines of {obtained.log}:{lines}"
     )
-    source = request.source
-    words = ["docker", "build", "-t", ref, "--label", f"{LABEL}={request.digest}"]
+    source = image.build.source
+    words = ["docker", "build", "-t", ref, "--label", f"{LABEL}={image.build.digest}"]
     words += ["-f", str(source.folder / source.dockerfile)]
     words += ["--target", source.target] if source.target else []
     words += [
         w for key, value in (source.args or {}).items() for w in ("--build-arg", f"{key}={value}")
     ]
     command = shlex.join([*words, str(source.folder)])
-    if _NEEDS_BUILDKIT.search(obtained.error):
-        hint = f"labledger builds without BuildKit; if the Dockerfile needs it: `{command}`"
+    if image.buildkit is not None and image.buildkit.problem is not None:
+        hint = _BUILDKIT_HINT
     elif "timeout_s" in obtained.error:
         hint = f"raise images.{ref}.timeout_s, or build it yourself: `{command}`"
     else:

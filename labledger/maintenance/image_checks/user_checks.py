@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from labledger import resources
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
-from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -22,9 +22,27 @@ class _PhaseUser(NamedTuple):
     """A user that a phase runs as in containers of an image."""
 
     phase: str
-    """`agent` or `grader`."""
+    """`agent`, `grader` or, with the image's entrypoint, `setup`."""
+    own: str | None
+    """As the phase names it; None for the image's."""
     user: str
     container_user: str | None
+
+
+def _users(merged: TrialSettings) -> dict[str, str | None]:
+    """Return the user that each phase of a container names."""
+    runtime = merged.runtime
+    users = {"agent": runtime.agent_user, "grader": merged.grading.user}
+    users = {phase: user for phase, user in users.items() if phase in merged.phases}
+    if "setup" in merged.phases or "image" in {runtime.entrypoint, runtime.healthcheck}:
+        users["setup"] = None
+    return users
+
+
+def _first_user(merged: TrialSettings) -> str | None:
+    """Return the user that a container starts as; None for that of its image."""
+    user = merged.runtime.user
+    return "root" if user == USER_OF_IMAGE else user
 
 
 def check_users(
@@ -33,13 +51,12 @@ def check_users(
     """Check each user that agents and graders run as in containers of the image."""
     sets_up: dict[_PhaseUser, bool] = {}
     for merged in settings:
-        grader_user = merged.grading.user
-        if merged.grading.mode is GradingMode.SEPARATE:
-            # Its container has another image.
-            grader_user = None
-        for phase, user in (("agent", merged.runtime.agent_user), ("grader", grader_user)):
+        container = merged.runtime.user
+        of_image = probes.engine.image_user(image) if container == USER_OF_IMAGE else None
+        for phase, own in _users(merged).items():
+            user = user_of_phase(own, container, of_image)
             if user is not None:
-                key = _PhaseUser(phase, user, merged.runtime.user)
+                key = _PhaseUser(phase, own, user, _first_user(merged))
                 sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
     for phase_user, has_setup in sets_up.items():
         yield _check_user(probes, ref, image, phase_user, sets_up=has_setup)
@@ -48,9 +65,10 @@ def check_users(
 def _check_user(
     probes: ImageProbes, ref: str, image: str, phase_user: _PhaseUser, *, sets_up: bool
 ) -> CheckResult:
-    phase, user, container_user = phase_user
+    phase, _, user, container_user = phase_user
     trial_script = resources.trial_script().read_text("utf-8")
-    script = f"set -- check-{phase}-user {shlex.quote(user)}\n{trial_script}"
+    checked = "grader" if phase == "grader" else "agent"
+    script = f"set -- check-{checked}-user {shlex.quote(user)}\n{trial_script}"
     try:
         status, output = probes.run_probe(image, script, container_user)
     except EngineUnavailable:
@@ -72,4 +90,9 @@ def _check_user(
         # A setup command may create the user.
         warning=sets_up,
         exit_code=Exit.INVALID,
+        concerns=lambda merged: (
+            merged.runtime.image == ref
+            and phase_user.container_user == _first_user(merged)
+            and phase_user.own == _users(merged).get(phase, "")
+        ),
     )

@@ -7,7 +7,7 @@ by `preflight` for each image.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment.settings.trial_settings import TrialSettings
@@ -44,4 +44,9 @@ def check_workspaces(
             hint="name a folder of the image, or `image` for its WORKDIR",
             warning=can_be_made,
             exit_code=Exit.INVALID,
+            concerns=_works_in(ref, folder),
         )
+
+
+def _works_in(image: str, folder: str) -> Callable[[TrialSettings], bool]:
+    return lambda merged: (merged.runtime.image, merged.runtime.workspace) == (image, folder)

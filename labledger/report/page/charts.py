@@ -30,8 +30,8 @@ OUTCOMES = {
     "fail": "var(--fail)",
     "missing": "var(--missing)",
     "error": "var(--error)",
-    "agent failed": "var(--agent-failed)",
-    "no score": "var(--unscored)",
+    "failed, no verdict": "var(--agent-failed)",
+    "left out": "var(--unscored)",
     "not committed": "var(--open)",
 }
 PHASES = {"setup": "var(--some)", "agent": "var(--accent)", "grader": "var(--error)"}
@@ -139,13 +139,13 @@ def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
 def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
     """Return how many slots a variant has by outcome; they add up to its scheduled slots.
 
-    `agent failed` are slots without a verdict, which did not pass. `no score` are slots that the
-    pass rate leaves out.
+    `failed, no verdict` are slots whose agent failed or broke its grader: they did not pass.
+    `left out` are slots that the pass rate leaves out.
     """
     return {
         **variant.verdicts,
-        "agent failed": variant.agent_failed,
-        "no score": variant.committed - variant.scored - variant.agent_failed,
+        "failed, no verdict": variant.agent_failed,
+        "left out": variant.committed - variant.scored - variant.agent_failed,
         "not committed": variant.scheduled - variant.committed,
     }
 

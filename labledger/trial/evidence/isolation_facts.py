@@ -1,13 +1,16 @@
 """The isolation facts of a trial, which say how far its score can be trusted.
 
-They state the agent's user, how the grader was sealed, and suspected tampering. The kinds of
+They state the agent's user, how the grader was sealed, suspected tampering, and the programs of the
+image that the agent removed or replaced. The kinds of
 trials (`trial_kind`, `regraded_trial`) choose which function computes them, and `collect` records
-them in evidence and score (`ext.isolation`). They never change a status or a verdict.
+them in evidence and score (`ext.isolation`). They never change a status or a verdict; but a trial
+without a verdict counts as not passed if its agent changed programs.
 """
 
 from __future__ import annotations
 
 from labledger.docker.engine import Engine
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
@@ -118,6 +121,8 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
         "tampering_suspected": list(changes.suspected),
         "tampering_total": changes.total,
     }
+    if changes.programs:
+        facts["programs_changed"] = list(changes.programs)
     if changes.unchecked is not None:
         facts["unchecked"] = changes.unchecked
     return facts
@@ -126,5 +131,6 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
 def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
     runtime = spec.settings.runtime
-    user = runtime.agent_user or runtime.user or image_user
+    containers = None if runtime.user == USER_OF_IMAGE else runtime.user
+    user = runtime.agent_user or containers or image_user
     return "root" if user in _ROOT_USERS else user

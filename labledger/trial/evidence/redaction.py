@@ -1,21 +1,23 @@
 """Redact secrets: replace their values in everything that is stored.
 
 A `Redactor` finds the exact value of a secret and the forms in which programs write it: escaped for
-JSON, HTML or a URL, in hex, in Base64, and each of them wrapped over several lines. The time stays
-proportional to the content, whatever an agent wrote. Every module of `evidence` that reads outputs
-uses a `Redactor`, which `collect.redactor_for` makes.
+JSON, HTML, Python, a shell or a URL, in hex, in Base64, with backslashes of any number of nested
+texts, and each of them wrapped over several lines. The time stays proportional to the content,
+whatever an agent wrote. Every module of `evidence` that reads outputs uses a `Redactor`, which
+`collect.redactor_for` makes. The guarantees list what is not found.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
-from urllib.parse import quote_from_bytes
+
+from labledger.trial.evidence.secret_forms import forms_of
 
 MAX_MESSAGE = 2_000
 """The maximum length of a stored message, in characters: it may quote what a container wrote."""
@@ -24,60 +26,20 @@ MIN_LENGTH = 6
 
 MIN_WRAPPED = 8
 """A value with fewer bytes is not searched for across line ends."""
-_URL_SAFE = ("", "/", "*", "!*'()", "!*'();/?:@&=+$,#")
-"""Sets of characters that some programs leave unquoted in a URL; see `urllib.parse.quote`."""
 
-_LINE_END = rb"(?:\r?\n|\\{1,3}(?:r\\{1,3})?n)"
-_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[ \t]*)+")
-"""A line break: line ends, also escaped up to twice, and indentation."""
-_PATCH_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[-+]?[ \t]*)+")
-"""A line break in a patch."""
+_LINE_END = rb"(?:\r?\n|\\++(?:r\\++)?n)"
+_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[ \t]*|\\++)+")
+"""A line break: line ends, also escaped, and indentation; or backslashes that escape something.
+
+Each nested text doubles its backslashes, so any number of them is passed over."""
+_PATCH_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[-+]?[ \t]*|\\++)+")
+"""The same in a patch."""
 _BREAK_CHARACTERS = b"\r\n\\rn+- \t"
 """Every character that a line break can contain."""
+_MIN_BEGINNING = 3
+"""A line that ends with fewer characters of the beginning of a secret is not held back."""
 _OVERLAP = 4
 """A secret across two chunks is found if it takes, with line breaks, so many times its length."""
-
-
-def _forms(value: str) -> Iterator[bytes]:
-    """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64."""
-    raw = value.encode("utf-8", "surrogateescape")
-    yield raw
-    for ascii_only in (True, False):
-        escaped = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
-        for text in (escaped, escaped.replace("/", "\\/")):
-            yield text.encode("utf-8", "surrogateescape")
-        yield _escaped_for_html(escaped).encode("utf-8", "surrogateescape")
-    for safe in _URL_SAFE:
-        quote = quote_from_bytes(raw, safe=safe)
-        for text in (quote, quote.replace("%20", "+"), _with_lowercase_escapes(quote)):
-            yield text.encode()
-            yield text.replace("~", "%7E").encode()
-    yield raw.hex().encode()
-    yield raw.hex().upper().encode()
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield from _base64_forms(raw, encode)
-
-
-def _escaped_for_html(escaped: str) -> str:
-    """Return JSON with `<`, `>` and `&` escaped, as Go's encoder writes it by default."""
-    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", escaped)
-
-
-def _with_lowercase_escapes(quoted: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
-
-
-def _base64_forms(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """Yield what the Base64 of any text that contains `raw` contains, for each offset of `raw`.
-
-    Base64 encodes three bytes at a time. Characters that also depend on the bytes before or after
-    `raw` are left out.
-    """
-    for before in range(3):
-        encoded = encode(b"\0" * before + raw)
-        depends_before = (0, 2, 3)[before]
-        depends_after = (0, 3, 2)[(before + len(raw)) % 3]
-        yield encoded[depends_before : len(encoded) - depends_after]
 
 
 def _without_break_characters(content: bytes) -> bytes:
@@ -120,41 +82,122 @@ class _Unwrapped:
         return self._original_starts[line] + offset - self._starts[line]
 
 
-class _Form:
-    """One form of a secret, and the mark that replaces it."""
+_WORD = re.compile(rb"[A-Za-z0-9]+")
+_ESCAPED_BEGINNINGS = frozenset({b'"', b"'", b"/"})
+"""Backslashes before one of these belong to it."""
 
-    def __init__(self, value: bytes, mark: bytes) -> None:
+
+def _ends_line(line_break: bytes) -> bool:
+    """Return True for a break with a line end, also escaped; False for backslashes alone."""
+    return b"\n" in line_break or b"n" in line_break
+
+
+class _Form:
+    """One form of a secret."""
+
+    def __init__(self, value: bytes) -> None:
         self.value = value
         self.without_break_characters = _without_break_characters(value)
-        self._mark = mark
+        words = _WORD.findall(self.without_break_characters)
+        self.word = max(words, key=len, default=self.without_break_characters)
+        """A part of it that many forms of a secret have in common."""
         unwrapped = _BREAK.sub(b"", value)
         self._unwrapped = unwrapped if len(unwrapped) >= MIN_WRAPPED else None
+        self.sought = self._unwrapped or value
+        """Two forms of which this is the same find the same."""
 
     def is_in(self, content: bytes) -> bool:
         return self.value in content or any(
             any(self._spans(content, breaks)) for breaks in (_BREAK, _PATCH_BREAK)
         )
 
-    def replaced_in(self, content: bytes) -> tuple[bytes, int]:
+    def replaced_in(self, content: bytes, mark: bytes) -> tuple[bytes, int]:
         """Return the content with marks instead of this form, and how many were set.
 
         The line breaks inside a replaced form are kept, so that a patch's line numbers stay right.
         """
         count = content.count(self.value)
-        content = content.replace(self.value, self._mark)
+        content = content.replace(self.value, mark)
         for breaks in (_BREAK, _PATCH_BREAK):
             parts, end = [], 0
             for start, stop in self._spans(content, breaks):
-                kept = breaks.findall(content, start, stop)
-                parts += [content[end:start], self._mark, *kept]
+                kept = (each for each in breaks.findall(content, start, stop) if _ends_line(each))
+                parts += [content[end:start], mark, *kept]
                 count, end = count + 1, stop
             content = b"".join([*parts, content[end:]])
         return content, count
 
     def _spans(self, content: bytes, breaks: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
         if self._unwrapped is None or self._unwrapped not in breaks.sub(b"", content):
-            return iter(())
-        return _Unwrapped(content, breaks).spans(self._unwrapped)
+            return
+        is_escaped = self._unwrapped[:1] in _ESCAPED_BEGINNINGS
+        for start, stop in _Unwrapped(content, breaks).spans(self._unwrapped):
+            begin = start
+            while is_escaped and content[begin - 1 : begin] == b"\\":
+                begin -= 1
+            yield begin, stop
+
+
+@lru_cache(maxsize=64)
+def _forms_of(value: str) -> tuple[_Form, ...]:
+    """Return the forms of a value, without those that find nothing more: each trial needs them."""
+    forms: dict[bytes, _Form] = {}
+    for form in map(_Form, dict.fromkeys(forms_of(value))):
+        forms.setdefault(form.sought, form)
+    return tuple(forms.values())
+
+
+class RedactedStream:
+    """Redacts what grows: nothing is passed on that may be the beginning of a secret.
+
+    Whoever follows an output sees its lines at once. A line that ends as a secret begins is held
+    back if that is at least `_MIN_BEGINNING` characters; a secret that continues a shorter
+    beginning, which has been passed on, is replaced from there.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._shown = b""
+        """The end of what was passed on, not redacted."""
+        self._held = b""
+
+    def write(self, content: bytes) -> bytes:
+        """Return what can be passed on now that `content` has been added."""
+        content = self._held + content
+        # A whole secret is no beginning of one, though it may end as it begins.
+        redacted = self._redactor.redact_bytes(self._shown + content)
+        return self._pass_on(content, max(0, len(content) - self._beginning(redacted)))
+
+    def end(self) -> bytes:
+        """Return what was held back."""
+        return self._pass_on(self._held, len(self._held))
+
+    def _pass_on(self, content: bytes, length: int) -> bytes:
+        redact = self._redactor.redact_bytes
+        before, known = redact(self._shown), self._shown + content[:length]
+        after = redact(known)
+        self._held = content[length:]
+        self._shown = known[-self._redactor.margin :] if self._redactor.margin else b""
+        pairs = enumerate(zip(before, after, strict=False))
+        return after[next((at for at, (old, new) in pairs if old != new), len(before)) :]
+
+    def _beginning(self, content: bytes) -> int:
+        """Return how many bytes at the end of redacted `content` may begin a secret.
+
+        The line breaks and backslashes between them are counted.
+        """
+        end = content[-self._redactor.margin :] if self._redactor.margin else b""
+        stripped = _without_break_characters(end)
+        begins = (at for at in range(len(stripped)) if self._redactor.may_begin(stripped[at:]))
+        longest = len(stripped) - next(begins, len(stripped))
+        if longest < (_MIN_BEGINNING if end.endswith(b"\n") else 1):
+            return 0
+        found = 0
+        for length, byte in enumerate(reversed(end), 1):
+            found += byte not in _BREAK_CHARACTERS
+            if found == longest:
+                return length
+        return len(end)
 
 
 class Redactor:
@@ -171,26 +214,29 @@ class Redactor:
             for name, value in secrets.items()
             if len(value) >= MIN_LENGTH and value not in public_text
         }
-        pairs = {
-            form: mark.encode() for value, mark in self._marks.items() for form in _forms(value)
-        }
         self.count = 0
         """The number of replacements so far."""
+        marks = {
+            form: mark.encode() for value, mark in self._marks.items() for form in _forms_of(value)
+        }
         # The longest first, so that a value that contains another is replaced as a whole.
-        longest_first = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
-        self._forms = [_Form(form, mark) for form, mark in longest_first]
+        self._forms = dict(sorted(marks.items(), key=lambda pair: -len(pair[0].value)))
+        """The mark of each form."""
+        self._words = {form.word for form in self._forms}
+        self._stripped_forms = sorted({form.without_break_characters for form in self._forms})
+        self.margin = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
+        """The bytes around a position within which a secret across it is found."""
 
     def contains_secret(self, chunks: Iterable[bytes]) -> bool:
         """Return True if `redact_bytes` would change the content that `chunks` make up."""
-        longest = max((len(form.value) for form in self._forms), default=0)
-        if not longest:
+        if not self.margin:
             return False
         end = b""
         for chunk in chunks:
             content = end + chunk
             if any(form.is_in(content) for form in self._possible_forms(content)):
                 return True
-            end = content[-_OVERLAP * longest :]
+            end = content[-self.margin :]
         return False
 
     def redact_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -199,7 +245,7 @@ class Redactor:
         The content is divided only where no secret is near; where there is no such position, it is
         held in memory.
         """
-        margin = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
+        margin = self.margin
         pending = b""
         for chunk in chunks:
             pending += chunk
@@ -213,16 +259,26 @@ class Redactor:
     def redact_bytes(self, content: bytes) -> bytes:
         """Return content without secrets: the same object if it contains none."""
         for form in self._possible_forms(content):
-            changed, count = form.replaced_in(content)
+            changed, count = form.replaced_in(content, self._forms[form])
             if count:
                 self.count += count
                 content = changed
         return content
 
+    def may_begin(self, stripped: bytes) -> bool:
+        """Return True if some form, without the characters of line breaks, begins like this."""
+        at = bisect_left(self._stripped_forms, stripped)
+        return at < len(self._stripped_forms) and self._stripped_forms[at].startswith(stripped)
+
     def _possible_forms(self, content: bytes) -> list[_Form]:
         """Return the forms that the content may contain; it certainly contains no others."""
         stripped = _without_break_characters(content)
-        return [form for form in self._forms if form.without_break_characters in stripped]
+        words = {word for word in self._words if word in stripped}
+        return [
+            form
+            for form in self._forms
+            if form.word in words and form.without_break_characters in stripped
+        ]
 
     def redact_text(self, content: str) -> str:
         if not self._forms:

@@ -9,7 +9,7 @@ files are added; `artifacts` looks for new files that interpreters load by thems
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +20,11 @@ from labledger.docker.engine import Engine
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.changed_programs import (
+    LIBRARY_FOLDERS,
+    AgentPhase,
+    changed_programs,
+)
 
 MAX_PATHS = 100
 """How many suspicious paths a record lists."""
@@ -34,8 +39,6 @@ _ORDINARY_FOLDERS = (
 )
 """Folders in which programs ordinarily write."""
 _HOME_FOLDERS = ("/home", "/root")
-_LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
-"""Folders from which an interpreter loads code, suspicious also below a home folder."""
 _ENGINE_PATHS = frozenset(
     {
         *("/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf", "/.dockerenv"),
@@ -66,6 +69,8 @@ class FilesystemChanges:
     total: int = 0
     unchecked: str | None = None
     """Why they could not be inspected."""
+    programs: tuple[str, ...] = ()
+    """The first of the image's programs and libraries that the agent removed or replaced."""
 
 
 def inspect_changes(
@@ -78,24 +83,29 @@ def inspect_changes(
     """
     if spec.settings.runtime.root_read_only:
         return FilesystemChanges(checked)
+    folders = _own_folders(spec)
     try:
-        suspected, total = _suspicious_changes(engine, spec, container)
+        state = engine.inspect(container)
+        if state is not None and state.upper_dir is not None:
+            # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
+            with suppress(OSError):
+                upper = state.upper_dir
+                changes = suspicious_paths(_paths_below(Path(upper)), folders)
+                programs = _changed_programs(spec, upper, state.lower_dirs)
+                return FilesystemChanges(checked, *changes, programs=programs)
+        changed = (path for path, _ in ContainerFiles(engine, container).changes())
+        return FilesystemChanges(checked, *suspicious_paths(changed, folders))
     except ContainerFailed as error:
         return FilesystemChanges(None, unchecked=error.message)
-    return FilesystemChanges(checked, suspected, total)
 
 
-def _suspicious_changes(
-    engine: Engine, spec: AttemptSpec, container: str
-) -> tuple[tuple[str, ...], int]:
-    folders = _own_folders(spec)
-    state = engine.inspect(container)
-    if state is not None and state.upper_dir is not None:
-        # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
-        with suppress(OSError):
-            return suspicious_paths(_paths_below(Path(state.upper_dir)), folders)
-    changed = (path for path, _ in ContainerFiles(engine, container).changes())
-    return suspicious_paths(changed, folders)
+def _changed_programs(spec: AttemptSpec, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
+    """Return the programs of the image that the agent changed. Raises `OSError`."""
+    agent = AgentPhase.of(spec)
+    if agent is None:
+        return ()
+    changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)
+    return tuple(path[:_MAX_PATH_CHARACTERS] for path in changed[:MAX_PATHS])
 
 
 def _own_folders(spec: AttemptSpec) -> list[str]:
@@ -151,7 +161,8 @@ def _ordinary_reason(path: str) -> str | None:
         return path
     for folder in _ORDINARY_FOLDERS:
         if path == folder or path.startswith(f"{folder}/"):
-            in_library = not _LIBRARY_FOLDERS.isdisjoint(path.split("/"))
+            # Code that an interpreter loads is suspicious also below a home folder.
+            in_library = not LIBRARY_FOLDERS.isdisjoint(path.split("/"))
             return None if in_library and folder in _HOME_FOLDERS else folder
     return None
 

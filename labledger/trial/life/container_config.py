@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 
-from labledger.experiment.consistency_checks import is_root
+from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
@@ -39,7 +39,9 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     part = phase_networks.first_part(spec)
     network, host_config = phase_networks.network_config(spec, part)
     env = spec.container_env() | phase_networks.container_variables(spec, part)
-    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    carried = {
+        variable: values[name] for name, variable in contract.secret_variables(values).items()
+    }
     config: JsonObject = {
         "Image": spec.image_id,
         "Hostname": "trial",
@@ -53,7 +55,7 @@ def container_config(spec: AttemptSpec) -> JsonObject:
         **network,
     }
     if runtime.user is not None:
-        config["User"] = runtime.user
+        config["User"] = "0" if runtime.user == USER_OF_IMAGE else runtime.user
     return config
 
 
@@ -95,6 +97,7 @@ def _written_folders(spec: AttemptSpec) -> dict[str, str]:
         "state": contract.STATE,
         **({"workspace": contract.WORKSPACE} if spec.has_mounted_workspace else {}),
         **{output.name: output.path for output in outputs_of_container(spec)},
+        **task_files.writable_copies(spec),
     }
 
 
@@ -106,7 +109,7 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     share = "0" if os.geteuid() == 0 else "1"
     log_bytes = str(spec.settings.runtime.max_log_bytes)
     sealed = spec.sealing.value
-    user = spec.settings.runtime.agent_user or ""
+    user = spec.user_of_phase(spec.settings.runtime.agent_user) or ""
     yields = str(_oom_score_adjustment(spec))
     words = [*limits, grade_failed, log_bytes, share, sealed, user, yields]
     words += (f"{key}={value}" for key, value in _trial_settings(spec).items())
@@ -125,8 +128,10 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
     if spec.sealing is Sealing.DELIVERED:
         wait_s = WAIT_S if grading.wait_s is None else grading.wait_s
         settings["WAIT_CS"] = str(max(1, round(wait_s * 100)))
-    if grading.user is not None:
-        settings["GRADER_USER"] = grading.user
+    if (first := spec.user_of_phase(None)) is not None:
+        settings["FIRST_USER"] = first
+    if (graders := spec.user_of_phase(grading.user)) is not None:
+        settings["GRADER_USER"] = graders
     if grading.results is not None and grading.results.source == "rewards":
         settings["GRADER_STATUS"] = "ignored"
     return settings
@@ -136,10 +141,11 @@ def _collect_settings(spec: AttemptSpec) -> list[str]:
     """Return the settings of `trial.sh` for the collect commands: time limit and user of each."""
     if not spec.has_grader_container:
         return []
+    users = [spec.user_of_phase(each.user) for each in spec.settings.grading.collect or ()]
     return [
         f"COLLECT={max(1, round(collect.timeout_s * 100))}:"
-        f"{'' if collect.user is None or is_root(collect.user) else collect.user}"
-        for collect in spec.settings.grading.collect or ()
+        f"{'' if user is None or is_root(user) else user}"
+        for collect, user in zip(spec.settings.grading.collect or (), users, strict=True)
     ]
 
 

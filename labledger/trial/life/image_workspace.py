@@ -20,22 +20,25 @@ from labledger.experiment.settings.grading import GradingMode
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
+from labledger.trial.image_facts import ImageFacts
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext
 from labledger.workspace import artifact_tars
 
 
-def with_image_folder(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
-    """Return the attempt with the WORKDIR of its image, if that is its workspace.
+def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
+    """Return the attempt with the facts of its image, if its settings depend on them.
 
     Raises `ContainerFailed` if the image is gone, and `EngineUnavailable`.
     """
-    if spec.settings.runtime.workspace != "image":
+    runtime = spec.settings.runtime
+    if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
         return spec
-    folder = context.engine.image_folder(spec.image_id)
-    if folder is None:
+    config = context.engine.image_config(spec.image_id)
+    if config is None:
         raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
-    return replace(spec, plan=replace(spec.plan, image_folders={spec.image_id: folder}))
+    facts = {spec.image_id: ImageFacts.of_config(config)}
+    return replace(spec, plan=replace(spec.plan, image_facts=facts))
 
 
 def fill(spec: AttemptSpec, context: TrialContext, container: str) -> None:
@@ -53,8 +56,10 @@ def fill(spec: AttemptSpec, context: TrialContext, container: str) -> None:
 
 
 def _grader_user(spec: AttemptSpec, context: TrialContext) -> str:
-    user = spec.settings.grading.user or context.engine.image_user(spec.image_id)
-    return user or "root"
+    own = spec.settings.grading.user
+    if spec.settings.runtime.user is not None:
+        return spec.user_of_phase(own) or "root"
+    return own or context.engine.image_user(spec.image_id) or "root"
 
 
 def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:

@@ -67,7 +67,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     began_at = clock.utc_now()
     try:
         context.engine.connect()
-        spec = image_workspace.with_image_folder(spec, context)
+        spec = image_workspace.with_image_facts(spec, context)
         context.limiter.require_starting_allowed()
         ended = adopt(spec, context) or _run_container(spec, context)
         return _collect_result(spec, context, ended)

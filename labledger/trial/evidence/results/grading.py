@@ -118,7 +118,10 @@ def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcom
             message = (
                 "in the container a process could not be killed, a file not be removed, "
                 "or the agent not be started as its user (its stderr says which), "
-                "or the container was started a second time"
+                "or the container was started a second time, or /proc/uptime, its clock, could "
+                "not be read (if `ls -l /proc/uptime` in a new container shows another mode than "
+                "-r--r--r--, some container changed it: `chmod 444 /proc/uptime` as root on the "
+                "engine's machine)"
             )
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
         case ExitStatus.DISK_FULL:

@@ -1,7 +1,8 @@
 """Derive a trial's score from the rewards that a grader left in its output folder.
 
 For benchmarks whose test scripts know nothing of labledger: `reward.json`, an object of numbers, or
-else `reward.txt`, one number. All are metrics of the score, and the primary one decides. The exit
+else `reward.txt`, one number. All are metrics of the score, and the primary one decides, or the
+lowest if no reward has that name and none was authored. The exit
 status of the grader is recorded and does not matter. The files are as hostile as any output. Used
 by `collect` for `results: {from: rewards}`.
 """
@@ -141,12 +142,16 @@ def _reward_of_text(content: bytes) -> float:
 
 
 def _primary(rewards: dict[str, float], source: ResultSource) -> str:
-    """Return the name of the reward that decides: a single one does, whatever its name is."""
+    """Return the name of the reward that decides.
+
+    A single one does, whatever its name is. Of several without the usual name the lowest does, so
+    that a pass has reached `pass_at` in all of them.
+    """
     wanted = source.primary or PRIMARY
     if wanted in rewards:
         return wanted
-    if len(rewards) == 1:
-        return next(iter(rewards))
+    if len(rewards) == 1 or wanted == PRIMARY:
+        return min(rewards, key=rewards.__getitem__)
     listed = ", ".join(sorted(rewards)[:5])
     raise _BadRewards(f"none of the {len(rewards):,} rewards is called {wanted}: {listed}"[:500])
 
@@ -161,6 +166,8 @@ def _score(
 ) -> JsonObject:
     pass_at = PASS_AT if source.pass_at is None else source.pass_at
     benchmark = spec.plan.benchmark
+    is_chosen = len(rewards) > 1 and primary != (source.primary or PRIMARY)
+    how = {"decided_by": "lowest"} if is_chosen else {}
     row: JsonObject = {
         "benchmark": benchmark.identity,
         "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
@@ -168,7 +175,7 @@ def _score(
         "primary_metric_value": rewards[primary],
         "metrics": rewards,
         "evaluator": benchmark.evaluator,
-        "ext": {"rewards": {"file": file, "pass_at": pass_at}},
+        "ext": {"rewards": {"file": file, "pass_at": pass_at} | how},
     }
     add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
     json_schemas.require_valid(row, SCORE_SCHEMA)

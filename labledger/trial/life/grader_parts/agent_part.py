@@ -68,8 +68,11 @@ class AgentPart:
             fields = json.loads(_path(spec).read_bytes())
         except FileNotFoundError:
             return None
-        suspected = tuple(fields["seen"].pop("suspected"))
-        return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
+        seen: JsonObject = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["seen"].items()
+        }
+        return cls(**fields | {"seen": FilesystemChanges(**seen)})
 
     def write(self, spec: AttemptSpec) -> None:
         """Store the outcome durably. Raises `OSError`."""

@@ -160,7 +160,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
 
 def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
     """Run the grader's container, or wait for it, and return how the trial ended."""
-    part = image_workspace.with_image_folder(grader_spec(spec, agent_part), context)
+    part = image_workspace.with_image_facts(grader_spec(spec, agent_part), context)
     grader_part = ContainerExit(
         None, agent_part.ended_at, agent_part.ended_at, 0, container_removed=True
     )

@@ -78,7 +78,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    task_files.unpack_agent_files(spec)
+    task_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
     spec.kind.fill(spec, folder)
@@ -90,18 +90,15 @@ def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     return phase in spec.kind.phases
 
 
-def secret_variables(spec: AttemptSpec) -> dict[str, str]:
-    """Return the container's environment variable for each secret, by the secret's name."""
-    return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
-
-
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     """Write the script of a phase into `folder`; with the grader's, also its task's files."""
     enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
     if phase == "grader" and not spec.has_mounted_workspace:
         # The agent may have deleted the folder: its grader says what that means.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
-    script = phase_script(spec.settings.phase(phase), secret_variables(spec), enter)
+    script = phase_script(
+        spec.settings.phase(phase), contract.secret_variables(spec.plan.environment), enter
+    )
     preamble = phase_networks.phase_preamble(spec, phase)
     write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
@@ -117,7 +114,9 @@ def _write_entrypoint_script(
     command = tuple(map(name_references.escape, (*entrypoint, *_ENTRYPOINT_ARGUMENTS)))
     plan = PhasePlan(command, spec.settings.runtime.env or {}, 0)
     script = phase_script(
-        plan, secret_variables(spec), f"cd {shlex.quote(working_folder)} || exit 126"
+        plan,
+        contract.secret_variables(spec.plan.environment),
+        f"cd {shlex.quote(working_folder)} || exit 126",
     )
     write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", script)
 
@@ -129,7 +128,7 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
         plan = PhasePlan(collect.command, env, collect.timeout_s)
         # The agent may have deleted the folder.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
-        script = phase_script(plan, secret_variables(spec), enter)
+        script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
         write_readable_file(folder / f"collect_{number}.sh", script)
 
 

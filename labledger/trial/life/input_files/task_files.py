@@ -33,25 +33,42 @@ _COPY_FAILED = 125
 """The grader's exit status if its files could not be copied."""
 _FILES = "files"
 _UNPACKED = "unpacked"
+_COPIES = "copies"
 _READABLE = 0o755
 
 
 def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the read-only mounts of the task's files for the agent of the trial's variant."""
-    if not spec.runs_agent:
-        return []
     return [
         contract.mount(_unpacked(spec, files), files.path, read_only=True)
-        for files in spec.task.files or ()
-        if files.is_for_agent_of(spec.slot.variant_id)
+        for files in _agent_files(spec)
+        if not files.writable
     ]
 
 
-def unpack_agent_files(spec: AttemptSpec) -> None:
-    """Unpack what `agent_mounts` mounts. Raises `LedgerError` if a tar is gone."""
-    for files in spec.task.files or () if spec.runs_agent else ():
-        if files.is_for_agent_of(spec.slot.variant_id):
-            _unpack(spec, files)
+def writable_copies(spec: AttemptSpec) -> dict[str, str]:
+    """Return the agent's own copies of files: names in the trial folder, and their paths."""
+    return {
+        f"{_COPIES}/{index}": files.path
+        for index, files in enumerate(_agent_files(spec))
+        if files.writable
+    }
+
+
+def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
+    """Unpack what an agent's container mounts; its own copies into `folder`, a trial folder.
+
+    Raises `LedgerError` if a tar is gone.
+    """
+    for index, files in enumerate(_agent_files(spec)):
+        source = _unpack(spec, files)
+        if files.writable:
+            shutil.copytree(source, folder / _COPIES / str(index), symlinks=True)
+
+
+def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
+    files = spec.task.files or () if spec.runs_agent else ()
+    return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
 
 
 def place_grader_files(spec: AttemptSpec, folder: Path) -> None:

@@ -1,11 +1,13 @@
 #!/bin/sh
-# healthcheck.sh COMMAND INTERVAL TIMEOUT START_PERIOD_CS START_INTERVAL RETRIES
+# healthcheck.sh COMMAND INTERVAL TIMEOUT START_PERIOD_CS START_INTERVAL RETRIES [WORD…]
 #
-# Runs COMMAND until it succeeds, and fails when RETRIES tries in a row have failed. Tries that begin
-# in the first START_PERIOD_CS hundredths of a second do not count; between them START_INTERVAL
-# seconds pass, and between later ones INTERVAL seconds. A try may take TIMEOUT seconds.
+# Runs COMMAND until it succeeds, and then the command WORD…, if there is one. Fails when RETRIES tries in
+# a row have failed. Tries that begin in the first START_PERIOD_CS hundredths of a second do not count;
+# between them START_INTERVAL seconds pass, and between later ones INTERVAL seconds. A try may take TIMEOUT
+# seconds.
 set -u
 check=$1 interval=$2 limit=$3 start_period=$4 start_interval=$5 retries=$6
+shift 6
 
 # Sets $now: hundredths of a second since boot.
 read_clock() {
@@ -28,7 +30,10 @@ start_end=$((now + start_period)) failures=0
 while :; do
     read_clock
     tried=$now
-    try && exit 0
+    if try; then
+        [ $# -gt 0 ] || exit 0
+        exec "$@"
+    fi
     if [ "$tried" -lt "$start_end" ]; then
         sleep "$start_interval"
         continue

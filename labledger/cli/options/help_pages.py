@@ -1,0 +1,156 @@
+"""How commands show their help: in groups, with a word for each value.
+
+typer's own pages list commands and options in one column each, and name the Python types of values.
+Its grouped pages need rich, which takes longer to import than everything else. `app` uses these
+classes for the command line and its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from labledger.api import Exit, LabLedgerError
+
+Rows = list[tuple[str, str]]
+
+COMMAND_GROUPS = {
+    "Run experiments": "init preflight run resume extend rerun regrade check",
+    "Read results": "runs status show logs query compare report plan export",
+    "Keep the ledger": "note tag verify import archive delete gc clean db doctor",
+    "Many hosts": "worker hosts",
+}
+"""The groups of `labledger --help`, and the commands of each."""
+
+OPTION_GROUPS = {
+    "What is run": "run_id limit task variant status reason where despite_verdict shard agent "
+    "image skip_refused build grader again frozen take_over because dry_run yes",
+    "How it is run": "max_concurrency env env_file on insecure egress_image window keep lease_ttl "
+    "lab_dir",
+    "When it stops": "patience min_free max_error_rate budget_usd budget_tokens",
+    "What is shown": "json quiet fail_under help",
+}
+"""The groups of the options of commands that run trials, by the names of their parameters.
+
+Other commands have few enough for one list."""
+
+_MAX_TERM = 26
+"""The widest option beside which its help is printed, in columns."""
+
+
+class Interrupted(LabLedgerError):
+    """interrupted"""
+
+    exit_code = Exit.INTERRUPTED
+
+
+def _name_values(params: Iterable[Any]) -> None:
+    """Give each value a word, where typer would name its Python type."""
+    for param in params:
+        has_value = not getattr(param, "is_flag", False)
+        has_choices = getattr(getattr(param, "type_descriptor", None), "is_choice", False)
+        if param.metavar is None and has_value and not has_choices:
+            words = max(param.opts, key=len).lstrip("-").split("-")
+            param.metavar = words[-1].upper()
+
+
+class CommandLine(typer.Typer):
+    """A group of commands that shows its help and theirs as this module says."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=Group, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register the decorated function as a command."""
+        return super().command(name, cls=Command, **settings)
+
+
+class Command(TyperCommand):
+    """A command whose help groups its options if it runs trials."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        _name_values(self.params)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        _write_params(self.get_params(ctx), ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group of commands whose help groups them, if it knows them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options and the commands."""
+        _write_params(self.get_params(ctx), ctx, formatter)
+        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        rows = {name: (name, _first_sentence(self.commands[name].help or "")) for name in names}
+        _write_groups(COMMAND_GROUPS, rows, "Commands", formatter)
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Parse the command line."""
+        with _reporting_interrupts():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with _reporting_interrupts():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _reporting_interrupts() -> Iterator[None]:
+    """Raise `Interrupted` after Ctrl-C, of which typer would say nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
+
+def _write_params(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
+    rows: dict[str, tuple[str, str]] = {}
+    arguments: Rows = []
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is None:
+            continue
+        if param.param_type_name == "argument":
+            arguments.append((param.metavar, record[1]))
+        else:
+            rows[param.name] = record
+    if arguments:
+        with formatter.section("Arguments"):
+            formatter.write_dl(arguments, _MAX_TERM)
+    runs_trials = "patience" in rows
+    _write_groups(OPTION_GROUPS if runs_trials else {}, rows, "Options", formatter)
+
+
+def _write_groups(
+    groups: Mapping[str, str], rows: Mapping[str, tuple[str, str]], others: str, formatter: Any
+) -> None:
+    """Write the rows of each group in the group's order, and last those of none."""
+    for heading, listed in _grouped(groups, rows, others):
+        with formatter.section(heading):
+            formatter.write_dl(listed, _MAX_TERM)
+
+
+def _grouped(
+    groups: Mapping[str, str], rows: Mapping[str, tuple[str, str]], others: str
+) -> Iterator[tuple[str, Rows]]:
+    left = dict(rows)
+    for heading, names in groups.items():
+        listed = [left.pop(name) for name in names.split() if name in left]
+        if listed:
+            yield heading, listed
+    if left:
+        yield others, list(left.values())
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a command's help."""
+    sentence, dot, _ = " ".join(text.split()).partition(". ")
+    return sentence + dot.strip()

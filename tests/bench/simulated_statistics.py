@@ -1,0 +1,347 @@
+"""How often the intervals and tests of `compare` err, by simulation.
+
+    scripts/simulate-statistics                   all parts, about six minutes
+    scripts/simulate-statistics clusters          one of them
+
+`clusters`: clusters of tasks of unequal size. `means`: metrics whose differences are rare events or
+skewed. `looks`: runs that are looked at while they grow. `sizes`: the smallest difference of a
+suite, and sizes planned from a pilot. docs/explanation/statistics.md has the figures.
+
+All draws are seeded. Each part prints lines of a table.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from labledger.compare.statistics import (
+    confidence_sequence,
+    paired_means,
+    paired_rates,
+    planned_power,
+    power,
+    variance_components,
+)
+from labledger.compare.statistics.permutation_test import Units
+from labledger.compare.statistics.samples import Estimate
+
+Array = np.ndarray[Any, Any]
+Chance = np.random.Generator
+LEVEL = 0.05
+SEED = 18
+
+
+def main() -> None:
+    """Print the parts that are named, or all."""
+    parts = {"clusters": clusters, "means": means, "looks": looks, "sizes": sizes}
+    for name in sys.argv[1:] or parts:
+        print(f"-- {name}", flush=True)
+        parts[name]()
+
+
+# -- clusters
+
+
+CLUSTERS = {
+    "SWE-bench's 12 repositories": (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1),
+    "SWE-bench's, without the largest": (75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1),
+    "one of 200 and nine of 5": (200, *[5] * 9),
+    "one of 50 and nine of 10": (50, *[10] * 9),
+    "30 of 1 to 30": tuple(range(1, 31)),
+    "10 of 10": (10,) * 10,
+    "30 of 10": (10,) * 30,
+}
+CLUSTER_DRAWS = 2000
+
+
+def clusters() -> None:
+    """Print how often a true null is rejected, and how often intervals hold a difference."""
+    for name, sizes in CLUSTERS.items():
+        names = np.repeat(np.arange(len(sizes)), sizes)
+        for kind, together in (("tasks of a cluster alike", 1.0), ("independent tasks", 0.0)):
+            chance = np.random.default_rng(SEED)
+            rejected = np.zeros(3)
+            for _ in range(CLUSTER_DRAWS):
+                shared = together * chance.normal(0, 1, len(sizes))[names]
+                a, b = (
+                    chance.random(len(names)) < special.ndtr(side) for side in (shared, -shared)
+                )
+                in_cluster = names.astype(str).tolist()
+                groups = [side.astype(float)[:, np.newaxis].tolist() for side in (a, b)]
+                found = paired_rates.of_tasks(groups[0], groups[1], 1 - LEVEL, in_cluster)
+                score = paired_rates.discordance(groups[0], groups[1], in_cluster).score_p
+                shift = together * chance.normal(0, 1, len(sizes))[names]
+                numbers = [chance.normal(0, 1, len(names)), shift + chance.normal(0, 1, len(names))]
+                values = [side[:, np.newaxis].tolist() for side in numbers]
+                metric = paired_means.of_tasks(values[0], values[1], 1 - LEVEL, in_cluster)
+                rejected += [found.p < LEVEL, score < LEVEL, metric.p < LEVEL]
+            shares = rejected / CLUSTER_DRAWS
+            print(
+                f"{name:<34} {kind:<26} pass rates {shares[0]:.3f}, score test alone "
+                f"{shares[1]:.3f}, metric {shares[2]:.3f}",
+                flush=True,
+            )
+
+
+# -- means
+
+
+def rare(chance: Chance, tasks: int) -> Array:
+    return 100.0 * (chance.random(tasks) < 0.05)
+
+
+def rare_beside_noise(chance: Chance, tasks: int) -> Array:
+    return rare(chance, tasks) + chance.normal(0, 1, tasks)
+
+
+def lognormal(chance: Chance, tasks: int) -> Array:
+    return chance.lognormal(0, 1, tasks)
+
+
+def constant(chance: Chance, tasks: int) -> Array:
+    return np.full(tasks, 1.0)
+
+
+MEANS: dict[str, tuple[Callable[[Chance, int], Array], float]] = {
+    "5 % differ by 100": (rare, 5.0),
+    "5 % by 100, noise": (rare_beside_noise, 5.0),
+    "lognormal": (lognormal, math.exp(0.5)),
+    "normal": (lambda chance, tasks: chance.normal(1, 1, tasks), 1.0),
+    "all by 1": (constant, 1.0),
+}
+MEAN_DRAWS = 1000
+RESAMPLES = 400
+
+
+def means() -> None:
+    """Print how often intervals of a metric hold its mean, and how many misses are warned of."""
+    for name, (draw, truth) in MEANS.items():
+        for tasks in (8, 12, 20, 50, 100):
+            chance = np.random.default_rng(SEED)
+            stated = held = warned = booted = 0
+            for _ in range(MEAN_DRAWS):
+                values = draw(chance, tasks)
+                found = paired_means.of_tasks(
+                    [[0.0]] * tasks, values[:, np.newaxis].tolist(), 1 - LEVEL
+                ).estimate
+                booted += _holds(bootstrap_t(values, chance), truth)
+                if found.low is None:
+                    continue
+                stated += 1
+                if _holds(found, truth):
+                    held += 1
+                elif paired_means.is_skewed(values.tolist()) or warns_of_few(tasks):
+                    warned += 1
+            of_stated = f"{held / stated:.3f}" if stated else "none"
+            missed = stated - held
+            of_missed = f"{warned / missed:.2f}" if missed else "none missed"
+            print(
+                f"{name:<18} tasks {tasks:<4} with an interval {stated / MEAN_DRAWS:.2f}, which "
+                f"holds the mean {of_stated}; warned of, of those that miss {of_missed}; "
+                f"bootstrap-t {booted / MEAN_DRAWS:.3f}",
+                flush=True,
+            )
+
+
+def warns_of_few(tasks: int) -> bool:
+    return paired_means.unseen_share(tasks) > 0.05
+
+
+def _holds(found: Estimate, truth: float) -> bool:
+    if found.low is None or found.high is None:
+        return False
+    return found.low <= truth <= found.high
+
+
+def bootstrap_t(values: Array, chance: Chance) -> Estimate:
+    """The studentized bootstrap, the other candidate (Efron and Tibshirani 1993, chapter 12)."""
+    count, centre = len(values), float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    drawn = values[chance.integers(0, count, (RESAMPLES, count))]
+    errors = drawn.std(axis=1, ddof=1) / math.sqrt(count)
+    usable = errors > 1e-12
+    if not usable.any():
+        return Estimate(centre, centre, centre)
+    t = (drawn.mean(axis=1)[usable] - centre) / errors[usable]
+    upper, lower = np.quantile(t, [LEVEL / 2, 1 - LEVEL / 2])
+    return Estimate(centre, centre - lower * error, centre - upper * error)
+
+
+# -- looks
+
+
+LOOK_DRAWS = 4000
+
+
+def looks() -> None:
+    """Print how often a difference is shown at any look, where there is one and where not."""
+    every = range(10, 201, 10)
+    for gained, lost in (
+        (0.05, 0.05),
+        (0.2, 0.2),
+        (0.5, 0.5),
+        (0.2, 0.05),
+        (0.25, 0.05),
+        (0.3, 0.05),
+    ):
+        chance = np.random.default_rng(SEED)
+        differs = chance.random((LOOK_DRAWS, 200))
+        signs = np.where(differs < gained, 1, np.where(differs < gained + lost, -1, 0))
+        ups, downs = (np.cumsum(signs == sign, axis=1) for sign in (1, -1))
+        fixed = np.array([_fixed(ups[:, n - 1], downs[:, n - 1], n) for n in every])
+        anytime = np.array([_anytime(ups[:, n - 1], downs[:, n - 1]) for n in every])
+        with_final = anytime[:-1].any(axis=0) | fixed[-1]
+        extended = _fixed(ups[:, 49], downs[:, 49], 50) | anytime[[9, 14, 19]].any(axis=0)
+        shown = anytime.any(axis=0)
+        first = np.array(every)[anytime.argmax(axis=0)[shown]] if shown.any() else np.array([0])
+        print(
+            f"gained {gained:.0%}, lost {lost:.0%}: fixed-sample test at 20 looks "
+            f"{fixed.any(axis=0).mean():.3f}, confidence sequence at 20 looks {shown.mean():.3f} "
+            f"(median at {np.median(first):.0f} tasks), the sequence at 19 looks and the test at "
+            f"the end {with_final.mean():.3f}, the test alone at the end {fixed[-1].mean():.3f}; "
+            f"finished with 50 tasks, extended to 100, 150, 200: {extended.mean():.3f}",
+            flush=True,
+        )
+    _looks_at_clusters()
+
+
+def _fixed(ups: Array, downs: Array, tasks: int) -> Array:
+    """Return which outcomes the tests of `compare` reject."""
+    pairs, index = np.unique(np.stack([ups, downs], axis=1), axis=0, return_inverse=True)
+    rejected = [_p_of(int(up), int(down), tasks) < LEVEL for up, down in pairs]
+    return np.array(rejected)[index]
+
+
+def _p_of(up: int, down: int, tasks: int) -> float:
+    rest = tasks - up - down
+    a = [(0.0,)] * up + [(1.0,)] * (down + rest)
+    b = [(1.0,)] * up + [(0.0,)] * down + [(1.0,)] * rest
+    return paired_rates.of_tasks(a, b, 1 - LEVEL).p
+
+
+def _anytime(ups: Array, downs: Array) -> Array:
+    pairs, index = np.unique(np.stack([ups, downs], axis=1), axis=0, return_inverse=True)
+    rejected = []
+    for up, down in pairs.tolist():
+        values = np.array([1.0] * up + [-1.0] * down or [0.0])
+        p = confidence_sequence.no_difference(Units(values, np.ones(len(values))))
+        rejected.append(p < LEVEL)
+    return np.array(rejected)[index]
+
+
+def _looks_at_clusters() -> None:
+    """Print how often clusters that come in one after the other show a false difference."""
+    for name in ("SWE-bench's 12 repositories", "30 of 1 to 30"):
+        sizes = CLUSTERS[name]
+        names = np.repeat(np.arange(len(sizes)), sizes)
+        chance = np.random.default_rng(SEED)
+        shown = held = 0
+        draws = 1000
+        for _ in range(draws):
+            order = chance.permutation(len(sizes))
+            shared = np.clip(chance.normal(0.0, 0.4, len(sizes))[names], -1, 1)
+            differences = shared * (chance.random(len(names)) < 0.8)
+            alarms = missed = False
+            for count in range(2, len(sizes) + 1):
+                known = np.isin(names, order[:count])
+                found = confidence_sequence.of_tasks(
+                    differences[known].tolist(),
+                    1 - LEVEL,
+                    names[known].astype(str).tolist(),
+                    max(sizes),
+                )
+                alarms |= found.p < LEVEL
+                missed |= not _holds(found.estimate, 0.0)
+            shown, held = shown + alarms, held + (not missed)
+        print(
+            f"{name}: a false difference at any look {shown / draws:.3f}, intervals of all looks "
+            f"hold the truth {held / draws:.3f}",
+            flush=True,
+        )
+
+
+# -- sizes
+
+
+def sizes() -> None:
+    """Print the power at what a suite is said to show, and at sizes planned from a pilot."""
+    chance = np.random.default_rng(SEED)
+    for rate in (0.5, 0.9, 0.98, 1.0):
+        for tasks, replications in ((20, 3), (50, 2)):
+            said = [_suite_detectable(chance, rate, tasks, replications) for _ in range(100)]
+            least = [each for each in said if each is not None]
+            shown = [_suite_shows(chance, rate, tasks, replications, each) for each in least * 4]
+            print(
+                f"suite of {tasks} tasks, {replications} replications, {rate:.0%} pass: could show "
+                f"{100 * np.mean(least):.1f} points; of differences as large as each run says, "
+                f"shown {np.mean(shown):.2f}",
+                flush=True,
+            )
+    for rate, spread, detect in (
+        (0.95, 5, 0.05),
+        (0.98, 5, 0.05),
+        (0.9, 3, 0.1),
+        (0.5, 2, 0.1),
+        (0.03, 5, 0.1),
+    ):
+        for replications in (1, 2):
+            powers = [_planned(chance, rate, spread, detect, replications) for _ in range(200)]
+            print(
+                f"pilot of 30 tasks, {replications} replications, {rate:.0%} pass, to detect "
+                f"{100 * detect:.0f} points: power of the tasks planned {np.mean(powers):.2f}",
+                flush=True,
+            )
+
+
+def _trials(chance: Chance, rates: Array, replications: int) -> list[list[float]]:
+    drawn = chance.random((len(rates), replications)) < rates[:, np.newaxis]
+    values: list[list[float]] = drawn.astype(float).tolist()
+    return values
+
+
+def _suite_detectable(chance: Chance, rate: float, tasks: int, replications: int) -> float | None:
+    a, b = (_trials(chance, np.full(tasks, rate), replications) for _ in range(2))
+    return planned_power.suite_detectable(a, b, 1 - LEVEL)
+
+
+def _suite_shows(
+    chance: Chance, rate: float, tasks: int, replications: int, difference: float
+) -> bool:
+    a = _trials(chance, np.full(tasks, rate), replications)
+    b = _trials(chance, np.full(tasks, max(0.0, rate - difference)), replications)
+    return paired_rates.of_suite(a, b, 1 - LEVEL).p < LEVEL
+
+
+def _moved(rates: Array, mean: float, difference: float) -> Array:
+    """Pass probabilities that are on average lower, or near 0 higher, by a difference."""
+    if mean >= 0.5:
+        return rates * (1 - difference / mean)
+    return rates + (1 - rates) * difference / (1 - mean)
+
+
+def _planned(
+    chance: Chance, mean: float, spread: float, difference: float, replications: int
+) -> float:
+    """The power, with one replication, of as many tasks as a pilot says are needed for .80."""
+    population = chance.beta(mean * spread, (1 - mean) * spread, 20_000)
+    moved = _moved(population, mean, difference)
+    differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
+    rates = population[:30]
+    trials = [_trials(chance, side, replications) for side in (rates, moved[:30])]
+    names = [str(number) for number in range(30)]
+    known = variance_components.of_pairs([variance_components.PairedTasks(names, *trials)])
+    assert known is not None
+    variation = planned_power.Variation(known.between, known.within, is_rate=True)
+    tasks = planned_power.tasks_needed(variation.with_half_a_pair(30), 1, difference, 1 - LEVEL)
+    assert tasks is not None
+    return power.rate_power(tasks, differing, difference, 1 - LEVEL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Tasks of a benchmark whose containers cannot be had, beside others that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harbor_tasks import IMAGE, plain, write_task
+
+import labledger
+from labledger import RunOptions, open_ledger
+from labledger.errors import InvalidInput, PreflightFailed
+from labledger.records import JsonObject
+
+pytestmark = pytest.mark.docker
+
+REASONS = {
+    "broken-build": "could not be built from tasks/broken-build/environment",
+    "no-folder": "has no usable folder /missing",
+    "no-user": "cannot run the agent as nobody-there",
+    "too-large": "the engine cannot give 4000",
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory, image_ids: JsonObject) -> Path:
+    """One task that runs, and one for each reason."""
+    folder = tmp_path_factory.mktemp("refused") / "tasks"
+    plain(folder / "plain")
+    dockerfile = {"environment/Dockerfile": f"FROM {IMAGE}\nRUN echo the cause; exit 7\n"}
+    write_task(folder / "broken-build", {"environment": {"docker_image": ""}}, files=dockerfile)
+    write_task(folder / "no-folder", {"environment": {"workdir": "/missing"}})
+    write_task(folder / "no-user", {"agent": {"user": "nobody-there"}})
+    write_task(folder / "too-large", {"environment": {"cpus": 4000}})
+    return folder
+
+
+def options(lab: Path, **chosen: object) -> RunOptions:
+    return RunOptions(lab_dir=lab / ".lab", agents=("nop",), **chosen)  # type: ignore[arg-type]
+
+
+def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
+    """With `skip_refused` the run has the other tasks, and each refused one is named before it."""
+    events: list[JsonObject] = []
+    chosen = options(tmp_path, skip_refused=True, on_event=events.append, run_id="others")
+    outcome = labledger.run(f"harbor:{tasks}", chosen)
+    assert outcome.complete
+    with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
+        sql = "SELECT task_id, verdict FROM trials WHERE run_id = 'others'"
+        assert list(ledger.rows(sql)[1]) == [("plain", "fail")]
+    started = next(i for i, event in enumerate(events) if event["event"] == "run_started")
+    warnings = [event["message"] for event in events[:started] if event["event"] == "warning"]
+    for task_id, reason in REASONS.items():
+        (warning,) = [w for w in warnings if w.startswith(f"{task_id} is left out: ")]
+        assert reason in warning
+        assert "\n" not in warning
+
+
+def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> None:
+    """The checks name what fails, and no run exists."""
+    with pytest.raises(PreflightFailed, match=r"/missing: .* \(of task no-folder\)"):
+        labledger.run(f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-folder")))
+    assert not (tmp_path / ".lab/ledger.sqlite").exists()
+
+
+def test_a_refused_task_beside_others(tasks: Path, tmp_path: Path) -> None:
+    """A task that is named and refused is left out like one that a pattern matches."""
+    chosen = options(tmp_path, tasks=("plain", "no-folder"), skip_refused=True, run_id="named")
+    assert labledger.run(f"harbor:{tasks}", chosen).complete
+    with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
+        assert list(ledger.rows("SELECT task_id FROM trials")[1]) == [("plain",)]
+
+
+def test_only_refused_tasks(tasks: Path, tmp_path: Path) -> None:
+    """If no selected task remains, the reasons are the error."""
+    chosen = options(tmp_path, tasks=("no-*",), skip_refused=True)
+    with pytest.raises(InvalidInput, match="no selected task that can be run") as raised:
+        labledger.run(f"harbor:{tasks}", chosen)
+    assert {problem.where for problem in raised.value.problems} == {"no-folder", "no-user"}
+
+
+def test_preflight_names_them(tasks: Path, tmp_path: Path) -> None:
+    """Each task has its reason; with `skip_refused` the others may begin."""
+    source, chosen = f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-*", "too-*"))
+    results = labledger.preflight(source, chosen)
+    reasons = {task.task_id: task.reason for task in results.tasks}
+    assert reasons.pop("plain") is None
+    for task_id, reason in reasons.items():
+        assert REASONS[task_id] in str(reason)
+    assert "3 of 4 tasks cannot be run" in [check.detail for check in results.failures]
+    skipping = options(tmp_path, tasks=("plain", "no-*", "too-*"), skip_refused=True)
+    assert labledger.preflight(source, skipping).is_ready

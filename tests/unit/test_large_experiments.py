@@ -1,0 +1,52 @@
+"""Experiments with more slots than a run could work through, or a disk hold."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from experiment_files import Folder
+
+from labledger.experiment.resolve import MAX_SLOTS
+from labledger.experiment.shards import Shard
+from labledger.maintenance.check_results import check_size
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.parametrize("schedule", ["paired_interleaved", "randomized"])
+@pytest.mark.parametrize("shard", [None, Shard(1, 5)])
+def test_too_many_replications_are_refused(
+    folder: Folder, schedule: str, shard: Shard | None
+) -> None:
+    """10⁹ replications are a problem of their field, found before anything counts the slots."""
+    folder.data["design"] = {"replications": 1_000_000_000, "schedule": schedule}
+    [problem] = folder.task_problems(shard=shard)
+    assert problem.field == "design.replications"
+    assert problem.line is not None
+    assert "are 10,000,000,000 slots" in problem.message
+    assert f"at most {MAX_SLOTS:,}" in problem.message
+    assert problem.hint is not None
+
+
+def test_the_largest_schedule_is_accepted(folder: Folder) -> None:
+    """As many slots as are allowed resolve."""
+    folder.data["design"] = {"replications": MAX_SLOTS // 10}
+    assert folder.resolve().total_slots == MAX_SLOTS
+
+
+def test_a_large_run_is_warned_of_with_time_and_space(tmp_path: Path) -> None:
+    """A run of many slots is a warning with days and bytes; one that no disk holds is refused."""
+    assert list(check_size(1_000, 4, tmp_path)) == []
+    [warned] = check_size(864_000, 10, tmp_path)
+    assert (warned.ok, warned.warning) == (False, True)
+    assert "864,000 slots take 1.0 days if each trial takes 1 s and 10 run at once" in warned.detail
+    assert "3.2 GiB of disk space" in warned.detail
+    free = shutil.disk_usage(tmp_path).free
+    [refused] = check_size(free // 1_000, 10, tmp_path)
+    assert (refused.ok, refused.warning) == (False, False)
+    assert f"are free at {tmp_path}" in refused.detail
