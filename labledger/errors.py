@@ -36,12 +36,22 @@ class LabLedgerError(Exception):
         return str(self.args[0])
 
 
+class Parameter(str):
+    """The name of a parameter of the library, as the place of a problem.
+
+    The command line shows its option instead. In sentences a parameter is written as its argument,
+    such as `frozen=True` in backticks.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem in something that a person wrote, or one failed check of preflight."""
 
     where: str
-    """The file or the option, as the user named it, or the name of the check."""
+    """The file as the user named it, the `Parameter`, or the name of the check."""
     message: str
     """What was found and what was expected."""
     line: int | None = None
@@ -72,6 +82,7 @@ class InvalidInput(LabLedgerError):
         if len(problems) > self.MAX_LISTED:
             lines += f"\n  and {len(problems) - self.MAX_LISTED} more"
         super().__init__(f"{subject}: {count}\n{lines}", hint=hint)
+        self.subject = subject
         self.problems = problems
 
 

@@ -92,7 +92,7 @@ _NAMES_BY_MODULE = {
     "errors": "AlreadyGraded ArtifactChanged DiskFull EngineUnavailable Exit ExperimentChanged "
     "ExtraMissing HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
     "LedgerDiskFull LedgerError LedgerMissing LedgerOutdated LedgerReplaced LedgerTooNew "
-    "MalformedJson NotALedger NothingToExtend PreflightFailed Problem QueryFailed "
+    "MalformedJson NotALedger NothingToExtend Parameter PreflightFailed Problem QueryFailed "
     "RunExists RunNotComplete RunNotFound SchemaInvalid SecretsUnknown "
     "SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",

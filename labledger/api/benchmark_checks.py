@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 if TYPE_CHECKING:
     from labledger.records import JsonObject
@@ -134,7 +134,10 @@ def _require_known_verdicts(
 ) -> None:
     known = ", ".join(expected)
     problems = [
-        Problem("--agent", f"{agent!r} of {name} has no known verdict; agents that have: {known}")
+        Problem(
+            Parameter("agents"),
+            f"{agent!r} of {name} has no known verdict; agents that have: {known}",
+        )
         for agent in agents
         if agent not in expected
     ]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 if TYPE_CHECKING:
     from labledger.benchmarks.protocol import Benchmark
@@ -33,12 +33,12 @@ def read_source(
     if benchmark is not None:
         return translate_for_run(benchmark, options), without_refused(benchmark, options)
     choices = {
-        "--agent": options.agents,
-        "--image": options.image,
-        "--skip-refused": options.skip_refused,
+        "agents": options.agents,
+        "image": options.image,
+        "skip_refused": options.skip_refused,
     }
     problems = [
-        Problem(name, "is for FORMAT:LOCATION alone; an experiment file names its own")
+        Problem(Parameter(name), "is for FORMAT:LOCATION alone; an experiment file names its own")
         for name, value in choices.items()
         if value
     ]
@@ -141,7 +141,7 @@ def translate_to_edit(
 
     benchmark = given_benchmark(given, agents)
     if benchmark is None:
-        problem = Problem("--from", f"found {given!r}; expected FORMAT:LOCATION")
+        problem = Problem(Parameter("benchmark"), f"found {given!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])
     return translate(
         benchmark,

@@ -18,7 +18,7 @@ from labledger.api.experiment_sources import (
     translate_for_run,
     without_refused,
 )
-from labledger.errors import Exit, InvalidInput, Problem
+from labledger.errors import Exit, InvalidInput, Parameter, Problem
 from labledger.experiment import templates
 from labledger.text.phrases import counted
 
@@ -87,7 +87,9 @@ def create_experiment(
     folder = Path(directory)
     if benchmark is None:
         if agents:
-            problem = Problem("--agent", "is for an experiment of a benchmark (--from)")
+            problem = Problem(
+                Parameter("agents"), "is for an experiment of a benchmark (`benchmark=`)"
+            )
             raise InvalidInput("the options are not valid", [problem])
         return templates.scaffold(profile, folder, image=image)
     from labledger.api.experiment_sources import translate_to_edit
@@ -169,6 +171,7 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
+    from labledger.benchmarks.stored_experiments import without_folder
     from labledger.benchmarks.translate import selects
     from labledger.maintenance.check_results import TaskSupport
     from labledger.maintenance.preflight import Preflight
@@ -188,13 +191,18 @@ def preflight(
     source = translate_for_run(benchmark, skipping)
     with experiment_to_check(source) as path:
         results = check_experiment(path, without_refused(benchmark, skipping), pull=pull)
+        folder = path.parent
     refused = results.refused
     tasks = tuple(replace(t, reason=t.reason or refused.get(t.task_id)) for t in tasks)
     others_run = any(task.runs for task in tasks)
     checks = [
-        # The tasks that it concerns are left out.
-        replace(c, warning=c.warning or not c.ok) if c.concerns and skips and others_run else c
-        for c in results.checks
+        replace(
+            check,
+            detail=without_folder(check.detail, folder, benchmark.name),
+            # The tasks that it concerns are left out.
+            warning=check.warning or bool(check.concerns and skips and others_run and not check.ok),
+        )
+        for check in results.checks
     ]
     refusals = _check_refused(tasks, skip_refused=skips)
     return replace(results, checks=(*refusals, *checks), tasks=tasks)
@@ -210,7 +218,7 @@ def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Itera
             "tasks",
             f"{len(refused)} of {counted(len(tasks), 'task')} cannot be run",
             ok=False,
-            hint="choose others with --task, or leave them out with --skip-refused",
+            hint="choose others with `tasks=`, or leave them out with `skip_refused=True`",
             exit_code=Exit.INVALID,
             warning=skip_refused and len(refused) < len(tasks),
         )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -230,7 +230,7 @@ def declare_host_lost(
 
     if not because.strip() or len(because) > _MAX_REASON:
         message = f"found {len(because):,} characters; expected a text of at most {_MAX_REASON:,}"
-        raise InvalidInput("the reason", [Problem("--because", message)])
+        raise InvalidInput("the reason", [Problem(Parameter("because"), message)])
     lab = LabFolder.find(lab_dir)
     with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
         writer.declare_host_lost(run_id, host, because)

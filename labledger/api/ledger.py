@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import data_frames, query_rows, run_records, summary
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
@@ -387,7 +387,9 @@ class Ledger:
         """
         if format == "parquet":
             if not isinstance(out, str | Path):
-                raise InvalidInput("the query", [Problem("--format", "parquet needs a file")])
+                raise InvalidInput(
+                    "the query", [Problem(Parameter("format"), "parquet needs a file")]
+                )
             return self.parquet(sql, Path(out), params, generation, as_of=as_of)
         writer = format if callable(format) else query_rows.text_writer(format)
         columns, rows = self.rows(sql, params, generation, as_of=as_of)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from labledger import clock
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import (
     Grading,
     Note,
@@ -133,7 +133,7 @@ def sort_runs(runs: Iterable[RunInfo], key: str, *, reverse: bool = False) -> li
     """
     if key not in _SORT_VALUES:
         message = f"found {key!r}; expected one of {', '.join(SORT_KEYS)}"
-        raise InvalidInput("the order", [Problem("--sort", message)])
+        raise InvalidInput("the order", [Problem(Parameter("sort"), message)])
     newest_first = sorted(runs, key=_SORT_VALUES["created"], reverse=True)
     ordered = sorted(newest_first, key=_SORT_VALUES[key], reverse=key in _DESCENDING)
     return ordered[::-1] if reverse else ordered

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from labledger.docker.engine import Engine
 from labledger.docker.engine_errors import ContainerFailed
-from labledger.errors import EngineUnavailable, InvalidInput, Problem, SecretsUnknown
+from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem, SecretsUnknown
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.reader import LedgerReader
 from labledger.records.artifacts import digest_of
@@ -67,7 +67,9 @@ def _names(phases: Sequence[str]) -> list[str]:
     known = (*contract.PHASE_NAMES, "events")
     unknown = [phase for phase in phases if phase not in known]
     if unknown:
-        problem = Problem("--phase", f"found {unknown[0]!r}; expected one of {', '.join(known)}")
+        problem = Problem(
+            Parameter("phases"), f"found {unknown[0]!r}; expected one of {', '.join(known)}"
+        )
         raise InvalidInput("the phase", [problem])
     chosen = phases or contract.PHASE_NAMES
     names = [f"{phase}_{stream}" for phase in chosen if phase != "events" for stream in _STREAMS]

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records import JsonObject
 from labledger.storage.file_contents import FileContent, content_key
 from labledger.text.phrases import counted, near_names
@@ -108,7 +108,9 @@ def _image(benchmark: Benchmark, given: str | None, default: str) -> str | None:
     own: str | None = benchmark.defaults["runtime"].get("image")
     if all("image" in row for row in benchmark.tasks) and not own:
         if given is not None:
-            problem = Problem("--image", f"every task of {benchmark.name} names its own image")
+            problem = Problem(
+                Parameter("image"), f"every task of {benchmark.name} names its own image"
+            )
             raise InvalidInput("the options are not valid", [problem])
         return None
     return given or own or default
@@ -216,7 +218,7 @@ def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
             near = near_names(glob, ids, _MAX_NAMES) or ids[:_MAX_NAMES]
             hint = f"task ids such as {', '.join(near)}"
             message = f"{glob!r} matches none of {len(ids):,} tasks"
-            problems.append(Problem("--task", message, hint=hint))
+            problems.append(Problem(Parameter("tasks"), message, hint=hint))
     if problems:
         raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
 
@@ -263,7 +265,7 @@ def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[Benchmark
     hint = "`labledger init --from` writes the experiment, for an agent of your own"
     problems = [
         Problem(
-            "--agent",
+            Parameter("agents"),
             f"{name!r} does not come with {benchmark.name}; agents: " + ", ".join(known),
             hint=hint,
         )
@@ -298,6 +300,7 @@ def _document(
             "path": TASKS_FILE,
             "suite_id": benchmark.name,
             "split_id": benchmark.split,
+            **({"cluster": benchmark.cluster} if benchmark.cluster else {}),
         },
         "baseline": variants[0],
         "variant_plan": variants[1:],

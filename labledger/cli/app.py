@@ -30,6 +30,7 @@ from labledger.cli.commands import (
 )
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.options.help_pages import CommandLine
+from labledger.cli.options.lazy_commands import command_line
 from labledger.cli.options.plain_values import spare_conversions
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
@@ -78,7 +79,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 def program() -> Callable[..., Any]:
     """Return the command line, built once: that takes longer than most commands."""
     spare_conversions()
-    return typer.main.get_command(app)
+    line: Callable[..., Any] = command_line(app)
+    return line
 
 
 def main() -> None:

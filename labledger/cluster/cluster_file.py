@@ -19,7 +19,7 @@ import yaml
 
 from labledger.cluster.host_messages import StorePlace
 from labledger.cluster.host_side.host_service import HostSettings
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ class Cluster:
             document = yaml.safe_load(path.read_text("utf-8"))
         except OSError as error:
             hint = "--on takes the address of a scheduler, such as tls://HOST:8786, or a file"
-            problem = Problem("--on", f"{path} cannot be read: {error.strerror}", hint=hint)
+            problem = Problem(
+                Parameter("on"), f"{path} cannot be read: {error.strerror}", hint=hint
+            )
             raise InvalidInput("the cluster", [problem]) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InvalidInput("the cluster", [Problem(str(path), str(error))]) from error

@@ -22,7 +22,7 @@ from labledger.cluster.dask_transport import DaskTransport, require_dask
 from labledger.cluster.host_messages import StorePlace
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
-from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 
 _FIND_S = 5.0
 """How long a list of hosts waits for the first worker."""
@@ -115,11 +115,17 @@ def serve(
     from labledger.cluster import dask_host
 
     if slots < 1:
-        raise InvalidInput("the host", [Problem("--slots", f"found {slots}; expected 1 or more")])
+        raise InvalidInput(
+            "the host", [Problem(Parameter("slots"), f"found {slots}; expected 1 or more")]
+        )
     if gpus is not None and gpus < 0:
-        raise InvalidInput("the host", [Problem("--gpus", f"found {gpus}; expected 0 or more")])
+        raise InvalidInput(
+            "the host", [Problem(Parameter("gpus"), f"found {gpus}; expected 0 or more")]
+        )
     if not 0 <= port < 1 << 16:
-        raise InvalidInput("the host", [Problem("--port", f"found {port}; expected 0 to 65535")])
+        raise InvalidInput(
+            "the host", [Problem(Parameter("port"), f"found {port}; expected 0 to 65535")]
+        )
     cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
     if cluster.address is None:
         problem = Problem(on, "a worker needs the `address` of a scheduler")
@@ -133,7 +139,9 @@ def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
     if not paths:
         return None
     if len(paths) != len(given):
-        problem = Problem("--tls-ca", "--tls-ca, --tls-cert and --tls-key are given together")
+        problem = Problem(
+            Parameter("tls_ca"), "`tls_ca=`, `tls_cert=` and `tls_key=` are given together"
+        )
         raise InvalidInput("the files for TLS", [problem])
     return TlsFiles(*paths)
 

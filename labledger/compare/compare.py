@@ -34,7 +34,7 @@ from labledger.compare.run_differences import unfinished, warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.reader import LedgerReader
 
@@ -49,7 +49,7 @@ _RARE = 0.05
 """Of a metric: events in a smaller share of tasks are not warned of."""
 _CLUSTERS_DIFFER = (
     "the runs' experiments name different clusters of tasks, so that each task was taken "
-    "as independent of the others; --cluster names one for both"
+    "as independent of the others; `cluster=` names one for both"
 )
 
 
@@ -210,7 +210,9 @@ def _require_clusters(
         more = f" and {surplus:,} more" if surplus > 0 else ""
         message = f"no text or number at {field} in task {', '.join(names)}{more}"
         hint = "name a field that every task has, such as task.repo or /task/repo"
-        raise InvalidInput("the clusters of tasks", [Problem("--cluster", message, hint=hint)])
+        raise InvalidInput(
+            "the clusters of tasks", [Problem(Parameter("cluster"), message, hint=hint)]
+        )
 
 
 def _answer(question: _Question, options: CompareOptions, family: int) -> Comparison:

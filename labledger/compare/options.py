@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, TypeVar
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 PASS_RATE = "pass_rate"  # noqa: S105
 """The metric that is computed from verdicts."""
@@ -21,12 +21,12 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 _EQUIVALENCE = ("--equivalent-within", "--require-equivalent")
 
 
-def _named(choices: type[_Choice], option: str, word: str) -> _Choice:
+def _named(choices: type[_Choice], parameter: str, word: str) -> _Choice:
     try:
         return choices(word)
     except ValueError:
         message = f"found {word!r}; expected one of {', '.join(choices)}"
-        problem = Problem(option, message)
+        problem = Problem(Parameter(parameter), message)
         raise InvalidInput("the options of the comparison", [problem]) from None
 
 
@@ -49,7 +49,7 @@ class ErrorCounting(StrEnum):
     @classmethod
     def named(cls, word: str) -> Self:
         """Return the choice of that name. Raises `InvalidInput`."""
-        return _named(cls, "--errors", word)
+        return _named(cls, "errors", word)
 
 
 class Estimand(StrEnum):
@@ -65,7 +65,7 @@ class Estimand(StrEnum):
     @classmethod
     def named(cls, word: str) -> Self:
         """Return the estimand of that name. Raises `InvalidInput`."""
-        return _named(cls, "--estimand", word)
+        return _named(cls, "estimand", word)
 
     @property
     def words(self) -> str:
@@ -163,37 +163,52 @@ class CompareOptions:
         problems = []
         if not 0.5 <= self.confidence < 1:
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem("--confidence", message))
+            problems.append(Problem(Parameter("confidence"), message))
         problems += [
-            Problem("--pass-at", f"found {k}; expected 1 or more") for k in self.pass_at if k < 1
+            Problem(Parameter("pass_at"), f"found {k}; expected 1 or more")
+            for k in self.pass_at
+            if k < 1
         ]
         if self.pass_at and not self.is_rate:
-            problems.append(Problem("--pass-at", "is for pass rates, not for another --metric"))
+            problems.append(
+                Problem(Parameter("pass_at"), "is for pass rates, not for another `metric=`")
+            )
         if self.is_rate and self.lower_is_better:
-            problems.append(Problem("--lower-is-better", "a pass rate is better when higher"))
+            problems.append(
+                Problem(Parameter("lower_is_better"), "a pass rate is better when higher")
+            )
         if self.all_pairs:
-            message = "is for a baseline and its treatments, not for --all-pairs"
-            problems += [Problem(option, message) for option in self.gates]
+            message = "is for a baseline and its treatments, not for `all_pairs=True`"
+            problems += [Problem(_parameter(option), message) for option in self.gates]
         problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
         if self.equivalent_within is not None:
             problems += self._limit("--equivalent-within", self.equivalent_within)
         if self.seed < 0:
-            problems.append(Problem("--seed", f"found {self.seed}; expected 0 or more"))
+            problems.append(Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more"))
         return problems
 
     def _gate(self, option: str, limit: float) -> list[Problem]:
         problems = self._limit(option, limit)
         if option != "--require-equivalent" and not self.has_direction:
             message = f"which values of {self.metric} are worse is not known"
-            hint = "add --lower-is-better or --higher-is-better"
-            problems.append(Problem(option, message, hint=hint))
+            hint = "add `lower_is_better=True` or `lower_is_better=False`"
+            problems.append(Problem(_parameter(option), message, hint=hint))
         return problems
 
     def _limit(self, option: str, limit: float) -> list[Problem]:
         if option in _EQUIVALENCE and limit == 0:
             message = "found 0; no sample can show that two sides do not differ at all"
-            return [Problem(option, message, hint="name the smallest difference that matters")]
+            return [
+                Problem(
+                    _parameter(option), message, hint="name the smallest difference that matters"
+                )
+            ]
         if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
             return []
         expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
-        return [Problem(option, f"found {limit:g}; expected {expected}")]
+        return [Problem(_parameter(option), f"found {limit:g}; expected {expected}")]
+
+
+def _parameter(gate: str) -> Parameter:
+    """Return the parameter that sets a limit, which goes by the option of the command line."""
+    return Parameter(gate.removeprefix("--").replace("-", "_"))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.inputs.task_row import cluster_of
 from labledger.ledger.query import query
 
@@ -198,7 +198,7 @@ def require_metric(
     _, rows = query(path, _NAMES_SQL, {"runs": _run_ids(holders)})
     names = ["pass_rate", *(name for (name,) in rows)]
     message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
-    raise InvalidInput("the metric to compare", [Problem("--metric", message)])
+    raise InvalidInput("the metric to compare", [Problem(Parameter("metric"), message)])
 
 
 def _run_ids(holders: Holders) -> str:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import schedule
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
@@ -247,10 +247,10 @@ class ResolvedExperiment:
     def _missing_name_problem(self, use: OutsideUse, known: Collection[str]) -> Problem:
         variant_id, name = use.variant_id, use.name
         not_set = f"neither bound by variant {variant_id!r} nor" if variant_id else "not"
-        message = f"${name} is {not_set} set by --env, --env-file or the environment"
+        message = f"${name} is {not_set} set by `env=`, `env_files=` or the environment"
         bound = {key for v in self.plan.variants for key in v.bindings}
         close = near_names(name, sorted(bound | set(known)))
-        hint = f"pass --env {name}=… or export {name}"
+        hint = f"pass `env={{'{name}': …}}` or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
         if use.line is None:
@@ -348,7 +348,7 @@ def _require_slots(experiment: ResolvedExperiment) -> None:
     if shard is not None and not experiment.total_slots:
         most = len(experiment.tasks) * experiment.plan.design.replications
         message = f"shard {shard} has no slot: of this experiment, at most {most:,} shards have one"
-        raise InvalidInput("the options are not valid", [Problem("--shard", message)])
+        raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
 
 
 def _image_builds(
@@ -372,10 +372,10 @@ def _image_builds(
 
 def _check_overrides(overrides: Overrides) -> None:
     problems = [
-        Problem(option, f"found {value}; expected 1 or more")
-        for option, value in (
-            ("--limit", overrides.limit),
-            ("--max-concurrency", overrides.max_concurrency),
+        Problem(Parameter(name), f"found {value}; expected 1 or more")
+        for name, value in (
+            ("limit", overrides.limit),
+            ("max_concurrency", overrides.max_concurrency),
         )
         if value is not None and value < 1
     ]
@@ -386,7 +386,11 @@ def _check_overrides(overrides: Overrides) -> None:
 def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
     known = [variant["variant_id"] for _, variant in authored_variants(data)]
     problems = [
-        Problem("--variant", f"{glob!r} matches no variant", hint=f"variants: {', '.join(known)}")
+        Problem(
+            Parameter("variants"),
+            f"{glob!r} matches no variant",
+            hint=f"variants: {', '.join(known)}",
+        )
         for glob in globs
         if not any(fnmatchcase(name, glob) for name in known)
     ]

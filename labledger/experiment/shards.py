@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.stored_sections import Section
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
@@ -31,7 +31,7 @@ class Shard(Section):
         if match is not None and 1 <= int(match[1]) <= int(match[2]):
             return cls(int(match[1]), int(match[2]))
         message = f"found {text!r}; expected K/N, such as 2/5 for the second of five shards"
-        raise InvalidInput("the options are not valid", [Problem("--shard", message)])
+        raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labledger import resources
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.storage.file_contents import FileContent, write_content
 from labledger.text.phrases import near_names
 
@@ -130,4 +130,4 @@ def _require_empty(directory: Path) -> None:
 def _unknown_profile(profile: str) -> Problem:
     close = near_names(profile, PROFILES)
     expected = f"did you mean {close[0]!r}?" if close else f"known profiles: {', '.join(PROFILES)}"
-    return Problem("--profile", f"there is no profile {profile!r}; {expected}")
+    return Problem(Parameter("profile"), f"there is no profile {profile!r}; {expected}")

@@ -54,7 +54,7 @@ _COLUMN_TYPES: dict[frozenset[type], str] = {
 def require_parquet() -> None:
     """Raise `ExtraMissing` if the library that writes Parquet is not installed."""
     optional_libraries.require_for(
-        "writing Parquet", "frames", "pyarrow", alternative="; --format csv needs nothing"
+        "writing Parquet", "frames", "pyarrow", alternative="; `format='csv'` needs nothing"
     )
 
 

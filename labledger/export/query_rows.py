@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.query import require_names
 from labledger.text.terminal_text import escape_json
 
@@ -33,7 +33,7 @@ def text_writer(form: str) -> RowWriter:
     if form not in _FORMATS:
         expected = ", ".join(("table", *_FORMATS, "parquet"))
         message = f"found {form!r}; expected one of {expected}"
-        raise InvalidInput("the query", [Problem("--format", message)])
+        raise InvalidInput("the query", [Problem(Parameter("format"), message)])
 
     def write(columns: Sequence[str], rows: Rows, stream: BinaryIO) -> int:
         counter = itertools.count()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import mirrors, run_folder, summary, tables
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
@@ -28,7 +28,7 @@ def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
         raise InvalidInput("the export", [Problem(name, "a run is named twice")])
     if len(run_ids) > 1 and form == "jsonl":
         message = "records as jsonl are those of one run"
-        hint = "export each run, or several as tables: --format csv or parquet"
+        hint = "export each run, or several as tables: `format='csv'` or `format='parquet'`"
         raise InvalidInput("the export", [Problem(name, message, hint=hint)])
     return run_ids
 
@@ -48,7 +48,7 @@ def write_records(
     """
     if folder is None and out is None:
         message = "several runs have no run folder in common; expected a file or a folder"
-        raise InvalidInput("the export", [Problem("--out", message)])
+        raise InvalidInput("the export", [Problem(Parameter("out"), message)])
     folder = folder or Path()
     if form != "jsonl":
         return _write_tables(reader, run_ids, what, out, folder / tables.FOLDER, form)
@@ -105,7 +105,7 @@ def _record_path(what: str, *also: str) -> Path:
     """Return a kind's path in the run folder. `also` are other valid values, for the message."""
     known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
     if what not in known:
-        raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
+        raise InvalidInput("the export", [_not_one_of("", what, [*known, *also])])
     return known[what]
 
 
@@ -113,9 +113,10 @@ def _check_table_and_format(what: str, form: str, *also: str) -> None:
     tables.check_format(form)
     if what not in export_tables.TABLES:
         raise InvalidInput(
-            "the export", [_not_one_of(f"--what as {form}", what, [*export_tables.TABLES, *also])]
+            "the export", [_not_one_of(f" as {form}", what, [*export_tables.TABLES, *also])]
         )
 
 
-def _not_one_of(where: str, given: str, known: Iterable[str]) -> Problem:
-    return Problem(where, f"found {given!r}; expected one of {', '.join(known)}")
+def _not_one_of(form: str, given: str, known: Iterable[str]) -> Problem:
+    expected = f"expected{form} one of {', '.join(known)}"
+    return Problem(Parameter("what"), f"found {given!r}; {expected}")

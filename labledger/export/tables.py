@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export.data_frames import require_parquet
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
@@ -81,7 +81,7 @@ def check_format(form: str) -> None:
     """Raise `InvalidInput` unless `form` is one of `TABULAR`."""
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
-        raise InvalidInput("the export", [Problem("--format", message)])
+        raise InvalidInput("the export", [Problem(Parameter("format"), message)])
 
 
 # -- CSV

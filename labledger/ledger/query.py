@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
@@ -93,7 +93,9 @@ def query(
     """
     if as_of is not None:
         if generation is not None:
-            problem = Problem("--as-of", "found a generation too; expected only one of both")
+            problem = Problem(
+                Parameter("as_of"), "found a generation too; expected only one of both"
+            )
             raise InvalidInput("the query", [problem])
         prepare = partial(chosen_grading.select_time, moment=as_of)
         return _execute(path, sql, params, prepare, views_only=views_only)

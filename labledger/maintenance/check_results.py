@@ -91,7 +91,7 @@ def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult
         detail if fits else f"{detail}; {format_size(free)} are free at {lab_root}",
         ok=False,
         hint="`labledger run --dry-run` says what earlier runs let expect, in time and cost; "
-        "`design.replications`, --limit, --task and --shard choose fewer slots, and a budget "
+        "`design.replications`, `limit=`, `tasks=` and `shard=` choose fewer slots, and a budget "
         "limits what they cost",
         warning=fits,
     )
@@ -104,5 +104,5 @@ def check_disk_space(disk_space: DiskSpace) -> CheckResult:
         "disk",
         shortage or disk_space.report(),
         ok=shortage is None,
-        hint="free some space, choose another --lab-dir, or lower --min-free",
+        hint="free some space, choose another `lab_dir=`, or lower `min_free_bytes=`",
     )

@@ -168,7 +168,7 @@ def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[Hi
         raise LedgerError(
             "\n".join([f"{head}; nothing was imported", *listed]),
             hint="a run's id is in all its digests and cannot be changed: leave it out by "
-            "choosing others with --run, or import into another lab with --lab-dir",
+            "choosing others with `run_ids=`, or import into another lab with `lab_dir=`",
         )
 
 

@@ -89,7 +89,7 @@ def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
             return
         if lab.ledger.exists() and location.ledger.samefile(lab.ledger):
             message = "it is this lab's own ledger"
-            hint = "choose the lab to import into with --lab-dir"
+            hint = "choose the lab to import into with `lab_dir=`"
             raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
         with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
             yield opened

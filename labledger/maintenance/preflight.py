@@ -281,7 +281,7 @@ def _check_environment(
 
 
 def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
-    hint = "choose another folder with --lab-dir"
+    hint = "choose another folder with `lab_dir=`"
     try:
         network_filesystems.refuse_network(lab.ledger)
         with tempfile.TemporaryFile(dir=lab.existing):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from labledger import faults
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.read.tombstones import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -56,7 +56,7 @@ def delete_run(
     """
     if not because.strip() or len(because) > _MAX_BECAUSE:
         message = f"found {len(because):,} characters; expected a text of at most {_MAX_BECAUSE:,}"
-        raise InvalidInput("the reason", [Problem("--because", message)])
+        raise InvalidInput("the reason", [Problem(Parameter("because"), message)])
     with LedgerReader.open(lab.ledger) as reader:
         runs = _runs(reader, run_id)
         if dry_run:

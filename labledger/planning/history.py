@@ -16,7 +16,7 @@ from labledger.compare.options import CompareOptions
 from labledger.compare.pairs import pair
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics.variance_components import PairedTasks
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 
@@ -101,8 +101,8 @@ def require_history(history: History) -> None:
         message = "the ledger has no earlier run of this experiment with committed slots"
     else:
         message = f"no two variants of {', '.join(history.runs)} have graded trials of two tasks"
-    hint = "run a few tasks with two replications first, or name other runs with --from"
-    raise InvalidInput("the earlier runs", [Problem("--from", message, hint=hint)])
+    hint = "run a few tasks with two replications first, or name other runs with `from_runs=`"
+    raise InvalidInput("the earlier runs", [Problem(Parameter("from_runs"), message, hint=hint)])
 
 
 def _newest(reader: LedgerReader, experiment_id: str) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from labledger.compare.options import PASS_RATE
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ class PlanOptions:
             math.isfinite(self.detect) and self.detect > 0 and (self.detect <= 1 or not is_rate)
         ):
             expected = "a share above 0, up to 1, such as 0.05" if is_rate else "more than 0"
-            problems.append(Problem("--detect", f"found {self.detect:g}; expected {expected}"))
+            problems.append(
+                Problem(Parameter("detect"), f"found {self.detect:g}; expected {expected}")
+            )
         if not 0 < self.power < 1:
             message = f"found {self.power:g}; expected more than 0 and less than 1"
-            problems.append(Problem("--power", message))
+            problems.append(Problem(Parameter("power"), message))
         if not 0.5 <= self.confidence < 1:
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem("--confidence", message))
+            problems.append(Problem(Parameter("confidence"), message))
         if problems:
             raise InvalidInput("the options of the plan", problems)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from labledger.compare.options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 
 MIB = 1024 * 1024
 _MIN_BYTES = MIB
@@ -78,9 +78,9 @@ class ReportOptions:
         problems = list(self.comparison.problems())
         if self.max_bytes < _MIN_BYTES:
             message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
-            problems.append(Problem("--max-size", message))
+            problems.append(Problem(Parameter("max_bytes"), message))
         if self.all_pairs and self.compare:
-            message = "is for other comparisons than --all-pairs; ask for one of them"
-            problems.append(Problem("--compare", message))
+            message = "is for other comparisons than `all_pairs=True`; ask for one of them"
+            problems.append(Problem(Parameter("compare"), message))
         if problems:
             raise InvalidInput("the options of the report", problems)

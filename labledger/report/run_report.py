@@ -19,7 +19,7 @@ from labledger import __version__, clock, optional_libraries
 from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
-from labledger.errors import ExtraMissing, InvalidInput, Problem
+from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
@@ -253,7 +253,7 @@ def sides_of(combined: CombinedRuns, words: str) -> list[str]:
         case [a, b]:
             return [a, b]
     message = f"found {words!r}; expected another run, two variants such as 'A B', or two sides"
-    raise InvalidInput("what to compare", [Problem("--compare", message)])
+    raise InvalidInput("what to compare", [Problem(Parameter("compare"), message)])
 
 
 def _default_sides(combined: CombinedRuns) -> list[list[str]]:

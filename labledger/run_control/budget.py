@@ -12,13 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.events import Listener, run_event
+
+_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
+"""The parameter that limits each kind of spending."""
 
 
 @dataclass(slots=True)
@@ -129,10 +132,12 @@ def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float
     problems = []
     for kind, limit in limits.items():
         if not limit >= 0:
-            problems.append(Problem(BUDGET_OPTIONS[kind], f"found {limit:g}; expected 0 or more"))
+            problems.append(
+                Problem(Parameter(_PARAMETERS[kind]), f"found {limit:g}; expected 0 or more")
+            )
         elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
             message = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
             hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
-            problems.append(Problem(BUDGET_OPTIONS[kind], message, hint=hint))
+            problems.append(Problem(Parameter(_PARAMETERS[kind]), message, hint=hint))
     if problems:
         raise InvalidInput("the budget", problems)

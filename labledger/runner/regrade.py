@@ -142,7 +142,7 @@ def _refuse_repetition(
         raise AlreadyGraded(
             f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
             f"generation {grading.generation}, {grading.grading_id}",
-            hint="give another grader, or use --again to grade with the same one again",
+            hint="give another grader, or use `again=True` to grade with the same one again",
         )
 
 

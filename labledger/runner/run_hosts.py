@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.errors import InvalidInput, PreflightFailed, Problem
+from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.executors.executor import TrialExecutor
 from labledger.ledger.database.model import LostHost, RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -95,7 +95,7 @@ def require_reachable_attempts(
         )
     else:
         return
-    raise InvalidInput("the hosts of the run", [Problem("--on", text, hint=hint)])
+    raise InvalidInput("the hosts of the run", [Problem(Parameter("on"), text, hint=hint)])
 
 
 def hosts_with_open_attempts(unfinished: Mapping[int, UnfinishedSlot]) -> frozenset[str]:

@@ -20,6 +20,7 @@ from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
     LedgerMissing,
+    Parameter,
     PreflightFailed,
     Problem,
     RunExists,
@@ -190,7 +191,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         return
     plan = ExperimentPlan.of_document(run.resolved)
     overrides = Overrides.of_plan(plan, max_concurrency=options.max_concurrency)
-    hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
+    hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
     try:
         current = resolve(load_experiment(source), overrides)
     except InvalidInput as error:
@@ -226,7 +227,7 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
 def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str, str]) -> None:
     """Raise `InvalidInput` unless each of the variables `names` has a value."""
     problems = [
-        Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
+        Problem("environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`")
         for name in environment_values.missing(names, values)
     ]
     if problems:
@@ -275,7 +276,7 @@ def _refuse_existing(lab: LabFolder, run_id: str) -> None:
         return
     raise RunExists(
         f"{lab.ledger} already holds a run {run_id!r}",
-        hint=f"choose another --run-id, or `labledger resume {run_id}`",
+        hint=f"choose another `run_id=`, or `labledger resume {run_id}`",
     )
 
 
@@ -284,7 +285,7 @@ def _require_run_id(run_id: str) -> None:
     if not RUN_ID.fullmatch(run_id):
         characters = "letters, digits and _ . -, starting with a letter or digit"
         expected = f"at most {MAX_RUN_ID} {characters}"
-        problem = Problem("--run-id", f"found {quoted(run_id)}; expected {expected}")
+        problem = Problem(Parameter("run_id"), f"found {quoted(run_id)}; expected {expected}")
         raise InvalidInput("the run's id", [problem])
 
 

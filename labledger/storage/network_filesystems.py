@@ -40,7 +40,7 @@ def refuse_network(path: Path) -> None:
         raise LedgerError(
             f"{path} is on a network file system ({file_system}), where SQLite's shared memory and "
             "locks do not work between systems and commits can be lost",
-            hint="keep the lab on a local disk of this system: --lab-dir, or LABLEDGER_DIR",
+            hint="keep the lab on a local disk of this system: `lab_dir=`, or LABLEDGER_DIR",
         )
 
 

@@ -168,7 +168,8 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
 
 def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     """What was told to be lost ends what runs, starts nothing, and removes what waits to start."""
-    runs = [host.spec(idx, "sleep 2") for idx in (0, 1)]
+    holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
+    runs = [host.spec(idx, holds) for idx in (0, 1)]
     waits = host.spec(2)
     host.exchange(*runs, waits)
     wait_until(lambda: len(host.containers()) == 3 and all(map(_started, runs)), "three trials")
@@ -176,6 +177,8 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
     # A request of before arrives late.
     host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
+    for out in host.service.folder.glob("runs/*/*/trials/*/out"):
+        (out / "gate").touch()
     assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
     assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
     trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
@@ -199,7 +202,7 @@ def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
-    """A machine without a coordinator's mark, or without anything of a run that the host has."""
+    """A machine without the mark or an attempt that the host has, or anything of its run."""
     spec, folder = host.spec(0), host.settings.folder
     assert folder is not None
     host.exchange(mark="of this coordinator")
@@ -210,6 +213,8 @@ def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
     host.stop()
     shutil.rmtree(folder / "runs")
     host.start()
+    old = host.exchange(spec, mark="of another", delivered_before=frozenset({(0, 1)}))
+    assert (old.kind, host.containers()) == (AnotherHost.__name__, [])
     refusal = host.exchange(spec, mark="of this coordinator", is_marked=True)
     assert (refusal.kind, host.containers()) == (AnotherHost.__name__, [])
     host.epoch = 2

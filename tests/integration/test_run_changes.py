@@ -97,7 +97,7 @@ def test_what_affects_results_may_not_change(
         stopped.save()
     with pytest.raises(ExperimentChanged, match=sentence) as caught:
         stopped.go_on("stopped")
-    assert "--frozen" in (caught.value.hint or "")
+    assert "`frozen=True`" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
     for path, content in kept.items():
         path.write_bytes(content)

@@ -98,7 +98,7 @@ def test_columns_that_fit_nowhere_are_a_list_of_fields() -> None:
 def test_plain_tables_are_drawn_as_rich_draws_them(rows: int) -> None:
     """Off a terminal a table is the same text without rich, whatever its cells hold."""
     chance = random.Random(rows)
-    words = ("", "a", "nightly run", "12", "é", "漢字", "x" * 90, "-0.5", "─", "[bold]")
+    words = ("", "a", "nightly run", "12", "é", "–", "漢字", "x" * 90, "-0.5", "─", "[bold]")
     for _ in range(100):
         names = [f"c{n}" + chance.choice(words) for n in range(chance.randint(1, 5))]
         cells = [[chance.choice(words) for _ in names] for _ in range(rows)]

@@ -40,7 +40,7 @@ from labledger.experiment.settings.trial_settings import VariantSettings
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.identity import TrialIds
+from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import SlotStatus
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused
 
@@ -217,6 +217,24 @@ def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
     assert not link.may_start
     link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.has_orders(stopping=False)
+
+
+def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> None:
+    """An attempt that was delivered to an earlier process must be known to the next one."""
+    link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    for idx in (1, 2):
+        spec = replace(trials.spec(), slot=Slot(idx, "base", "t/1", 0))
+        link.pending[idx, 1] = Pending(spec, Future(), is_ready=idx == 1)
+    first = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(first.attempts), first.is_marked, first.delivered_before) == (1, False, frozenset())
+    link.record_delivery(first)
+    assert link.connect("address", Described("another", host("a"), 5.0, 5.0)) == [(1, 1)]
+    for each in link.pending.values():
+        each.is_ready = True
+    again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(again.attempts), again.is_marked, again.mark) == (2, True, first.mark)
+    assert again.delivered_before == {(1, 1)}
 
 
 def test_limiters_that_share_permits_take_turns() -> None:

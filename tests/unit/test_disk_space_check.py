@@ -16,7 +16,7 @@ def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
     assert not check.warning
     assert str(tmp_path) in check.detail
     assert "more must be free" in check.detail
-    assert "--min-free" in (check.hint or "")
+    assert "`min_free_bytes=`" in (check.hint or "")
 
 
 def test_the_engine_needs_room_too(tmp_path: Path) -> None:

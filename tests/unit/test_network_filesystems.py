@@ -45,7 +45,7 @@ def test_a_network_file_system_is_refused(
     monkeypatch.setattr(network_filesystems, "_MOUNTS", told)
     with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
-    assert "--lab-dir" in (refused.value.hint or "")
+    assert "`lab_dir=`" in (refused.value.hint or "")
     assert not (tmp_path / "lab").exists()
 
 

@@ -41,7 +41,7 @@ def test_a_report_of_all_pairs_ranks_the_variants(path: Path) -> None:
     assert "3 variants of run-1 on tasks like these, in 3 pairs" in page
     assert '<td class="strong">a</td>' in page
     assert "ranking" not in rendered(path, "run-1", "html").partition("<body>")[2]
-    with pytest.raises(InvalidInput, match="--all-pairs"):
+    with pytest.raises(InvalidInput, match="all_pairs"):
         facts(path, "run-1", all_pairs=True, compare=("base good",))
 
 

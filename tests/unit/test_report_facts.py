@@ -193,7 +193,7 @@ def test_options_are_checked_at_once(path: Path) -> None:
     """Every option that is not valid is named, before anything is read."""
     with pytest.raises(InvalidInput) as refused:
         facts(path, "no-such-run", confidence=1.0, max_bytes=MIB - 1)
-    assert [problem.where for problem in refused.value.problems] == ["--confidence", "--max-size"]
+    assert [problem.where for problem in refused.value.problems] == ["confidence", "max_bytes"]
 
 
 def change(path: Path, table: str, change: str) -> None:

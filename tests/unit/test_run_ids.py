@@ -25,7 +25,7 @@ def test_names_of_folders_and_containers_are_taken(run_id: str) -> None:
 )
 def test_other_names_are_refused(run_id: str) -> None:
     """A run's folder cannot lie outside of the lab, and no container's name is invalid."""
-    with pytest.raises(InvalidInput, match="--run-id"):
+    with pytest.raises(InvalidInput, match="run_id: found"):
         _require_run_id(run_id)
 
 

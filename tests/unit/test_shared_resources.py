@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiment_files import Folder
 
+from labledger import __version__
+from labledger.cluster import connect
+from labledger.cluster.host_messages import PROTOCOL, Described
+from labledger.cluster.host_transport import FoundHost
+from labledger.executors.executor import HostState
+from labledger.maintenance import host_checks
 from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.preflight import Preflight
 from labledger.maintenance.shared_resources import check_shared_resources
 
 GIB = 1 << 30
@@ -60,3 +68,33 @@ def test_trials_that_are_not_there_use_nothing(tmp_path: Path) -> None:
 def test_a_machine_that_says_nothing_is_not_judged(tmp_path: Path) -> None:
     """What an engine does not say is not compared."""
     assert not warnings(tmp_path, {"cpus": 1, "memory": "900000g"}, 9, cpus=None)
+
+
+def test_each_host_of_a_cluster_is_judged_by_its_own_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose slots together may use more than it has is named in a warning."""
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["resources"] = {"cpus": 1, "memory": "1g"}
+    experiment = folder.resolve()
+    states = [
+        HostState(name, name, slots, 0, cpus=2, memory_bytes=GIB * 2, labledger_version=__version__)
+        for name, slots in (("small/1", 3), ("fine/1", 2))
+    ]
+    hosts = [
+        FoundHost(state.name, Described(PROTOCOL, state.name, state, 0.0, 0.0)) for state in states
+    ]
+    monkeypatch.setattr(connect, "connected", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(connect, "find_hosts", lambda _: hosts)
+    monkeypatch.setattr(connect, "try_object_store", lambda *_, **__: None)
+    results = host_checks.check_hosts(
+        "cluster",
+        Preflight((), {}),
+        experiment,
+        insecure=True,
+        min_free_bytes=0,
+        egress_image=None,
+        pull=False,
+    )
+    warned = [check.detail for check in results.checks if check.warning]
+    assert ["small/1 has" in detail for detail in warned] == [True, True]

@@ -7,20 +7,24 @@ module, and all others are left to typer, with its checks and messages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import typer.core
 
+_BUILD = "build_runtime_param"
+"""typer's function that makes the object which converts the values of a parameter."""
+_NUMBERS = {int: re.compile(r"-?[0-9]{1,15}"), float: re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,6})?")}
 _PATH_CHECKS = ("exists", "readable", "writable", "resolve_path", "allow_dash")
 
 
 def spare_conversions() -> None:
     """Make typer take plain values as they are; without effect if it converts in another way."""
-    build = getattr(typer.core, "build_runtime_param", None)
+    build = getattr(typer.core, _BUILD, None)
     if build is not None:
-        typer.core.build_runtime_param = lambda parameter: _PlainValues(parameter, build)  # type: ignore[attr-defined]
+        setattr(typer.core, _BUILD, lambda expected: _PlainValues(expected, build))
 
 
 class _PlainValues:
@@ -45,11 +49,20 @@ class _PlainValues:
         return self._build(self._expected).coerce(value, param=param, ctx=ctx)
 
     def _plain(self, value: Any, annotation: Any) -> Any:
-        """Return text, a truth value, or a path that nobody checks; None for anything else."""
+        """Return what is of the expected type, a number or a path without checks; else None."""
         info = self._expected.parameter_info
         if info.parser is not None:
             return None
         if annotation is Path and type(value) is str:
             # Unless the option says that it need not be readable, typer checks an existing file.
             return None if any(getattr(info, name, True) for name in _PATH_CHECKS) else Path(value)
-        return value if annotation in (str, bool) and type(value) is annotation else None
+        if annotation in _NUMBERS and type(value) is str:
+            number = annotation(value) if _NUMBERS[annotation].fullmatch(value) else None
+            return number if number is not None and _is_within(number, info) else None
+        if get_origin(annotation) is Literal:
+            return value if value in get_args(annotation) else None
+        return value if annotation is not Path and type(value) is annotation else None
+
+
+def _is_within(number: float, info: Any) -> bool:
+    return (info.min is None or number >= info.min) and (info.max is None or number <= info.max)

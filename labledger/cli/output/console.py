@@ -21,6 +21,7 @@ from io import RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
+from labledger.cli.output.option_names import as_typed, with_options
 from labledger.text.figures import DASH, significant
 from labledger.text.phrases import counted
 from labledger.text.terminal_text import escape_json, escape_line, escape_lines
@@ -117,8 +118,13 @@ def say(line: str = "") -> None:
 
 
 def _for_person(line: str) -> str:
-    """Return a line escaped for a terminal, with the lab folder added to its commands."""
-    return escape_line(add_lab_dir_to_commands(line, typed_lab_dir()) if "`" in line else line)
+    """Return a line as it is typed here: options for arguments, and commands with the lab folder.
+
+    It is escaped for a terminal.
+    """
+    if "`" in line:
+        line = add_lab_dir_to_commands(with_options(line), typed_lab_dir())
+    return escape_line(line)
 
 
 def out_json_line(value: Any) -> None:
@@ -221,6 +227,7 @@ def _is_closed_terminal(stream: TextIO, error: OSError) -> bool:
 
 def say_error(error: LabLedgerError) -> None:
     """Write an error and its hint. Only the first line begins at the left margin."""
+    error = as_typed(error)
     first, *others = f"labledger: {error.message}".split("\n")
     say(first)
     for line in others:

@@ -24,6 +24,8 @@ _LONGEST_WORD = 48
 _LONGEST_NAME = 80
 """Names, run ids and digests are not folded up to this length."""
 _NAME = re.compile(r"[\w.:/@+-]+")
+_NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027]*")
+"""Text each of whose letters takes one cell, such as a dash."""
 _GAP = 2
 _WIDE_GAP = 3
 """Between the columns of a table that is as wide as it likes."""
@@ -131,9 +133,11 @@ def _texts_by_column(content: Content) -> list[tuple[str, ...]]:
 
 
 def _width(text: str) -> int:
+    if text.isascii() or _NARROW.fullmatch(text):
+        return len(text)
     from rich.cells import cell_len
 
-    return len(text) if text.isascii() else cell_len(text)
+    return cell_len(text)
 
 
 def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> RenderableType:

@@ -42,6 +42,8 @@ class Pending:
     """Whether its host has everything that it needs."""
     is_delivered: bool = False
     """Whether the present process of its host has got it."""
+    was_delivered: bool = False
+    """Whether an earlier process has."""
 
 
 @dataclass(slots=True)
@@ -192,6 +194,7 @@ class HostLink:
             for key, pending in self.pending.items():
                 if pending.is_ready:
                     unprepared.append(key)
+                pending.was_delivered = pending.was_delivered or pending.is_delivered
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
@@ -249,9 +252,10 @@ class HostLink:
         if grant is not None:
             self._granted_until = max(self._granted_until, allowed_until)
         orders = [each.order for each in self.leaving.values() if not each.is_delivered]
-        attempts = [
-            each.spec for each in self.pending.values() if each.is_ready and not each.is_delivered
+        waiting = [
+            each for each in self.pending.values() if each.is_ready and not each.is_delivered
         ]
+        chosen = waiting[:_MAX_ATTEMPTS_PER_EXCHANGE] if with_orders and not is_lost else []
         return Exchange(
             session=self.session,
             setup=setup,
@@ -260,8 +264,9 @@ class HostLink:
             grant_until=grant,
             stopping=stopping,
             is_lost=is_lost,
-            attempts=(
-                tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders and not is_lost else ()
+            attempts=tuple(each.spec for each in chosen),
+            delivered_before=frozenset(
+                attempt_key(each.spec) for each in chosen if each.was_delivered
             ),
             removals=tuple(o for o in orders if isinstance(o, Removal)) if with_orders else (),
             cancellations=(

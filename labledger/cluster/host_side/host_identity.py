@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.docker.engine import Engine
-from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.durable_files import make_folder, write_file
@@ -80,7 +80,7 @@ def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity
     node = name or platform.node() or "host"
     if not _NAME.fullmatch(node):
         expected = "at most 63 letters, digits and _ . -, starting with a letter or digit"
-        problem = Problem("--name", f"found {quoted(node)}; expected {expected}")
+        problem = Problem(Parameter("name"), f"found {quoted(node)}; expected {expected}")
         raise InvalidInput("the host's name", [problem])
     make_folder(folder)
     folder.chmod(0o700)

@@ -200,19 +200,23 @@ class HostRun:
         attempts that began there would begin here again.
         """
         with self.changed:
-            if self._mark == request.mark:
-                return
-            kept = self.folder.read_mark()
-            is_known = kept is None and self.host in request.setup.known_hosts
-            if kept != request.mark and (request.is_marked or is_known):
+            is_strange = any(
+                not self.folder.has_accepted(key) and key not in self._ended
+                for key in request.delivered_before
+            )
+            if self._mark != request.mark:
+                kept = self.folder.read_mark()
+                is_known = kept is None and self.host in request.setup.known_hosts
+                is_strange |= kept != request.mark and (request.is_marked or is_known)
+            if is_strange:
                 raise AnotherHost(
                     f"the machine that answers as {self.host} lacks what that host has of run "
                     f"{request.setup.run.run_id}: it is a copy of it, or its folder was deleted or "
                     "restored. Start the machine that began the trials, or declare the host lost"
                 )
-            if kept != request.mark:
+            if self._mark != request.mark:
                 self.folder.write_mark(request.mark)
-            self._mark = request.mark
+                self._mark = request.mark
 
     def _with_staged_files(
         self, setup: RunSetup, attempts: Sequence[AttemptSpec]

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
+from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
 from labledger.experiment.inputs.field_problems import FieldProblem, UnusablePath
 from labledger.experiment.inputs.task_files import FilesPlace, files_source
 from labledger.experiment.inputs.task_row import (
@@ -317,7 +317,9 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
         close = near_names(glob, ids[:2_000])
         known = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
         hint = f"did you mean {close[0]}?" if close else f"task ids: {known}"
-        yield Problem("--task", f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint)
+        yield Problem(
+            Parameter("tasks"), f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint
+        )
     if not ids:
         hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
         yield Problem(str(reader.path), "contains no task", hint=hint)

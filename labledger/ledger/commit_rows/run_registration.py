@@ -46,12 +46,12 @@ def register(
     if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
         raise RunExists(
             f"the ledger holds a run {run.run_id} already",
-            hint=f"`labledger resume {run.run_id}` continues it; --run-id names another",
+            hint=f"`labledger resume {run.run_id}` continues it; `run_id=` names another",
         )
     if connection.exec_driver_sql(statements.SELECT_TOMBSTONE, (run.run_id,)).first():
         raise RunExists(
             f"a run {run.run_id} was deleted from the ledger, and no other run can have its id",
-            hint="choose another --run-id; `labledger import` brings an archived run back",
+            hint="choose another `run_id=`; `labledger import` brings an archived run back",
         )
     run_no = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
     row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}

@@ -250,7 +250,7 @@ def _revision(connection: Connection, path: Path) -> str | None:
     if application_id != APPLICATION_ID or "alembic_version" not in names:
         raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
-            hint="choose another folder with --lab-dir",
+            hint="choose another folder with `lab_dir=`",
         )
     revisions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
     if len(revisions) != 1:

@@ -242,7 +242,7 @@ _HINTS = (
     ("locked", "another process has been writing for long; try again"),
     ("readonly", "make the ledger's folder writable"),
     ("unable to open", "check the permissions of the ledger's folder"),
-    ("not a database", "this file is not a ledger; choose another with --lab-dir"),
+    ("not a database", "this file is not a ledger; choose another with `lab_dir=`"),
     ("malformed", "`labledger verify` says what is damaged; restore a backup"),
     ("disk I/O", "check the disk and its file system, then `labledger verify`"),
 )

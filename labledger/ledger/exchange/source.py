@@ -118,7 +118,7 @@ class Source:
                 raise LeaseHeld(
                     f"run {run_id} of {self.path} is being written by process {lease.owner.pid} on "
                     f"{lease.owner.machine}; its lease lasts until {lease.expires_at}",
-                    hint="import it when it has stopped; --run selects other runs",
+                    hint="import it when it has stopped; `run_ids=` selects other runs",
                 )
 
     def verify(self, run_ids: Sequence[str]) -> Verification:

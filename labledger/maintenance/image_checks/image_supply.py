@@ -168,7 +168,7 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[O
     except OSError as error:
         raise LabLedgerError(
             f"{lab.builds} cannot hold the logs of builds: {error.strerror}",
-            hint="choose another folder with --lab-dir",
+            hint="choose another folder with `lab_dir=`",
         ) from error
 
 

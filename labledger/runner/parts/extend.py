@@ -92,7 +92,7 @@ def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> Exten
     if not added.slot_count:
         hint = (
             "add tasks, variants or replications to the experiment, or choose more of them with "
-            "--limit, --task, --variant and --shard"
+            "`limit=`, `tasks=`, `variants=` and `shard=`"
         )
         if run.next_schedule_idx < run.total_slots:
             hint = f"`labledger resume {run_id}` runs its slots that are not committed"
@@ -150,7 +150,7 @@ def _source(run: RunInfo, path: Path | None) -> Path:
 
 def _hint(run: RunInfo) -> str:
     return (
-        "options such as --limit select the whole run as it shall be, not what is added to it; "
+        "options such as `limit=` select the whole run as it shall be, not what is added to it; "
         "restore what differs, or start a run of its own: `labledger compare` takes several runs "
         f"as one ({run.run_id}+OTHER)"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
@@ -25,11 +25,11 @@ def because_problems(because: str | None) -> Iterator[Problem]:
     length = len(because.strip())
     if not length or len(because) > MAX_BECAUSE:
         message = f"found {length:,} characters; expected 1 to {MAX_BECAUSE:,}"
-        yield Problem("--because", message)
+        yield Problem(Parameter("because"), message)
     try:
         because.encode()
     except UnicodeEncodeError:
-        yield Problem("--because", "found bytes that are not UTF-8; expected text")
+        yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
 
 
 def check_because(because: str | None) -> None:

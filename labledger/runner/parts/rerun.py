@@ -41,7 +41,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
     If the slots cannot run, raises before anything is appended.
     """
     if not plan.slots:
-        raise InvalidInput("the rerun", [Problem("RUN", f"no slot of {plan.run_id} was chosen")])
+        raise InvalidInput("the rerun", [Problem(plan.run_id, "no slot of it was chosen")])
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment_values.gather(options.env, options.env_files)

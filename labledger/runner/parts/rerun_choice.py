@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.database.model import RunInfo, Spent
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
@@ -73,15 +73,17 @@ class RerunSelection:
     def check(self) -> None:
         """Raise `InvalidInput` unless the options can be what somebody meant."""
         problems = [
-            Problem("--status", f"found {status!r}; expected one of {', '.join(SlotStatus)}")
+            Problem(
+                Parameter("statuses"), f"found {status!r}; expected one of {', '.join(SlotStatus)}"
+            )
             for status in self.statuses
             if status not in set(SlotStatus)
         ]
         reason = (self.because or "").strip()
         if self.despite_verdict and not reason:
-            hint = "give the reason with --because TEXT: it stands in the head of every report"
+            hint = "give the reason with `because=`: it stands in the head of every report"
             message = "repeating results that have a verdict needs a reason"
-            problems.append(Problem("--despite-verdict", message, hint=hint))
+            problems.append(Problem(Parameter("despite_verdict"), message, hint=hint))
         problems += because_problems(self.because)
         if problems:
             raise InvalidInput("which slots to run again", problems)
@@ -170,19 +172,19 @@ def choose_slots(reader: LedgerReader, run_id: str, selection: RerunSelection) -
 def _require_root(run: RunInfo) -> None:
     if run.regrades is not None:
         root_id = run.regrades["run_id"]
-        message = f"{run.run_id} is a regrading, whose trials are those of {root_id}"
+        message = f"is a regrading, whose trials are those of {root_id}"
         hint = f"`labledger rerun {root_id}` runs them again"
-        raise InvalidInput("the run to rerun", [Problem("RUN", message, hint=hint)])
+        raise InvalidInput("the run to rerun", [Problem(run.run_id, message, hint=hint)])
 
 
 def _require_known(run: RunInfo, tasks: Mapping[str, str], selection: RerunSelection) -> None:
     """Raise `InvalidInput` for a glob that no variant or task of the run matches."""
     variants = [variant.variant_id for variant in run.variants]
     problems = [
-        Problem(option, f"no {noun} of {run.run_id} matches {glob!r}")
-        for option, noun, globs, names in (
-            ("--variant", "variant", selection.variants, variants),
-            ("--task", "task", selection.tasks, list(tasks)),
+        Problem(Parameter(f"{noun}s"), f"no {noun} of {run.run_id} matches {glob!r}")
+        for noun, globs, names in (
+            ("variant", selection.variants, variants),
+            ("task", selection.tasks, list(tasks)),
         )
         for glob in globs
         if not any(fnmatchcase(name, glob) for name in names)
@@ -225,7 +227,7 @@ def _found_by(reader: LedgerReader, run_id: str, condition: str) -> set[Any]:
         with closing(rows):
             return {row[0] for row in rows}
     except QueryFailed as error:
-        message = error.message.replace("the query", "the condition of --where", 1)
+        message = error.message.replace("the query", "the condition of `where=`", 1)
         hint = "write a condition on the columns of the view `trials`, such as duration_ms > 60000"
         raise QueryFailed(message, hint=error.hint or hint) from error
 

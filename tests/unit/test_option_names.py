@@ -1,0 +1,91 @@
+"""Messages name parameters to users of the library, and options to users of the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+from commands import CHECKOUT, run_forked
+
+import labledger
+from labledger.cli.app import app
+from labledger.cli.output.option_names import option_name, with_options
+from labledger.errors import InvalidInput, Parameter, Problem
+
+SOURCES = [
+    path
+    for path in (CHECKOUT / "labledger").rglob("*.py")
+    if "cli" not in path.relative_to(CHECKOUT).parts
+]
+
+
+def test_a_problem_names_the_parameter_or_the_option(tmp_path: Path) -> None:
+    """The library names `tasks` and `env`; the command line names --task and --env."""
+    labledger.create_experiment(tmp_path / "demo")
+    with pytest.raises(InvalidInput) as refused:
+        labledger.plan_run(tmp_path / "demo", labledger.RunOptions(tasks=("zzz*",)))
+    [problem] = refused.value.problems
+    assert isinstance(problem.where, Parameter)
+    assert problem.where == "tasks"
+    assert "  tasks: 'zzz*' matches none of 7 tasks" in refused.value.message
+    assert "--" not in refused.value.message
+    typed = run_forked("run", "demo", "--dry-run", "--task", "zzz*", folder=tmp_path)
+    assert "  --task: 'zzz*' matches none of 7 tasks" in typed.stderr
+    long = run_forked("run", "demo", "--run-id", "a b", folder=tmp_path)
+    assert "  --run-id: found 'a b'; expected" in long.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "typed"),
+    [
+        ("resume with `frozen=True` to use", "resume with --frozen to use"),
+        (
+            "choose another `lab_dir=`, or lower `min_free_bytes=`",
+            "choose another --lab-dir, or lower --min-free",
+        ),
+        ("give it with `env={'KEY': …}`", "give it with --env KEY=…"),
+        ("`format='csv'` needs nothing", "--format csv needs nothing"),
+        ("add `lower_is_better=False`", "add --higher-is-better"),
+        ("`labledger resume x --on local` and `a`", "`labledger resume x --on local` and `a`"),
+    ],
+)
+def test_arguments_in_sentences_become_options(library: str, typed: str) -> None:
+    """What the library writes as an argument is what a person types."""
+    assert with_options(library) == typed
+
+
+def test_every_parameter_that_is_named_has_an_option() -> None:
+    """Each parameter in a message of the library is an option or an argument of some command."""
+    known = set()
+    for command in commands(typer.main.get_command(app)):
+        for param in command.params:
+            known |= {*param.opts, *param.secondary_opts, f"--{param.name.replace('_', '-')}"}
+    for path in SOURCES:
+        text = path.read_text("utf-8")
+        named = {*re.findall(r'Parameter\("(\w+)"\)', text)}
+        named |= {*re.findall(r"`([a-z][a-z_]*)=(?:True|\{\{|')?[^`]*`[^`]*\"", text)}
+        for name in named - NOT_TYPED:
+            assert option_name(name) in known, f"{path}: {name}"
+
+
+NOT_TYPED = {"seed", "engine"}
+"""Parameters that only the library has."""
+
+
+def test_the_library_names_no_option_as_a_place() -> None:
+    """No problem of the library is placed at an option: that is the command line's word."""
+    for path in SOURCES:
+        assert not re.search(r'Problem\(\s*f?"--', path.read_text("utf-8")), path
+
+
+def commands(group: typer.main.TyperCommand) -> list[typer.main.TyperCommand]:
+    below = getattr(group, "commands", {}).values()
+    return [group, *(each for command in below for each in commands(command))]
+
+
+def test_a_problem_is_a_plain_value() -> None:
+    """A parameter is text, and a problem with one is equal to itself after a copy."""
+    assert Problem(Parameter("tasks"), "x") == Problem("tasks", "x")
+    assert str(Problem(Parameter("tasks"), "x", hint="y")) == "tasks: x (y)"
