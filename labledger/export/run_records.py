@@ -118,5 +118,5 @@ def _check_table_and_format(what: str, form: str, *also: str) -> None:
 
 
 def _not_one_of(form: str, given: str, known: Iterable[str]) -> Problem:
-    expected = f"expected{form} one of {', '.join(known)}"
-    return Problem(Parameter("what"), f"found {given!r}; {expected}")
+    message = f"found {given!r}{form}; expected one of {', '.join(known)}"
+    return Problem(Parameter("what"), message)

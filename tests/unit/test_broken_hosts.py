@@ -49,6 +49,7 @@ from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
 from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.errors import HostLost
 from labledger.executors.executor import HostState
+from labledger.experiment.plan_sections import GraderPlan
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
@@ -125,8 +126,13 @@ def test_a_message_of_another_version_says_which(monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
-    """Regradings, workspaces, numbers and texts of the environment that are no text, too."""
+    """Regradings, graders, numbers and texts of the environment that are no text, too."""
     spec = trials.spec(environment={"KEY": "\udcff of no text"})
+    defaults = spec.plan.settings.defaults
+    grader = GraderPlan.from_json(defaults.phases["grader"].as_json() | {"sealed": True})
+    defaults = replace(defaults, phases={**defaults.phases, "grader": grader})
+    settings = replace(spec.plan.settings, defaults=defaults)
+    spec = replace(spec, plan=replace(spec.plan, settings=settings))
     task = replace(spec.task, payload={"big": 2**80, "n": [1, 1.0, None, "\ud800"]})
     stored = StoredTrial(spec.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"})
     regraded = replace(spec, task=task, kind=RegradedTrial(stored), container_may_exist=True)

@@ -79,8 +79,8 @@ class HostLink:
     """Why it cannot be given what an attempt needs."""
     duplicates: str | None = None
     """That several machines say that they are this host, and where."""
-    bad_reply: str | None = None
-    """Why its last reply could not be used."""
+    bad_replies: dict[bool, str] = field(default_factory=dict)
+    """Why its last reply could not be used, to orders (True) and to questions (False)."""
     bad_results: dict[AttemptKey, str] = field(default_factory=dict)
     """Why results of attempts cannot be used, of its present process."""
     mark: str = field(default_factory=partial(secrets.token_hex, 8))
@@ -119,7 +119,7 @@ class HostLink:
     @property
     def is_awaited(self) -> bool:
         """Whether its first reply may come any moment."""
-        return self.is_connected and not self.has_answered and self.bad_reply is None
+        return self.is_connected and not self.has_answered and not self.bad_replies
 
     @property
     def problem(self) -> str | None:
@@ -128,8 +128,8 @@ class HostLink:
             return f"it was declared lost: {self.lost_because}"
         if self.duplicates is not None:
             return self.duplicates
-        if self.bad_reply is not None:
-            return self.bad_reply
+        if self.bad_replies:
+            return next(iter(self.bad_replies.values()))
         if not self.is_connected or not self.has_answered:
             return "it does not answer"
         if self.supply_problem is not None:
@@ -189,7 +189,7 @@ class HostLink:
             self._stop_delivered = self._loss_delivered = False
             self.received.clear()
             self.confirmed.clear()
-            self.bad_reply = None
+            self.bad_replies.clear()
             self.bad_results.clear()
             for key, pending in self.pending.items():
                 if pending.is_ready:
@@ -214,7 +214,6 @@ class HostLink:
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
         self.last_contact = time.monotonic()
-        self.bad_reply = None
         self._clock_base = (monotonic, self.last_contact)
         self.has_answered = True
 

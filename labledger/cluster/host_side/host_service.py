@@ -25,7 +25,7 @@ from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run import HostRun
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.host_side.store_transfers import StoreTransfers
-from labledger.cluster.message_bytes import decode, encode
+from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -107,6 +107,8 @@ class HostService:
         """
         try:
             return encode(self.reply(decode(request)))
+        except BadMessage as error:
+            refusal = Refusal(type(error).__name__, f"the coordinator {error.message}")
         except LabLedgerError as error:
             refusal = Refusal(type(error).__name__, error.message)
         except Exception as error:
