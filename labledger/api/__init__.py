@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from labledger.compare.wording.comparison_text import comparison_texts as comparison_texts
     from labledger.compare.wording.ranking_text import RankingText as RankingText
     from labledger.compare.wording.ranking_text import ranking_text as ranking_text
+    from labledger.compare.wording.rerun_sentences import rerun_sentences as rerun_sentences
     from labledger.errors import *
     from labledger.executors.executor import HostState as HostState
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
@@ -77,7 +78,7 @@ _NAMES_BY_MODULE = {
     "ledger_revision upgrade_ledger verify",
     "api.planning": "expectation plan",
     "api.run_extensions": "RunExtension extend plan_extension",
-    "api.reruns": "RerunPlan RerunSelection RerunSlot plan_rerun rerun rerun_sentences",
+    "api.reruns": "RerunPlan RerunSelection RerunSlot plan_rerun rerun",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.tidying": "archive_run collect_garbage delete_run",
@@ -86,6 +87,7 @@ _NAMES_BY_MODULE = {
     "compare.run_differences": "OutcomeChange",
     "compare.wording.comparison_text": "ComparisonText comparison_texts",
     "compare.wording.ranking_text": "RankingText ranking_text",
+    "compare.wording.rerun_sentences": "rerun_sentences",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded ArtifactChanged DiskFull EngineUnavailable Exit ExperimentChanged "
     "ExtraMissing HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "

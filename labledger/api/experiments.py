@@ -171,6 +171,7 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
+    from labledger.benchmarks.stored_experiments import without_folder
     from labledger.benchmarks.translate import selects
     from labledger.maintenance.check_results import TaskSupport
     from labledger.maintenance.preflight import Preflight
@@ -190,13 +191,18 @@ def preflight(
     source = translate_for_run(benchmark, skipping)
     with experiment_to_check(source) as path:
         results = check_experiment(path, without_refused(benchmark, skipping), pull=pull)
+        folder = path.parent
     refused = results.refused
     tasks = tuple(replace(t, reason=t.reason or refused.get(t.task_id)) for t in tasks)
     others_run = any(task.runs for task in tasks)
     checks = [
-        # The tasks that it concerns are left out.
-        replace(c, warning=c.warning or not c.ok) if c.concerns and skips and others_run else c
-        for c in results.checks
+        replace(
+            check,
+            detail=without_folder(check.detail, folder, benchmark.name),
+            # The tasks that it concerns are left out.
+            warning=check.warning or bool(check.concerns and skips and others_run and not check.ok),
+        )
+        for check in results.checks
     ]
     refusals = _check_refused(tasks, skip_refused=skips)
     return replace(results, checks=(*refusals, *checks), tasks=tasks)

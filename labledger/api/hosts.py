@@ -32,13 +32,15 @@ class ClusterHost:
     """Why no trial is placed on it now; None if trials may be."""
     clock_offset_s: float | None = None
     """How many seconds its clock is ahead of this machine's."""
+    name: str = ""
+    """The host's name, also of one that does not answer; empty for a worker that is no host."""
 
     def as_json(self) -> JsonObject:
         """Return what `labledger hosts --json` prints."""
         state = {} if self.state is None else asdict(self.state)
         for key in ("images", "inputs"):
             state[key] = sorted(state.get(key, ()))
-        own = {"address": self.address, "clock_offset_s": self.clock_offset_s}
+        own = {"name": self.name, "address": self.address, "clock_offset_s": self.clock_offset_s}
         return state | own | {"problem": self.problem}
 
 
@@ -65,11 +67,11 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
     for found in connect.list_hosts(on, insecure=insecure):
         described = found.described
         if described is None:
-            hosts.append(ClusterHost(found.address, None, found.problem))
+            hosts.append(ClusterHost(found.address, None, found.problem, name=found.name))
             continue
         state, offset_s = described.state, round(found.clock_offset_s, 1)
-        hosts.append(ClusterHost(found.address, state, state.problem, offset_s))
-    return sorted(hosts, key=lambda host: (host.state is None, host.state and host.state.name))
+        hosts.append(ClusterHost(found.address, state, state.problem, offset_s, state.name))
+    return sorted(hosts, key=lambda host: (host.state is None, host.name, host.address))
 
 
 def serve_host(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labledger.compare.wording.rerun_sentences import rerun_sentences as rerun_sentences
 from labledger.ledger.reader import LedgerReader
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.parts.rerun_choice import RerunPlan as RerunPlan

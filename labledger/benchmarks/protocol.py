@@ -77,6 +77,9 @@ class Benchmark:
     `--image` names another."""
     description: str = ""
     refused: tuple[RefusedTask, ...] = ()
+    cluster: str | None = None
+    """The field of a task's row whose values group tasks that resemble each other, such as
+    `task.repo`; None if there is none. Comparisons take the groups as the sample."""
 
 
 @runtime_checkable

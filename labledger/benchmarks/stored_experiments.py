@@ -23,10 +23,22 @@ _DIGITS = 16
 
 @contextmanager
 def temporary_copy(experiment: TranslatedExperiment) -> Iterator[Path]:
-    """Yield the path of the `experiment.yaml` in a folder that exists while the block runs."""
+    """Yield the path of the `experiment.yaml` in a folder that exists while the block runs.
+
+    An error that leaves the block names the benchmark in place of the folder.
+    """
     with scratch_folder("experiment") as folder:
         _write_files(experiment, folder)
-        yield folder / EXPERIMENT_FILE
+        try:
+            yield folder / EXPERIMENT_FILE
+        except LabLedgerError as error:
+            error.args = (without_folder(error.message, folder, experiment.name),)
+            raise
+
+
+def without_folder(message: str, folder: Path, name: str) -> str:
+    """Return a message about a translated benchmark that names no file of a temporary copy."""
+    return message.replace(f"{folder}/", f"{name}: ")
 
 
 def store_experiment(experiment: TranslatedExperiment, folder: Path) -> Path:

@@ -33,7 +33,6 @@ ROW_KEYS = {
 }
 """The keys that every row of a format has, by which a file of another format is recognized."""
 
-_MAX_PROBLEMS = 50
 _MAX_KEYS_SHOWN = 8
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -164,7 +163,7 @@ def tasks_of_rows(
 ) -> list[Task]:
     """Return what `read_task` returns for each row.
 
-    Raises `InvalidInput` with the first problems, or with what the file looks like if its rows are
+    Raises `InvalidInput` with every problem, or with what the file looks like if its rows are
     not of the format.
     """
     rows = list(rows)
@@ -185,9 +184,6 @@ def tasks_of_rows(
         problems += row.problems
     if not tasks and not problems:
         problems.append(Problem(str(path), "contains no task"))
-    if len(problems) > _MAX_PROBLEMS:
-        more = f"has {len(problems) - _MAX_PROBLEMS:,} more problems"
-        problems[_MAX_PROBLEMS:] = [Problem(str(path), more)]
     if problems:
         raise InvalidInput(what, problems)
     return tasks

@@ -300,6 +300,7 @@ def _document(
             "path": TASKS_FILE,
             "suite_id": benchmark.name,
             "split_id": benchmark.split,
+            **({"cluster": benchmark.cluster} if benchmark.cluster else {}),
         },
         "baseline": variants[0],
         "variant_plan": variants[1:],

@@ -30,6 +30,8 @@ from labledger.cli.commands import (
 )
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.options.help_pages import CommandLine
+from labledger.cli.options.lazy_commands import command_line
+from labledger.cli.options.plain_values import spare_conversions
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
 app = CommandLine(
@@ -76,7 +78,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 @cache
 def program() -> Callable[..., Any]:
     """Return the command line, built once: that takes longer than most commands."""
-    return typer.main.get_command(app)
+    spare_conversions()
+    line: Callable[..., Any] = command_line(app)
+    return line
 
 
 def main() -> None:

@@ -154,10 +154,26 @@ class Cluster:
 
         if self.tls is not None:
             return self.tls.security()
-        if self.cluster_class is None:
+        if self.address is not None:
+            self._require_tls_files(Security())  # type: ignore[no-untyped-call]
             return None
         temporary: Security = Security.temporary()  # type: ignore[no-untyped-call]
         return temporary
+
+    def _require_tls_files(self, configured: Security) -> None:
+        """Raise `InvalidInput` for an address with TLS if nobody has said where the files are."""
+        own = (configured.tls_client_cert, configured.tls_worker_cert)  # type: ignore[attr-defined]
+        has_files = configured.tls_ca_file and any(own)  # type: ignore[attr-defined]
+        if not str(self.address).startswith("tls://") or has_files:
+            return
+        problem = Problem(
+            str(self.address),
+            "TLS needs certificates, and no files are given",
+            hint="give --on a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
+            "worker also --tls-ca, --tls-cert and --tls-key; `labledger hosts make-certificates "
+            "DIR` makes the files. Dask's own configuration (distributed.comm.tls) is used as well",
+        )
+        raise InvalidInput("the cluster", [problem])
 
     def require_secure(self) -> None:
         """Raise `InvalidInput` if others could read or change what is sent to the scheduler."""

@@ -26,6 +26,7 @@ _CONNECT_TIMEOUT_S = 10
 _FIRST_CONNECT_S = 30.0
 """How long the first connection may take before the run is refused."""
 _RETRY_S = 0.5
+_MAX_NAME = 100
 _ANSWER = dask_call.by_value(dask_call.answer)
 
 
@@ -41,6 +42,12 @@ def quiet_dask(level: int) -> None:
 def require_dask() -> None:
     """Raise `ExtraMissing` where Dask is not installed."""
     require_for("a cluster", "dask", "distributed", "msgpack")
+
+
+def _host_of(worker_name: str) -> str:
+    """Return the host that serves as a Dask worker, which calls itself HOST@SESSION, else ""."""
+    host, _, session = worker_name.partition("@")
+    return host[:_MAX_NAME] if session else ""
 
 
 class DaskTransport:
@@ -68,7 +75,7 @@ class DaskTransport:
         self._client: Client | None = None
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._last_error = ""
+        self._last_error = f"no connection within {_FIRST_CONNECT_S:.0f} s"
 
     @property
     def name(self) -> str:
@@ -131,9 +138,8 @@ class DaskTransport:
             identity: JsonObject = await asyncio.wait_for(called, _CONNECT_TIMEOUT_S)
         except (AssertionError, OSError, TimeoutError) as error:
             raise HostUnreachable(f"the scheduler {self._address} does not answer") from error
-        # `labledger worker` calls its Dask workers HOST@SESSION.
         workers = identity["workers"].items()
-        return {address: str(each.get("name", "")).partition("@")[0] for address, each in workers}
+        return {address: _host_of(str(each.get("name", ""))) for address, each in workers}
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         from distributed.scheduler import KilledWorker

@@ -119,6 +119,8 @@ class Exchange:
     is_lost: bool = False
     """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
     attempts: tuple[AttemptSpec, ...] = ()
+    delivered_before: frozenset[AttemptKey] = frozenset()
+    """Those of them that an earlier process of the host has accepted."""
     removals: tuple[Removal, ...] = ()
     cancellations: tuple[Cancellation, ...] = ()
     kills: tuple[AttemptSpec, ...] = ()

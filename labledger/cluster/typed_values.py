@@ -8,7 +8,7 @@ JSON text. Used by `message_bytes`, and where a result of a host is checked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -80,10 +80,7 @@ def _codec(declared: Any) -> Codec:
     if issubclass(declared, StrEnum):
         return Codec(str, lambda plain: _member(declared, plain))
     if issubclass(declared, Section):
-        return Codec(
-            lambda value: _json_text(value.as_json()),
-            lambda plain: declared.from_json(_json_object(plain)),
-        )
+        return _section_codec(declared)
     assert isinstance(declared, type), declared
     plain = _dataclass_codec(declared)
     return _shared_codec(plain) if declared in _SHARED else plain
@@ -116,6 +113,7 @@ def _dataclass_codec(kind: type) -> Codec:
     values = attrgetter(*names, "__class__", "__class__")
 
     def pack(value: Any) -> list[Any]:
+        assert type(value) is kind, value
         return [pack_one(each) for pack_one, each in zip(packs, values(value), strict=False)]
 
     def unpack(plain: Any) -> Any:
@@ -147,6 +145,27 @@ def _shared_codec(plain: Codec) -> Codec:
         return plain.unpack(unpacked(content))
 
     return Codec(pack, unpack)
+
+
+def _section_codec(declared: type[Section]) -> Codec:
+    """The name of its class, which may be one that is derived of the declared one, and its JSON."""
+    classes = {each.__name__: each for each in _with_derived(declared)}
+
+    def pack(value: Section) -> list[Any]:
+        return [type(value).__name__, _json_text(value.as_json())]
+
+    def unpack(plain: Any) -> Section:
+        if type(plain) is not list or len(plain) != 2 or plain[0] not in classes:
+            raise Mismatch(f"expected a {declared.__name__}")
+        return classes[plain[0]].from_json(_json_object(plain[1]))
+
+    return Codec(pack, unpack)
+
+
+def _with_derived(section: type[Section]) -> Iterator[type[Section]]:
+    yield section
+    for derived in section.__subclasses__():
+        yield from _with_derived(derived)
 
 
 def _collection_codec(kind: type, item: Codec) -> Codec:

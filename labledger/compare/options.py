@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeVar
 
 from labledger.errors import InvalidInput, Parameter, Problem
 
@@ -16,7 +16,18 @@ PASS_RATE = "pass_rate"  # noqa: S105
 """The metric that is computed from verdicts."""
 
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
 _EQUIVALENCE = ("--equivalent-within", "--require-equivalent")
+
+
+def _named(choices: type[_Choice], parameter: str, word: str) -> _Choice:
+    try:
+        return choices(word)
+    except ValueError:
+        message = f"found {word!r}; expected one of {', '.join(choices)}"
+        problem = Problem(Parameter(parameter), message)
+        raise InvalidInput("the options of the comparison", [problem]) from None
 
 
 class ErrorCounting(StrEnum):
@@ -35,6 +46,11 @@ class ErrorCounting(StrEnum):
     """Whatever ran and did not pass is a failure, whatever the cause. Harbor and SWE-bench count
     so."""
 
+    @classmethod
+    def named(cls, word: str) -> Self:
+        """Return the choice of that name. Raises `InvalidInput`."""
+        return _named(cls, "errors", word)
+
 
 class Estimand(StrEnum):
     """What a comparison estimates a difference of, and what its sample is."""
@@ -49,12 +65,7 @@ class Estimand(StrEnum):
     @classmethod
     def named(cls, word: str) -> Self:
         """Return the estimand of that name. Raises `InvalidInput`."""
-        try:
-            return cls(word)
-        except ValueError:
-            message = f"found {word!r}; expected one of {', '.join(cls)}"
-            problem = Problem(Parameter("estimand"), message)
-            raise InvalidInput("the options of the comparison", [problem]) from None
+        return _named(cls, "estimand", word)
 
     @property
     def words(self) -> str:
@@ -144,6 +155,11 @@ class CompareOptions:
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""
+        if problems := self.problems():
+            raise InvalidInput("the options of the comparison", problems)
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong with each option that is not valid."""
         problems = []
         if not 0.5 <= self.confidence < 1:
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
@@ -169,8 +185,7 @@ class CompareOptions:
             problems += self._limit("--equivalent-within", self.equivalent_within)
         if self.seed < 0:
             problems.append(Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more"))
-        if problems:
-            raise InvalidInput("the options of the comparison", problems)
+        return problems
 
     def _gate(self, option: str, limit: float) -> list[Problem]:
         problems = self._limit(option, limit)

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,22 +72,28 @@ def build_with_client(client: str, build: EngineBuild, interruption: Interruptio
     words += ["--target", source.target] if source.target else []
     args = (source.args or {}).items()
     words += [word for key, value in args for word in ("--build-arg", f"{key}={value}")]
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [*words, "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, **_ENVIRONMENT},
         start_new_session=True,
-    ) as process:
-        upload = _Upload(process, build)
+    )
+    upload = _Upload(process, build)
+    upload.start()
+    assert process.stdout is not None
+    try:
         with interruption.watch_process(process):
-            upload.start()
-            assert process.stdout is not None
             for line in process.stdout:
                 yield line.decode("utf-8", "replace")
             status = process.wait()
-            upload.join()
+    finally:
+        # Nobody reads its output any more.
+        process.kill()
+        process.wait()
+        upload.join()
+        process.stdout.close()
     if upload.problem is not None:
         raise BuildFailed(upload.problem)
     if status != 0:
@@ -108,9 +115,12 @@ class _Upload(threading.Thread):
         try:
             for chunk in self._build.source.chunks(self._build.digest):
                 stdin.write(chunk)
-            stdin.close()
+            stdin.flush()
         except (ContextChanged, UnusableContext) as error:
             self.problem = str(error)
             self._process.kill()
         except OSError:
             pass  # The client has ended, and says why.
+        finally:
+            with suppress(OSError):
+                stdin.close()

@@ -90,9 +90,6 @@ class Interruption:
         finally:
             with self._lock:
                 self._process = None
-            # Nobody reads its output any more.
-            if process.poll() is None:
-                process.kill()
         self.check()
 
     def check(self) -> None:

@@ -115,7 +115,8 @@ class TrialExecutor(Protocol):
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt with the host on which it will run; None if none has room now.
 
-        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`).
+        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`),
+        and on its image: a host that lacks it has room for one such attempt until it has it.
         An attempt that has a host keeps it, whether or not that host has room or answers. Room is
         reserved, once for each attempt, until its future ends. What the host's own machine must
         know before the dispatch is journaled is durable when this returns.

@@ -1,8 +1,9 @@
 """Choose the host of an attempt: a pure function of what the hosts were last seen to have.
 
 A host is considered if it has no problem and offers in all what the attempt's containers ask for.
-Of these, the one with the largest share of free slots is taken; of equal ones, one that has the
-image, then one that has the workspace, so that little has to be sent. Used by executors with
+Of those with a free slot, or else of all, one that has the image is taken, because an image may
+take long to arrive; of these the one with the largest share of free slots, and of equal ones, one
+that has the workspace. Used by executors with
 several hosts, and by the checks before a run.
 """
 
@@ -74,13 +75,13 @@ def choose_host(
     candidates = (host for host in hosts if host.problem is None and needs.are_met_by(host))
     image = spec.image_id
 
-    def preference(host: HostState) -> tuple[bool, float, bool, int, str]:
+    def preference(host: HostState) -> tuple[bool, bool, float, int, str]:
         # Trials of other runs take slots too, and are not among `taken`.
         used = max(taken.get(host.name, 0), host.busy)
         has_room = used < host.slots
         lacks_inputs = sum(digest not in host.inputs for digest in inputs) if inputs else 0
         share = used / host.slots if host.slots else 1.0
-        return (not has_room, share, image not in host.images, lacks_inputs, host.name)
+        return (not has_room, image not in host.images, share, lacks_inputs, host.name)
 
     best = min(candidates, key=preference, default=None)
     return None if best is None else best.name

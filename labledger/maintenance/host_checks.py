@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
-from labledger import __version__
 from labledger.cluster import connect
 from labledger.cluster.host_transport import FoundHost
 from labledger.cluster.object_store import StoreUnusable
@@ -22,6 +21,7 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.host_images import check_host_images
 from labledger.maintenance.preflight import Preflight
+from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.text.phrases import counted
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
@@ -89,7 +89,7 @@ def _check_found(
     usable: list[HostState] = []
     for host in found:
         if host.described is None:
-            checks.append(_warning(host.address, host.problem or "it does not answer"))
+            checks.append(_warning(host.name or host.address, host.problem or "no answer"))
             continue
         state = host.described.state
         checks += [
@@ -106,7 +106,13 @@ def _check_found(
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
         return checks
-    return checks + ([] if experiment is None else list(_check_needs(usable, experiment)))
+    if experiment is not None:
+        checks += _check_needs(usable, experiment)
+        for state in usable:
+            checks += check_shared_resources(
+                experiment, state.slots, state.cpus, state.memory_bytes, machine=state.name
+            )
+    return checks
 
 
 def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
@@ -142,8 +148,6 @@ def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterato
     """Yield what is wrong with a host."""
     if state.problem is not None:
         yield state.problem
-    if state.labledger_version != __version__:
-        yield f"it has labledger {state.labledger_version}, and this machine {__version__}"
     difference_s = host.clock_offset_s
     if abs(difference_s) > _MAX_CLOCK_DIFFERENCE_S:
         side = "ahead of" if difference_s > 0 else "behind"

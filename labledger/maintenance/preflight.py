@@ -45,6 +45,7 @@ from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.maintenance.image_checks.image_supply import Supply, supply_images
 from labledger.maintenance.image_checks.user_checks import check_users
 from labledger.maintenance.image_checks.workspace_checks import check_workspaces
+from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems
@@ -57,6 +58,7 @@ _NO_ENGINE = (
     "no engine answers on this machine: images are looked up on the hosts, and what is in them is "
     "not checked"
 )
+_MAX_TASKS_NAMED = 5
 _IMAGES_AT_ONCE = 4
 """How many images are checked at once: a benchmark may have an image for every task."""
 
@@ -127,7 +129,8 @@ def preflight(
             checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
             checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
             checks += _check_builds(experiment, supply)
-        return Preflight(tuple(checks), images, has_engine=False)
+        named, refused = _with_tasks(experiment, checks)
+        return Preflight(named, images, has_engine=False, refused=refused)
     try:
         info = engine.info()
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
@@ -146,6 +149,8 @@ def preflight(
             checks.extend(_check_containers(probes, images, experiment))
             if runs_here:
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
+                width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
+                checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
                 checks.extend(_check_storage_and_gpus(probes, images, experiment))
             if needs_egress_proxy(merged for _, merged in experiment.settings):
                 checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))
@@ -153,20 +158,37 @@ def preflight(
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
         engine.close()
-    return Preflight(tuple(checks), images, refused=_tasks_concerned(experiment, checks))
+    named, refused = _with_tasks(experiment, checks)
+    return Preflight(named, images, refused=refused)
 
 
-def _tasks_concerned(
+def _with_tasks(
     experiment: ResolvedExperiment, checks: Sequence[CheckResult]
-) -> dict[str, str]:
-    """Return the tasks that have a container which a failed check concerns, and what failed."""
+) -> tuple[tuple[CheckResult, ...], dict[str, str]]:
+    """Return checks with the names of the tasks that failed ones concern, and what failed by task.
+
+    Tasks are not named where all are concerned.
+    """
     refused: dict[str, list[str]] = defaultdict(list)
+    named = []
     for check in checks:
         if check.concerns is not None and not (check.ok or check.warning):
-            for task_id in experiment.tasks_with(check.concerns):
-                # The rest is the end of a build's output.
-                refused[task_id].append(check.detail.partition("\n")[0])
-    return {task_id: "; ".join(details) for task_id, details in refused.items()}
+            # The rest is the end of a build's output.
+            first, end_of_line, rest = check.detail.partition("\n")
+            task_ids = list(experiment.tasks_with(check.concerns))
+            for task_id in task_ids:
+                refused[task_id].append(first)
+            if len(task_ids) < len(experiment.tasks):
+                first += f" (of {_listed(task_ids)})"
+            check = replace(check, detail=f"{first}{end_of_line}{rest}")
+        named.append(check)
+    return tuple(named), {task_id: "; ".join(details) for task_id, details in refused.items()}
+
+
+def _listed(task_ids: Sequence[str]) -> str:
+    shown = ", ".join(task_ids[:_MAX_TASKS_NAMED])
+    more = len(task_ids) - _MAX_TASKS_NAMED
+    return f"task {shown}" + (f" and {counted(more, 'other')}" if more > 0 else "")
 
 
 def _check_containers(

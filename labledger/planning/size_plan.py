@@ -8,7 +8,7 @@ calls it; `plan_text` says the answer in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger import optional_libraries
 from labledger.compare.comparison_document import to_json
@@ -146,6 +146,8 @@ class _Planner:
         known = self.components
         is_rate = self.options.metric == PASS_RATE
         variation = Variation(known.between, known.within, is_rate)
+        if is_rate:
+            variation = replace(variation, rate=known.mean)
         if estimand is Estimand.SUITE:
             return variation.times(factor)
         if is_rate:

@@ -99,16 +99,22 @@ def _differences(report: Report) -> Iterator[str]:
     if rows:
         interval = confidence_level(report.confidence)
         p = comparisons.p_heading(report.comparisons)
-        yield from _table(("compared", "decision", "difference", interval, p, "tasks"), rows)
+        yield from _table(("compared", "decision", _difference(report), interval, p, "tasks"), rows)
         yield _text(comparisons.method(report.comparisons))
         yield ""
         yield from _other_rates(report)
 
 
+def _difference(report: Report) -> str:
+    """Return the heading of the column of differences."""
+    others = {d.metric for d in report.comparisons if not d.is_rate}
+    return " ".join(["difference", *(_code(metric) for metric in others)])
+
+
 def _other_rates(report: Report) -> Iterator[str]:
     variants = sentences.variants_by_side(report)
     for document in report.comparisons:
-        for compared in document.comparisons:
+        for compared in document.comparisons if document.is_rate else ():
             for sentence in sentences.other_rates(compared, variants):
                 yield f"- {_text(sentence)}"
     yield ""

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from labledger.compare.options import Estimand
+from labledger.compare.options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
 from labledger.errors import InvalidInput, Parameter, Problem
 
 MIB = 1024 * 1024
@@ -37,7 +36,11 @@ class ReportOptions:
         confidence: The level of intervals and decisions, 0.5 or more and less than 1.
         estimand: What comparisons are about, tasks like these or exactly these.
         equivalent_within: Say of each comparison whether its sides are shown to differ by less than
-            this share.
+            this share, or this much of `metric`.
+        metric: What comparisons are about, as in `CompareOptions`; so the next three.
+        lower_is_better: Whether lower values of the metric are better.
+        errors: How comparisons of pass rates count slots without a counted verdict.
+        cluster: The field of a task's row whose values are the clusters.
         logs: The trials whose logs and patches the page holds.
         max_bytes: The approximate size limit of the page in bytes; logs beyond it are left out.
         verify: Recompute every digest of the run, as `verify` does, not only the chain's.
@@ -48,20 +51,31 @@ class ReportOptions:
     confidence: float = 0.95
     estimand: Estimand = Estimand.TASKS
     equivalent_within: float | None = None
+    metric: str = PASS_RATE
+    lower_is_better: bool | None = None
+    errors: ErrorCounting = ErrorCounting.AS_FAILURES
+    cluster: str | None = None
     logs: LogSelection = LogSelection.FAILED
     max_bytes: int = 10 * MIB
     verify: bool = False
 
+    @property
+    def comparison(self) -> CompareOptions:
+        """The options of the report's comparisons."""
+        return CompareOptions(
+            metric=self.metric,
+            lower_is_better=self.lower_is_better,
+            confidence=self.confidence,
+            estimand=self.estimand,
+            cluster=self.cluster,
+            errors=self.errors,
+            all_pairs=self.all_pairs,
+            equivalent_within=self.equivalent_within,
+        )
+
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""
-        problems = []
-        if not (math.isfinite(self.confidence) and 0.5 <= self.confidence < 1):
-            message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem(Parameter("confidence"), message))
-        limit = self.equivalent_within
-        if limit is not None and not 0 <= limit <= 1:
-            message = f"found {limit:g}; expected a share from 0 to 1, such as 0.02"
-            problems.append(Problem(Parameter("equivalent_within"), message))
+        problems = list(self.comparison.problems())
         if self.max_bytes < _MIN_BYTES:
             message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
             problems.append(Problem(Parameter("max_bytes"), message))

@@ -19,7 +19,6 @@ from labledger import __version__, clock, optional_libraries
 from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -234,14 +233,8 @@ def _compare(
         requests = [[combined.name]] if len(combined.variants) > 1 else []
     elif not requests:
         requests = _default_sides(combined)
-    compare_options = CompareOptions(
-        confidence=options.confidence,
-        estimand=options.estimand,
-        all_pairs=options.all_pairs,
-        equivalent_within=options.equivalent_within,
-    )
     try:
-        return tuple(compare_family(reader, requests, compare_options)), ()
+        return tuple(compare_family(reader, requests, options.comparison)), ()
     except ExtraMissing as error:
         return (), (f"No comparisons and no intervals: {error.message}; {error.hint}",)
 

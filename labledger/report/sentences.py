@@ -266,7 +266,8 @@ def comparison_facts(
     compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
 ) -> Iterator[str]:
     """Yield what else there is to know about a comparison; for `variants` see `other_rates`."""
-    yield from other_rates(compared, variants)
+    if document.is_rate:
+        yield from other_rates(compared, variants)
     for fact in facts(compared, document):
         if fact.in_report:
             yield fact.sentence

@@ -48,8 +48,9 @@ class RunOptions:
         agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
             the baseline; all, if none is named.
         image: The image for the trials of a benchmark; None for the one that it names.
-        skip_refused: Leave out the tasks of a benchmark that labledger cannot run. Otherwise a run
-            that selects one is refused.
+        skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
+            containers cannot be had, such as an image that cannot be built. Otherwise a run that
+            selects one is refused.
         build: Build images that the experiment says how to build, rather than pull them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for
             `labledger/python:3`. Only trials with `network: allowlist` need one.

@@ -164,6 +164,40 @@ check_why_no_clock() {
     case $limits in "$first_limits") exit 70 ;; esac
 }
 
+# Sets $cgroup to the folder of this container's control group, with the counters of its processors.
+# Before any command runs: under version 1, root can write beside the folders.
+find_cgroup() {
+    cgroup=/sys/fs/cgroup/cpu
+    [ ! -e /sys/fs/cgroup/cgroup.controllers ] || while IFS=: read -r number _ path; do
+        [ "$number" != 0 ] || cgroup=/sys/fs/cgroup${path%/}
+    done </proc/self/cgroup
+}
+
+# Adds the lines of file $2, if it is there, to $pressure, each after $1.
+add_pressure() {
+    [ -r "$2" ] && while read -r line; do
+        pressure="$pressure$1 $line$newline"
+    done <"$2"
+} 2>/dev/null
+
+# Adds the clock, and the times of all processors of the machine, as $1.
+add_times() {
+    read_clock
+    { read -r times </proc/stat; } 2>/dev/null && pressure="$pressure$1 $now $times$newline"
+}
+
+# Writes what this container waited for since it began. It is no error if the kernel does not tell.
+write_pressure() {
+    add_times end
+    for resource in cpu memory io; do
+        add_pressure "$resource" "$cgroup/$resource.pressure"
+    done
+    add_pressure stat "$cgroup/cpu.stat"
+    add_pressure used /sys/fs/cgroup/cpuacct/cpuacct.usage
+    ! exists "$STATE/$1" || rm -rf -- "$STATE/$1"
+    printf '%s' "$pressure" >"$STATE/$1"
+} 2>/dev/null
+
 # Stores the beginning of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
 # `cat` does not buffer, so that nothing is lost when it is killed; the file size limit ends it.
 store_output() {
@@ -552,9 +586,10 @@ finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
+    write_pressure "$pressure_file"
     case $SHARE:$1:$SEALED in
         # The grader must find the files' permissions as the agent left them.
-        1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
+        1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" "$STATE/$pressure_file" ;;
         1:*)
             IFS=$newline
             set -f
@@ -656,7 +691,11 @@ read_earlier_phases() {
 AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none shared=''
 read_limits
 first_limits=$limits
+pressure='' pressure_file=pressure
+find_cgroup
+add_times begin
 if [ -e "$IN/phases" ]; then
+    pressure_file=grader_pressure
     read_earlier_phases
 else
     # The ended container was started again from outside: its agent must not run twice.

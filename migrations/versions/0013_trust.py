@@ -1,6 +1,7 @@
 """How many rows a run has in the tables that the chain of commits does not cover.
 
-The views, which every upgrade creates again, count a slot whose agent broke its grader as not passed.
+The views, which every upgrade creates again, count a slot whose agent broke its grader as not
+passed.
 
 Revision ID: 0013
 Revises: 0012

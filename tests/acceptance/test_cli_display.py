@@ -179,7 +179,7 @@ def test_ctrl_c_on_a_terminal(project: Project) -> None:
     with closing(Terminal(project, *words)) as terminal:
         wait_until(lambda: _running(project, "key"), "a trial to hold")
         terminal.press(b"\x03")
-        terminal.await_text("stopping: running trials finish and are committed; Ctrl-C again")
+        terminal.await_text("stopping: running trials finish and are stored; Ctrl-C again")
         terminal.press(b"\x03")
         assert terminal.finish() == 130, terminal.text
         assert "labledger resume key" in terminal.text

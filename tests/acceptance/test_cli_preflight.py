@@ -179,6 +179,18 @@ def test_limits_that_the_engine_cannot_give(
     assert needs in said
 
 
+def test_more_than_the_machine_has(project: Project) -> None:
+    """Trials that together may use more than the machine has are a warning, and may run."""
+    project.document["runtime"]["resources"] = {"cpus": 1, "memory": "900000g"}
+    project.document["design"] = {"max_concurrency": 4096, "replications": 4096}
+    project.save()
+    done = project.command("preflight", project.experiment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4,096 trials" in done.stdout or "4096 trials" in done.stdout
+    assert "one trial may use 879 TiB" in done.stdout
+    assert "this machine has" in done.stdout
+
+
 def test_no_such_agents_user(project: Project) -> None:
     """A user that the image does not have is found before a trial fails of it."""
     project.document["runtime"]["agent"]["user"] = "somebody"

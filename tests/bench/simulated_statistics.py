@@ -28,6 +28,7 @@ from labledger.compare.statistics import (
     power,
     variance_components,
 )
+from labledger.compare.statistics.permutation_test import Units
 from labledger.compare.statistics.samples import Estimate
 
 Array = np.ndarray[Any, Any]
@@ -71,13 +72,14 @@ def clusters() -> None:
                 a, b = (
                     chance.random(len(names)) < special.ndtr(side) for side in (shared, -shared)
                 )
+                in_cluster = names.astype(str).tolist()
                 groups = [side.astype(float)[:, np.newaxis].tolist() for side in (a, b)]
-                found = paired_rates.of_tasks(*groups, 1 - LEVEL, names.astype(str).tolist())
-                score = paired_rates.discordance(*groups, names.astype(str).tolist()).score_p
+                found = paired_rates.of_tasks(groups[0], groups[1], 1 - LEVEL, in_cluster)
+                score = paired_rates.discordance(groups[0], groups[1], in_cluster).score_p
                 shift = together * chance.normal(0, 1, len(sizes))[names]
-                numbers = [[[x] for x in chance.normal(0, 1, len(names))] for _ in range(2)]
-                numbers[1] = [[x[0] + s] for x, s in zip(numbers[1], shift, strict=True)]
-                metric = paired_means.of_tasks(*numbers, 1 - LEVEL, names.astype(str).tolist())
+                numbers = [chance.normal(0, 1, len(names)), shift + chance.normal(0, 1, len(names))]
+                values = [side[:, np.newaxis].tolist() for side in numbers]
+                metric = paired_means.of_tasks(values[0], values[1], 1 - LEVEL, in_cluster)
                 rejected += [found.p < LEVEL, score < LEVEL, metric.p < LEVEL]
             shares = rejected / CLUSTER_DRAWS
             print(
@@ -227,8 +229,9 @@ def _anytime(ups: Array, downs: Array) -> Array:
     pairs, index = np.unique(np.stack([ups, downs], axis=1), axis=0, return_inverse=True)
     rejected = []
     for up, down in pairs.tolist():
-        values = [1.0] * up + [-1.0] * down or [0.0]
-        rejected.append(confidence_sequence.of_tasks(values, 1 - LEVEL).p < LEVEL)
+        values = np.array([1.0] * up + [-1.0] * down or [0.0])
+        p = confidence_sequence.no_difference(Units(values, np.ones(len(values))))
+        rejected.append(p < LEVEL)
     return np.array(rejected)[index]
 
 

@@ -33,12 +33,17 @@ IN_NAMESPACES = (
 """Begins a command that runs apart from the machine's network and mounts, and ends with us."""
 _ENTER = 'mount -t tmpfs -o mode=755 tmpfs /run && exec docker-init -- "$@"'
 """containerd puts its shims' sockets in /run, whatever folders it is given."""
+_ENTER_CGROUP_2 = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup && {_ENTER}"
+"""Such an engine limits nothing where the machine's controllers belong to version 1."""
 
 
 class OwnEngine:
     """A `dockerd` with folders and a socket of its own, and with labledger's smallest image."""
 
-    def __init__(self, folder: Path, sockets: Path, root: Path) -> None:
+    def __init__(
+        self, folder: Path, sockets: Path, root: Path, *, has_cgroup_2: bool = False
+    ) -> None:
+        self._enter = _ENTER_CGROUP_2 if has_cgroup_2 else _ENTER
         self.address = f"unix://{sockets / 'engine.sock'}"
         self.cgroup = cgroup_name(os.getpid(), str(next(_count)))
         self._folder = folder
@@ -60,7 +65,7 @@ class OwnEngine:
         words += ["--shutdown-timeout", "1"]
         # After a kill the file names a process of namespaces that are gone.
         (folder / "pid").unlink(missing_ok=True)
-        command = [*IN_NAMESPACES, "sh", "-c", _ENTER, "sh", *map(str, words)]
+        command = [*IN_NAMESPACES, "sh", "-c", self._enter, "sh", *map(str, words)]
         with (folder / "dockerd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_S
@@ -107,13 +112,19 @@ def _children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def own_engine(folder: Path, root: Path | None = None) -> Iterator[OwnEngine]:
-    """An engine that runs with folders below `folder`; its storage is at `root`. Needs root."""
+def own_engine(
+    folder: Path, root: Path | None = None, *, has_cgroup_2: bool = False
+) -> Iterator[OwnEngine]:
+    """An engine that runs with folders below `folder`; its storage is at `root`. Needs root.
+
+    With `has_cgroup_2` its containers have control groups of version 2, whatever the machine has.
+    """
     folder.mkdir(exist_ok=True)
     remove_left_cgroups()
     # A socket's path may only be short.
     with tempfile.TemporaryDirectory(prefix="engine-") as sockets:
-        made = OwnEngine(folder, Path(sockets), root or folder / "root")
+        storage = root or folder / "root"
+        made = OwnEngine(folder, Path(sockets), storage, has_cgroup_2=has_cgroup_2)
         try:
             made.start()
             made.load_image()

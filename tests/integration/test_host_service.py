@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,6 +17,7 @@ from sample_trials import ENGINE, Trials
 from waiting import PATIENCE_S, wait_until
 
 from labledger.cluster.host_messages import (
+    AnotherHost,
     CleanUp,
     Describe,
     Exchange,
@@ -34,6 +36,7 @@ from labledger.cluster.host_messages import (
     SupersededEpoch,
     WrongSession,
 )
+from labledger.cluster.host_side import host_identity
 from labledger.cluster.host_side.host_identity import HostBusy, serving_host
 from labledger.cluster.host_side.host_service import HostService, HostSettings
 from labledger.cluster.message_bytes import decode, encode
@@ -164,7 +167,8 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
 
 def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     """What was told to be lost ends what runs, starts nothing, and removes what waits to start."""
-    runs = [host.spec(idx, "sleep 2") for idx in (0, 1)]
+    holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
+    runs = [host.spec(idx, holds) for idx in (0, 1)]
     waits = host.spec(2)
     host.exchange(*runs, waits)
     wait_until(lambda: len(host.containers()) == 3 and all(map(_started, runs)), "three trials")
@@ -172,6 +176,8 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
     # A request of before arrives late.
     host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
+    for out in host.service.folder.glob("runs/*/*/trials/*/out"):
+        (out / "gate").touch()
     assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
     assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
     trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
@@ -179,6 +185,65 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     host.epoch = 2
     host.exchange(waits)
     assert host.result(2).notes == []
+
+
+def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is prepared waits until there is space again, and the host says why."""
+    monkeypatch.setattr(host.service, "_min_free_bytes", 1 << 60)
+    wait_until(lambda: host.ask(Describe()).state.problem, "the shortage")
+    spec = host.spec(0)
+    host.exchange(spec)
+    wait_until(lambda: spec.container_name in host.containers(), "the container")
+    host.exchange(wait_s=0.5)
+    assert not _started(spec)
+    monkeypatch.undo()
+    assert host.result(0).status.value == "completed"
+
+
+def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
+    """A machine without the mark or an attempt that the host has, or anything of its run."""
+    spec, folder = host.spec(0), host.settings.folder
+    assert folder is not None
+    host.exchange(mark="of this coordinator")
+    host.exchange(mark="of this coordinator", is_marked=True)
+    host.stop()
+    host.start()
+    host.exchange(mark="of this coordinator", is_marked=True)
+    host.stop()
+    shutil.rmtree(folder / "runs")
+    host.start()
+    old = host.exchange(spec, mark="of another", delivered_before=frozenset({(0, 1)}))
+    assert (old.kind, host.containers()) == (AnotherHost.__name__, [])
+    refusal = host.exchange(spec, mark="of this coordinator", is_marked=True)
+    assert (refusal.kind, host.containers()) == (AnotherHost.__name__, [])
+    host.epoch = 2
+    known = replace(host.setup, known_hosts=frozenset({host.service.identity.name}))
+    refusal = host.exchange(spec, mark="of the next", setup=known)
+    assert (refusal.kind, host.containers()) == (AnotherHost.__name__, [])
+    host.exchange(spec, mark="of the next")
+    assert host.result(0).status.value == "completed"
+
+
+def test_a_folder_that_was_copied_to_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known by the machine's id, which is added to folders of before; no id, no refusal."""
+    machine_id = tmp_path / "machine-id"
+    monkeypatch.setattr(host_identity, "_MACHINE_ID", machine_id)
+    folder, name = tmp_path / "host", tmp_path.parent.name + tmp_path.name
+
+    def open_it() -> str:
+        with serving_host(folder, name) as identity:
+            return identity.host_id
+
+    first = open_it()
+    machine_id.write_text("1" * 32)
+    assert [open_it(), open_it()] == [first] * 2
+    machine_id.write_text("2" * 32)
+    with pytest.raises(InvalidInput, match="copied from another machine"):
+        open_it()
+    machine_id.write_text("1" * 32)
+    assert open_it() == first
 
 
 def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harbor_tasks import IMAGE, plain, write_task
+from harbor_tasks import IMAGE, env_templates, plain, write_task
 
 import labledger
 from labledger import RunOptions, open_ledger
@@ -58,7 +58,7 @@ def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
 
 def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> None:
     """The checks name what fails, and no run exists."""
-    with pytest.raises(PreflightFailed, match="/missing"):
+    with pytest.raises(PreflightFailed, match=r"/missing: .* \(of task no-folder\)"):
         labledger.run(f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-folder")))
     assert not (tmp_path / ".lab/ledger.sqlite").exists()
 
@@ -90,3 +90,15 @@ def test_preflight_names_them(tasks: Path, tmp_path: Path) -> None:
     assert "3 of 4 tasks cannot be run" in [check.detail for check in results.failures]
     skipping = options(tmp_path, tasks=("plain", "no-*", "too-*"), skip_refused=True)
     assert labledger.preflight(source, skipping).is_ready
+
+
+def test_errors_of_the_translation_name_the_benchmark(tmp_path: Path) -> None:
+    """What a task lacks is said with the benchmark's name, not with a temporary path."""
+    env_templates(tmp_path / "set/one")
+    with pytest.raises(PreflightFailed) as raised:
+        labledger.run(f"harbor:{tmp_path / 'set'}", RunOptions(lab_dir=tmp_path / ".lab"))
+    assert "set: experiment.yaml:" in raised.value.message
+    assert "labledger-" not in raised.value.message
+    results = labledger.preflight(f"harbor:{tmp_path / 'set'}")
+    (missing,) = [check for check in results.failures if check.name == "environment"]
+    assert missing.detail.startswith("set: experiment.yaml:")

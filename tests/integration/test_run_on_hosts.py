@@ -34,6 +34,8 @@ def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
             assert coordinator.finish() == 0, coordinator.stderr
         with open_ledger(lab_dir=project.lab) as ledger:
             rows = list(ledger.query("SELECT status, verdict, image_id FROM trials"))
+            used = "SELECT record ->> '$.ext.pressure.cpu_used_s' AS s FROM evidence"
+            assert all(row["s"] > 0 for row in ledger.query(used))
         image = docker("image", "inspect", "--format", "{{.Id}}", BUSYBOX)
         assert {(row["status"], row["verdict"]) for row in rows} == {("completed", "pass")}
         assert {row["image_id"] for row in rows} == {image}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from regraded_trials import regraded_spec
-from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, run_attempt
+from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, remove_attempt, run_attempt
 
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
@@ -117,6 +117,20 @@ def test_files_of_one_variant(trials: Trials) -> None:
     assert other.phases["agent"].exit_status == 3
     gold = trials.spec(agent, task={"files": [entry]}, slot=Slot(7, "gold", "t/1", 2))
     assert brief(run_attempt(gold)) == ("completed", None, 0)
+
+
+def test_writable_files(trials: Trials) -> None:
+    """Each agent can change its own copy, and the next one has the files as they were."""
+    entry = packed(trials, path="/solution") | {"for": "agent", "writable": True}
+    agent = (
+        'test "$(cat /solution/key)" = the-hidden-""tests && test ! -e /solution/new && '
+        "echo x >/solution/key && mkdir /solution/new && chmod 0 /solution/new /solution/key"
+    )
+    for attempt in (1, 2):
+        spec = trials.spec(agent, task={"files": [entry]}, attempt=attempt)
+        assert brief(run_attempt(spec)) == ("completed", None, 0)
+    remove_attempt(spec)
+    assert not spec.folder.exists()
 
 
 def test_regrading_copies_again(trials: Trials) -> None:

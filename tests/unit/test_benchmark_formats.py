@@ -317,7 +317,8 @@ def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
         (("run", "foo:bar"), "no format 'foo'"),
         (("preflight", "humaneval:none.jsonl"), "cannot be read: No such file"),
         (("run", "humaneval:h.jsonl", "--agent", "nobody"), "agents: gold, empty"),
-        (("run", "humaneval:h.jsonl", "--task", "zzz"), "matches none of 3 tasks"),
+        (("run", "humaneval:h.jsonl", "--task", "zzz"), "humaneval has no such tasks"),
+        (("run", "humaneval:h.jsonl", "--task", "HumanEval/12"), "task ids such as HumanEval/"),
         (("run", "experiment.yaml", "--agent", "gold"), "--agent: is for FORMAT:LOCATION alone"),
         (("run", "experiment.yaml", "--image", "x"), "--image: is for FORMAT:LOCATION alone"),
         (("init", "new", "--from", "h.jsonl"), "expected FORMAT:LOCATION"),
@@ -330,6 +331,7 @@ def test_errors_leave_nothing(words: tuple[str, ...], expected: str, tmp_path: P
     done = run_forked(*words, folder=tmp_path)
     assert done.returncode == 2
     assert expected in done.stderr
+    assert "tasks.jsonl" not in done.stderr  # That of a temporary translation.
     assert list(tmp_path.iterdir()) == [path]
 
 

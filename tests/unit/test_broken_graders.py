@@ -13,6 +13,7 @@ from typing import Any
 
 import comparison_ledgers as runs
 import pytest
+import rerun_ledgers
 import sample_ledgers as kit
 
 from labledger.api import open_ledger
@@ -26,6 +27,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.records.outcomes import SlotStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.runner.parts.rerun_choice import RerunSelection, choose_slots
 
 
 @pytest.fixture
@@ -157,17 +159,17 @@ def test_a_rerun_cell_and_an_earlier_time_count_as_they_stood(path: Path) -> Non
     assert list(earlier) == [(None,)]
 
 
-def test_a_grader_that_works_in_a_rerun_shows_nothing_of_earlier_trials(path: Path) -> None:
+def test_a_grader_that_works_in_a_rerun_shows_nothing_of_earlier_trials(tmp_path: Path) -> None:
     """What failed before something was mended is left out still, and may be run again."""
-    runs.make_run(path, {"base": ["g"], "treat": ["g"]})
-    kit.rerun(path, [0])
-    with kit.open_writer(path) as writer:
-        lease = writer.leases.acquire("run-1", kit.OWNER, 30.0)
-        ids = TrialIds.of("run-1", Slot(2, "base", "t00", 0))
-        score = {**kit.score(2, "pass", 1.0, "run-1"), "ids": ids.as_json()}
-        fields = {"ids": ids, "scores": (score,), "predictions": (), "evidence": ()}
-        writer.commit_result(lease, kit.result(2, "run-1", **fields, artifacts=()))
-    assert passed(path) == {("t00", "base", 0): 1, ("t00", "treat", 0): None}
+    path = rerun_ledgers.make_run(tmp_path)
+    selection = RerunSelection(where="schedule_idx = 5", despite_verdict=True, because="mended")
+    with LedgerReader.open(path) as reader, kit.open_writer(path) as writer:
+        rerun_ledgers.append(writer, choose_slots(reader, kit.RUN, selection))
+        rerun_ledgers.commit(writer, [2])
+        counted = passed(path)
+        assert (counted["t2", "treat", 0], counted["t2", "base", 0]) == (1, None)
+        [free] = choose_slots(reader, kit.RUN, RerunSelection(statuses=("grade_error",))).slots
+        assert free.schedule_idx == 4
 
 
 def test_the_summary_of_a_version_that_counted_each_slot_alone_is_accepted(path: Path) -> None:

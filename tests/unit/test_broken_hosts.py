@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from sample_trials import Trials
+from sample_trials import RUNTIME, Trials
 from waiting import PATIENCE_S, wait_until
 
 from labledger import __version__
@@ -49,6 +49,7 @@ from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
 from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.errors import HostLost
 from labledger.executors.executor import HostState
+from labledger.experiment.plan_sections import GraderPlan
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
@@ -125,8 +126,13 @@ def test_a_message_of_another_version_says_which(monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
-    """Regradings, workspaces, numbers and texts of the environment that are no text, too."""
+    """Regradings, graders, numbers and texts of the environment that are no text, too."""
     spec = trials.spec(environment={"KEY": "\udcff of no text"})
+    defaults = spec.plan.settings.defaults
+    grader = GraderPlan.from_json(defaults.phases["grader"].as_json() | {"sealed": True})
+    defaults = replace(defaults, phases={**defaults.phases, "grader": grader})
+    settings = replace(spec.plan.settings, defaults=defaults)
+    spec = replace(spec, plan=replace(spec.plan, settings=settings))
     task = replace(spec.task, payload={"big": 2**80, "n": [1, 1.0, None, "\ud800"]})
     stored = StoredTrial(spec.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"})
     regraded = replace(spec, task=task, kind=RegradedTrial(stored), container_may_exist=True)
@@ -163,6 +169,10 @@ class MadeUpWorker:
         self.session = session
         self.store = store
         self.holds = False
+        self.images = frozenset(IMAGES.values())
+        self.lacks = False
+        """Whether what it is asked to pull never comes."""
+        self.slots = 2
         self.accepted: dict[AttemptKey, AttemptSpec] = {}
         self.spoil: Callable[[object, Any], object] = lambda _request, reply: reply
         self.spoil_result: Callable[[ResultMessage], ResultMessage] = lambda message: message
@@ -173,14 +183,15 @@ class MadeUpWorker:
         return reply if isinstance(reply, bytes) else encode(reply)
 
     def _state(self) -> HostState:
-        return HostState(self.name, self.name[-8:], 2, 0, labledger_version=__version__)
+        version = {"labledger_version": __version__}
+        return HostState(self.name, self.name[-8:], self.slots, 0, self.images, **version)
 
     def _reply(self, request: object) -> object:
         match request:
             case Describe():
                 return Described(self.session, self._state(), time.monotonic(), time.time())
             case MissingInputs():
-                return MissingReply(())
+                return MissingReply((), tuple(i for _, i in request.images) if self.lacks else ())
             case Exchange() if request.session != self.session:
                 return Refusal("WrongSession", "another process")
             case Exchange():
@@ -258,10 +269,14 @@ class Run:
             self.warnings += executor.warnings()
             executor.close()
 
+    def spec(self, idx: int, **settings: Any) -> AttemptSpec:
+        spec = self.trials.spec(runtime=RUNTIME | settings)
+        return replace(spec, slot=Slot(idx, "base", "t/1", 0))
+
     def submit(
         self, executor: ClusterExecutor, idx: int, host: MadeUpWorker | None = None
     ) -> tuple[AttemptSpec, Future[AttemptResult]]:
-        spec = replace(self.trials.spec(), slot=Slot(idx, "base", "t/1", 0))
+        spec = self.spec(idx)
         placed = executor.place(spec if host is None else spec.on_host(host.name))
         assert placed is not None
         return placed, executor.submit(placed)
@@ -428,6 +443,24 @@ def test_a_bad_result_harms_its_own_attempt_alone(
         run.a.spoil_result, run.a.session = (lambda message: message), "session-next"
         assert is_whole(waits, spec)
         wait_until(lambda: executor.width == 4, "both hosts again")
+
+
+def test_a_host_that_lacks_the_image_holds_one_attempt(run: Run) -> None:
+    """The others take all that they have places for, and it takes more once it has the image."""
+    run.a.images, run.a.lacks = frozenset(), True
+    run.a.slots, run.b.slots, run.b.holds = 8, 2, True
+    with run.executor() as executor:
+        wait_until(lambda: executor.width == 10, "both hosts")
+        placed = [run.submit(executor, idx) for idx in range(5)]
+        there = [spec.host for spec, _ in placed]
+        assert there == [run.b.name] * 2 + [run.a.name] + [run.b.name] * 2
+        assert executor.place(run.spec(5)) is None
+        assert executor.place(run.spec(6, image="labledger/python:3")) is not None
+        run.a.lacks = False
+        assert is_whole(placed[2][1], placed[2][0])
+        more = executor.place(run.spec(5))
+        assert more is not None
+        assert more.host == run.a.name
 
 
 def test_two_machines_that_are_one_host_are_not_used(run: Run) -> None:

@@ -78,6 +78,42 @@ def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> 
     assert not any(name.startswith("labledger.trial") for name in loaded)
 
 
+RUNS_TRIALS = tuple(
+    f"labledger.{name}"
+    for name in ("trial", "runner", "docker", "executors", "experiment.plan", "maintenance")
+)
+ANSWER = """\
+import atexit, runpy, sys
+sys.argv = ["labledger", *{words!r}, "--lab-dir", {lab!r}]
+atexit.register(lambda: print("loaded:", *sorted(sys.modules)))
+runpy.run_module("labledger", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"],
+        ["status", kit.RUN],
+        ["query", "SELECT 1 AS one"],
+        ["runs", "--experiment", "demo", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_short_answers_load_nothing_that_takes_longer_than_they_do(
+    tmp_path: Path, words: list[str]
+) -> None:
+    """A command that prints a few rows loads no pydantic, no rich, and nothing that runs trials."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        kit.begin_run(writer, 2)
+    done = python("-c", ANSWER.format(words=words, lab=str(path.parent)))
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.partition("loaded:")[2].split())
+    assert loaded & {*HEAVY, "pydantic"} == set()
+    assert [name for name in loaded if name.startswith(RUNS_TRIALS)] == []
+
+
 LEAVES = """\
 import atexit, sys, threading, time
 from labledger.__main__ import leave

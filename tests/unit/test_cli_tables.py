@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import random
 
 import pytest
 from rich.console import Console
 
-from labledger.cli.output.table_layout import Content, draw
+from labledger.cli.output.table_layout import Content, draw, plain_text
 
 RUN_IDS = [f"nightly-regression-20261120-09315{n}-4cc5" for n in range(3)]
 NAMES = ["careful-with-a-long-name-of-its-model", "hasty"]
@@ -91,3 +92,16 @@ def test_columns_that_fit_nowhere_are_a_list_of_fields() -> None:
         ["column_1", "value-1"],
     ]
     assert len(lines) == 31
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_plain_tables_are_drawn_as_rich_draws_them(rows: int) -> None:
+    """Off a terminal a table is the same text without rich, whatever its cells hold."""
+    chance = random.Random(rows)
+    words = ("", "a", "nightly run", "12", "é", "–", "漢字", "x" * 90, "-0.5", "─", "[bold]")
+    for _ in range(100):
+        names = [f"c{n}" + chance.choice(words) for n in range(chance.randint(1, 5))]
+        cells = [[chance.choice(words) for _ in names] for _ in range(rows)]
+        content = Content(names, cells, frozenset(chance.sample(names, k=len(names) // 2)))
+        console = Console(file=io.StringIO(), highlight=False, soft_wrap=True)
+        assert plain_text(content) == draw(content, console)

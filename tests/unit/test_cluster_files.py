@@ -79,6 +79,26 @@ def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, pro
     assert problem in raised.value.message
 
 
+def test_tls_without_certificates_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is connected, with what to do; Dask's own configuration counts as files."""
+    cluster = Cluster.read("tls://127.0.0.1:1")
+    with pytest.raises(InvalidInput, match="no files are given") as refused:
+        cluster.security()
+    assert "make-certificates" in (refused.value.problems[0].hint or "")
+    certificates.make_certificates(tmp_path / "tls")
+    pair = {"cert": str(tmp_path / "tls/client.pem"), "key": str(tmp_path / "tls/client-key.pem")}
+    with dask.config.set(
+        {
+            "distributed.comm.tls.ca-file": str(tmp_path / "tls/ca.pem"),
+            "distributed.comm.tls.client": pair,
+        }
+    ):
+        assert cluster.security() is None
+    assert Cluster.read("tcp://127.0.0.1:1").security() is None
+
+
 def test_paths_of_a_cluster_file_start_at_its_folder(tmp_path: Path) -> None:
     """TLS files and the hosts' folder are found from wherever a command is run."""
     file = tmp_path / "cluster.yaml"

@@ -40,7 +40,7 @@ from labledger.experiment.settings.trial_settings import VariantSettings
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.identity import TrialIds
+from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import SlotStatus
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused
 
@@ -129,8 +129,8 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
         assert plans[2] == second.plan != first.plan
 
 
-def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials) -> None:
-    """The freest host that can run the trial wins; of equal ones, the one that has more already."""
+def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials) -> None:
+    """Of hosts with a free slot, one with the image wins, then the freest, then the workspace."""
     spec = trials.spec()
     image = frozenset({spec.image_id})
     workspace = frozenset({"w"})
@@ -142,7 +142,9 @@ def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials
     assert chosen(host("a"), host("b"), a=1) == "b"
     assert chosen(host("a"), host("b", images=image)) == "b"
     assert chosen(host("a", images=image), host("b", images=image, inputs=workspace)) == "b"
-    assert chosen(host("a", images=image, busy=1), host("b")) == "b"
+    assert chosen(host("a", images=image, busy=1), host("b")) == "a"
+    assert chosen(host("a", images=image, busy=2), host("b")) == "b"
+    assert chosen(host("a", images=image, busy=1), host("b", images=image)) == "b"
     assert chosen(host("a", problem="its disk is full"), host("b", busy=2)) == "b"
     assert chosen(host("a", cpus=0.5), host("b", cpus=4, busy=1)) == "b"
     assert chosen(host("a", memory_bytes=1 << 20)) is None
@@ -215,6 +217,24 @@ def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
     assert not link.may_start
     link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.has_orders(stopping=False)
+
+
+def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> None:
+    """An attempt that was delivered to an earlier process must be known to the next one."""
+    link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    for idx in (1, 2):
+        spec = replace(trials.spec(), slot=Slot(idx, "base", "t/1", 0))
+        link.pending[idx, 1] = Pending(spec, Future(), is_ready=idx == 1)
+    first = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(first.attempts), first.is_marked, first.delivered_before) == (1, False, frozenset())
+    link.record_delivery(first)
+    assert link.connect("address", Described("another", host("a"), 5.0, 5.0)) == [(1, 1)]
+    for each in link.pending.values():
+        each.is_ready = True
+    again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(again.attempts), again.is_marked, again.mark) == (2, True, first.mark)
+    assert again.delivered_before == {(1, 1)}
 
 
 def test_limiters_that_share_permits_take_turns() -> None:
@@ -292,11 +312,10 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
     spec, rooms, chance = trials.spec(), HostRooms(), random.Random(7)
     links = [HostLink(f"{name}/1") for name in "abcdef"]
 
-    def rank(link: HostLink) -> tuple[bool, float, bool]:
+    def rank(link: HostLink) -> tuple[bool, bool, float]:
         assert link.state is not None
         used = max(link.taken, link.state.busy)
-        lacks_image = spec.image_id not in link.state.images
-        return used >= link.state.slots, used / link.state.slots, lacks_image
+        return used >= link.state.slots, not link.has_image(spec.image_id), used / link.state.slots
 
     for number in range(400):
         link = chance.choice(links)
@@ -316,9 +335,13 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             case _:
                 if (chosen := rooms.choose(spec)) is not None:
                     link = chosen
-                    link.pending[number, 1] = Pending(spec, Future())
+                    has_image = link.has_image(spec.image_id)
+                    assert has_image or not link.awaits_image(spec.image_id)
+                    link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         rooms.update(link)
-        free = [each for each in links if each.problem is None and each.taken < each.capacity]
+        room = [each for each in links if each.problem is None and each.taken < each.capacity]
+        image = spec.image_id
+        free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
         taken = {each.name: each.taken for each in links}
         best = choose_host(spec, [each.state for each in free if each.state], taken, [])
         chosen = rooms.choose(spec)
@@ -327,7 +350,7 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             # Of hosts that are equal in everything but their names, any may be chosen.
             assert chosen in free
             assert rank(chosen) == rank(next(each for each in links if each.name == best))
-        assert rooms.has_room == bool(free)
+        assert rooms.has_room == bool(room)
         assert (rooms.slots, rooms.capacity) == (
             sum(each.slots for each in links),
             sum(each.capacity for each in links),

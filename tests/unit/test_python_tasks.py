@@ -306,14 +306,6 @@ def test_a_file_of_another_format(
     assert problem.hint == (looks_like and f"it looks like {looks_like}:{path}")
 
 
-def test_many_problems_are_counted(tmp_path: Path) -> None:
-    """Of a file with very many problems the first are shown, and how many there are."""
-    wrong = [{**HUMANEVAL[0], "task_id": index, "prompt": 1} for index in range(1000)]
-    problems = refused("humaneval", write_lines(tmp_path / "h.jsonl", wrong))
-    assert len(problems) == 51
-    assert problems[-1].endswith("has 950 more problems")
-
-
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     """The error names the file."""
     assert "cannot be read: No such file" in refused("humaneval", tmp_path / "none")[0]

@@ -56,6 +56,7 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
         defaults=_defaults(),
         description=_DESCRIPTION,
         refused=dataset.refused,
+        cluster="task.repo",
     )
     gold = BenchmarkAgent("gold", "Leaves the reference patch: must pass", expects="pass")
     patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows}

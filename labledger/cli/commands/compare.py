@@ -15,7 +15,7 @@ from labledger.api import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
-    from labledger.api import Comparison, ErrorCounting
+    from labledger.api import Comparison
 
 FORMATS = ("table", "json", "markdown")
 
@@ -135,7 +135,7 @@ def compare(
     why, and the smallest difference that this number of tasks could have shown. Differences are B
     minus A.
     """
-    from labledger.api import CompareOptions, Estimand, open_ledger
+    from labledger.api import CompareOptions, ErrorCounting, Estimand, open_ledger
     from labledger.cli.output.console import say
 
     if format not in FORMATS:
@@ -146,7 +146,7 @@ def compare(
         confidence=confidence,
         estimand=Estimand.named(estimand),
         cluster=cluster,
-        errors=_error_counting(errors),
+        errors=ErrorCounting.named(errors),
         pass_at=_numbers(pass_at),
         fail_if_worse=fail_if_worse,
         require_not_worse=require_not_worse,
@@ -186,15 +186,6 @@ def _print(comparison: Comparison, form: str) -> None:
         print_markdown(comparison)
     else:
         print_comparison(comparison)
-
-
-def _error_counting(name: str) -> ErrorCounting:
-    from labledger.api import ErrorCounting
-
-    names = [errors.value for errors in ErrorCounting]
-    if name not in names:
-        _refuse("--errors", f"found {name!r}; expected one of {', '.join(names)}")
-    return ErrorCounting(name)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

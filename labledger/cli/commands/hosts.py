@@ -129,7 +129,7 @@ def list_hosts(
 def _row(host: ClusterHost) -> tuple[str, ...]:
     state = host.state
     if state is None:
-        return (host.address, *[""] * 7, host.problem or "")
+        return (host.name or host.address, *[""] * 7, host.problem or "")
     free = "" if state.free_bytes is None else f"{state.free_bytes / 1e9:.1f} GB"
     offset = "" if host.clock_offset_s is None else f"{host.clock_offset_s:+.1f} s"
     return (

@@ -95,6 +95,25 @@ def report(
             help="Say of each comparison whether both sides are shown to be equivalent within X.",
         ),
     ] = None,
+    metric: Annotated[
+        str, typer.Option(help="What comparisons are about, as for `labledger compare`.")
+    ] = "pass_rate",
+    lower_is_better: Annotated[
+        bool | None,
+        typer.Option(
+            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
+        ),
+    ] = None,
+    errors: Annotated[
+        str,
+        typer.Option(help="How comparisons count trials without a verdict; see `compare`."),
+    ] = "as-failures",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="The field of a task's row that groups dependent tasks."
+        ),
+    ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Report a run: one file that works offline.
@@ -103,7 +122,7 @@ def report(
     logs, and provenance. An unfinished run is reported as such. RUN means its current grading;
     RUN.g1, RUN.g2, … name its gradings.
     """
-    from labledger.api import Estimand, LogSelection, ReportOptions, open_ledger
+    from labledger.api import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
     from labledger.cli.output.console import exact_stdout, say
 
     if markdown and json:
@@ -115,6 +134,10 @@ def report(
         confidence=confidence,
         estimand=Estimand.named(estimand),
         equivalent_within=equivalent_within,
+        metric=metric,
+        lower_is_better=lower_is_better,
+        errors=ErrorCounting.named(errors),
+        cluster=cluster,
         logs=LogSelection(logs),
         verify=verify,
     )

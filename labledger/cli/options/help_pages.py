@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from labledger.api import Exit, LabLedgerError
+from labledger.cli.options.lazy_commands import help_by_name
 
 Rows = list[tuple[str, str]]
 
@@ -87,8 +88,8 @@ class Group(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options and the commands."""
         _write_params(self.get_params(ctx), ctx, formatter)
-        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
-        rows = {name: (name, _first_sentence(self.commands[name].help or "")) for name in names}
+        texts = help_by_name(self.commands)
+        rows = {name: (name, _first_sentence(text)) for name, text in texts.items()}
         _write_groups(COMMAND_GROUPS, rows, "Commands", formatter)
 
     def make_context(self, *args: Any, **settings: Any) -> Any:

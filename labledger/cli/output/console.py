@@ -248,14 +248,15 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
 ) -> None:
     """Print a table on stdout. Columns named in `right` are aligned to the right."""
-    from labledger.cli.output.table_layout import Content, draw
+    from labledger.cli.output.table_layout import Content, draw, plain_text
 
     content = Content(
         [escape_line(name) for name in columns],
         [[cell(value) for value in row] for row in rows],
         frozenset(escape_line(name) for name in right),
     )
-    _write(draw(content, console()))
+    text = None if sys.stdout.isatty() else plain_text(content)
+    _write(draw(content, console()) if text is None else text)
 
 
 def cell(value: Any) -> str:

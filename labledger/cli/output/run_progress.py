@@ -339,5 +339,5 @@ def failed_line(event: JsonObject) -> str:
 def stopping_note(level: int) -> str:
     """Return what happens after a stop request of a level."""
     if level == 1:
-        return "stopping: running trials finish and are committed; Ctrl-C again ends them now"
+        return "stopping: running trials finish and are stored; Ctrl-C again ends them now"
     return "stopping now: containers are being killed; their slots run again on resume"

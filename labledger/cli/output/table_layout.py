@@ -8,6 +8,7 @@ that is escaped already, and writes the result.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ _LONGEST_WORD = 48
 _LONGEST_NAME = 80
 """Names, run ids and digests are not folded up to this length."""
 _NAME = re.compile(r"[\w.:/@+-]+")
+_NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027]*")
+"""Text each of whose letters takes one cell, such as a dash."""
 _GAP = 2
+_WIDE_GAP = 3
+"""Between the columns of a table that is as wide as it likes."""
+_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables with which rich takes what is no terminal for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,20 @@ class Content:
         return Content(self.columns[1:], [row[1:] for row in self.rows], self.right)
 
 
+def plain_text(content: Content) -> str | None:
+    """Return the table as text, each row on one line, without styles; None if rich must draw it.
+
+    Loading rich takes as long as many a command that prints a table of a few rows.
+    """
+    natural = _natural_widths(content)
+    if not all(natural) or any(name in os.environ for name in _TERMINAL_VARIABLES):
+        return None
+    return "".join(f"{line}\n" for line in _plain_lines(content, natural))
+
+
 def draw(content: Content, console: Console) -> str:
     """Return the table as text for a console."""
-    natural = [max(map(_width, texts)) for texts in _texts_by_column(content)]
+    natural = _natural_widths(content)
     if not console.is_terminal:
         console.width = sum(natural) + 3 * len(natural)
     with console.capture() as drawing:
@@ -49,9 +67,22 @@ def draw(content: Content, console: Console) -> str:
     return drawing.get()
 
 
+def _plain_lines(content: Content, widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of `_plain_table`, as rich writes them without styles."""
+    for row in (content.columns, *content.rows):
+        yield (" " * _WIDE_GAP).join(
+            f"{' ' * (width - _width(text))}{text}"
+            if name in content.right
+            else f"{text}{' ' * (width - _width(text))}"
+            for name, text, width in zip(content.columns, row, widths, strict=True)
+        )
+        if row is content.columns:
+            yield "─" * (sum(widths) + _WIDE_GAP * (len(widths) - 1))
+
+
 def _parts(content: Content, natural: Sequence[int], width: int) -> Iterator[RenderableType]:
-    if sum(natural) + 3 * (len(natural) - 1) <= width:
-        yield _plain_table(content, natural, gap=3)
+    if sum(natural) + _WIDE_GAP * (len(natural) - 1) <= width:
+        yield _plain_table(content, natural, gap=_WIDE_GAP)
     elif widths := _fitting_widths(content, width):
         yield _plain_table(content, widths, gap=_GAP)
     elif len(natural) > 1 and (widths := _fitting_widths(content.without_first(), width - _GAP)):
@@ -93,14 +124,20 @@ def _is_unbroken(word: str) -> bool:
     return _width(word) <= longest
 
 
+def _natural_widths(content: Content) -> list[int]:
+    return [max(map(_width, texts)) for texts in _texts_by_column(content)]
+
+
 def _texts_by_column(content: Content) -> list[tuple[str, ...]]:
     return list(zip(content.columns, *content.rows, strict=True))
 
 
 def _width(text: str) -> int:
+    if text.isascii() or _NARROW.fullmatch(text):
+        return len(text)
     from rich.cells import cell_len
 
-    return len(text) if text.isascii() else cell_len(text)
+    return cell_len(text)
 
 
 def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> RenderableType:

@@ -149,7 +149,7 @@ class ClusterExecutor:
             self._state.blocked.record_placement(spec if is_too_large else None)
             if chosen is None:
                 return None
-            chosen.reserved.add(key)
+            chosen.reserved[key] = spec.image_id
             rooms.update(chosen)
             return spec.on_host(chosen.name)
 
@@ -158,7 +158,7 @@ class ClusterExecutor:
         future.set_running_or_notify_cancel()
         with self._state.lock:
             link = self._exchanges.link(spec.host)
-            link.reserved.discard(key)
+            link.reserved.pop(key, None)
             self._state.rooms.update(link)
             if link.lost_because is not None:
                 link.pending[key] = Pending(spec, future)

@@ -371,26 +371,31 @@ class HostExchanges:
                     self._disconnect(link)
             return False
         except HostRefused as error:
-            self._record_bad_reply(link, request, error.message)
+            self._record_bad_reply(link, request, error.message, to_orders=with_orders)
             return False
         if (fault := _fault_of(reply, request, link)) is not None:
-            self._record_bad_reply(link, request, f"its reply {fault}")
+            self._record_bad_reply(link, request, f"its reply {fault}", to_orders=with_orders)
             return False
         with self._state.lock:
             if link.session != request.session:
                 return True
             self._record_reply(link, request, reply)
+            link.bad_replies.pop(with_orders, None)
+            if not link.has_orders(stopping=self._state.stopping):
+                link.bad_replies.pop(True, None)
             self._state.rooms.update(link)
         return True
 
-    def _record_bad_reply(self, link: HostLink, request: Exchange, problem: str) -> None:
+    def _record_bad_reply(
+        self, link: HostLink, request: Exchange, problem: str, *, to_orders: bool
+    ) -> None:
         """Place nothing on a host until it answers as a host does."""
         with self._state.lock:
             if link.session != request.session:
                 return
             if link.problem is None:
                 link.blocked_since = time.monotonic()
-            link.bad_reply = problem
+            link.bad_replies[to_orders] = problem
             self._state.rooms.update(link)
         self._state.tell(f"{link.name}: {problem}")
 

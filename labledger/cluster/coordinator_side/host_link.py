@@ -42,6 +42,8 @@ class Pending:
     """Whether its host has everything that it needs."""
     is_delivered: bool = False
     """Whether the present process of its host has got it."""
+    was_delivered: bool = False
+    """Whether an earlier process has."""
 
 
 @dataclass(slots=True)
@@ -77,14 +79,14 @@ class HostLink:
     """Why it cannot be given what an attempt needs."""
     duplicates: str | None = None
     """That several machines say that they are this host, and where."""
-    bad_reply: str | None = None
-    """Why its last reply could not be used."""
+    bad_replies: dict[bool, str] = field(default_factory=dict)
+    """Why its last reply could not be used, to orders (True) and to questions (False)."""
     bad_results: dict[AttemptKey, str] = field(default_factory=dict)
     """Why results of attempts cannot be used, of its present process."""
     mark: str = field(default_factory=partial(secrets.token_hex, 8))
     """By which this coordinator knows the machine again."""
-    reserved: set[AttemptKey] = field(default_factory=set)
-    """Attempts that are placed here and not submitted yet."""
+    reserved: dict[AttemptKey, str] = field(default_factory=dict)
+    """The image ids of attempts that are placed here and not submitted yet."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
     leaving: dict[AttemptKey, Leaving] = field(default_factory=dict)
     kills: list[AttemptSpec] = field(default_factory=list)
@@ -117,7 +119,7 @@ class HostLink:
     @property
     def is_awaited(self) -> bool:
         """Whether its first reply may come any moment."""
-        return self.is_connected and not self.has_answered and self.bad_reply is None
+        return self.is_connected and not self.has_answered and not self.bad_replies
 
     @property
     def problem(self) -> str | None:
@@ -126,8 +128,8 @@ class HostLink:
             return f"it was declared lost: {self.lost_because}"
         if self.duplicates is not None:
             return self.duplicates
-        if self.bad_reply is not None:
-            return self.bad_reply
+        if self.bad_replies:
+            return next(iter(self.bad_replies.values()))
         if not self.is_connected or not self.has_answered:
             return "it does not answer"
         if self.supply_problem is not None:
@@ -150,6 +152,19 @@ class HostLink:
     def taken(self) -> int:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
+
+    def has_image(self, image_id: str) -> bool:
+        """Return whether it certainly has an image."""
+        return image_id in self.known_inputs or (
+            self.state is not None and image_id in self.state.images
+        )
+
+    def awaits_image(self, image_id: str) -> bool:
+        """Return whether an attempt waits here for an image that it lacks."""
+        waiting = (each for each in self.pending.values() if not each.is_ready)
+        return image_id in self.reserved.values() or any(
+            each.spec.image_id == image_id for each in waiting
+        )
 
     @property
     def may_start(self) -> bool:
@@ -174,11 +189,12 @@ class HostLink:
             self._stop_delivered = self._loss_delivered = False
             self.received.clear()
             self.confirmed.clear()
-            self.bad_reply = None
+            self.bad_replies.clear()
             self.bad_results.clear()
             for key, pending in self.pending.items():
                 if pending.is_ready:
                     unprepared.append(key)
+                pending.was_delivered = pending.was_delivered or pending.is_delivered
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
@@ -198,7 +214,6 @@ class HostLink:
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
         self.last_contact = time.monotonic()
-        self.bad_reply = None
         self._clock_base = (monotonic, self.last_contact)
         self.has_answered = True
 
@@ -236,9 +251,10 @@ class HostLink:
         if grant is not None:
             self._granted_until = max(self._granted_until, allowed_until)
         orders = [each.order for each in self.leaving.values() if not each.is_delivered]
-        attempts = [
-            each.spec for each in self.pending.values() if each.is_ready and not each.is_delivered
+        waiting = [
+            each for each in self.pending.values() if each.is_ready and not each.is_delivered
         ]
+        chosen = waiting[:_MAX_ATTEMPTS_PER_EXCHANGE] if with_orders and not is_lost else []
         return Exchange(
             session=self.session,
             setup=setup,
@@ -247,8 +263,9 @@ class HostLink:
             grant_until=grant,
             stopping=stopping,
             is_lost=is_lost,
-            attempts=(
-                tuple(attempts[:_MAX_ATTEMPTS_PER_EXCHANGE]) if with_orders and not is_lost else ()
+            attempts=tuple(each.spec for each in chosen),
+            delivered_before=frozenset(
+                attempt_key(each.spec) for each in chosen if each.was_delivered
             ),
             removals=tuple(o for o in orders if isinstance(o, Removal)) if with_orders else (),
             cancellations=(

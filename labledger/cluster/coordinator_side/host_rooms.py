@@ -7,6 +7,7 @@ each change of a link. Used by the cluster executor, under its lock.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from labledger.cluster.attempt_inputs import input_digests
@@ -67,23 +68,38 @@ class HostRooms:
     def choose(self, spec: AttemptSpec) -> HostLink | None:
         """Return the host for an attempt as `choose_host` does, None if none with room can run it.
 
-        Looks at the least busy hosts alone, unless none of these can run it, and at few of them if
-        most have what it needs: of those that have all of it, any is taken.
+        A host that lacks the image gets one attempt with it until it has it: others would hold
+        places while they wait. Of hosts that have all that is needed and are equally busy, any is
+        taken, so that few have to be looked at.
         """
         image, inputs, needs = spec.image_id, input_digests(spec), needs_of(spec)
-        for load in sorted(self._with_room):
-            links = self._with_room[load]
-            for link in links.values():
-                state = link.state
-                if state is None or image not in state.images or not inputs <= state.inputs:
-                    continue
-                if needs.are_met_by(state):
-                    return link
-            states = [link.state for link in links.values() if link.state is not None]
-            taken = {name: link.taken for name, link in links.items()}
-            if (chosen := choose_host(spec, states, taken, inputs)) is not None:
-                return links[chosen]
+        for are_full in (False, True):
+            loads = sorted(load for load in self._with_room if load[0] is are_full)
+            for has_image in (True, False):
+                for load in loads:
+                    links: dict[str, HostLink] = {}
+                    for name, link in self._with_room[load].items():
+                        state = link.state
+                        if state is None or link.has_image(image) is not has_image:
+                            continue
+                        if not needs.are_met_by(state):
+                            continue
+                        if has_image and inputs <= state.inputs:
+                            return link
+                        if has_image or not link.awaits_image(image):
+                            links[name] = link
+                    if links:
+                        return self._best(spec, links, inputs)
         return None
+
+    @staticmethod
+    def _best(
+        spec: AttemptSpec, links: Mapping[str, HostLink], inputs: Collection[str]
+    ) -> HostLink | None:
+        states = [link.state for link in links.values() if link.state is not None]
+        taken = {name: link.taken for name, link in links.items()}
+        chosen = choose_host(spec, states, taken, inputs)
+        return None if chosen is None else links[chosen]
 
 
 def _room_of(link: HostLink) -> _Room:

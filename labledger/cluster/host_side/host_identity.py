@@ -2,7 +2,9 @@
 
 A host is an engine and the folder in which its worker keeps inputs, trial folders and results. An
 id in that folder identifies it, so that a restarted worker, at another address, is the same host.
-Attempts belong to a host for ever: a folder is never used with another engine. Used by
+Attempts belong to a host for ever: a folder is never used with another engine, or on another
+machine. Of machines that are copies in all of this, the coordinator uses none; see `describe` in
+`host_transport`, and `AnotherHost`. Used by
 `labledger worker` and by the plugin that makes plain Dask workers into hosts.
 """
 
@@ -30,6 +32,7 @@ from labledger.text.phrases import quoted
 
 FORMAT_VERSION = 1
 FOLDER_VARIABLE = "LABLEDGER_HOST_DIR"
+_MACHINE_ID = Path("/etc/machine-id")
 _FILE = "host.json"
 _LOCK = "lock"
 _PREFIX_LENGTH = 8
@@ -103,13 +106,22 @@ def engine_identity(engine: Engine) -> str:
     return f"{second.get('Name', '')}:{second.get('DockerRootDir', '')}"
 
 
+def _machine_identity() -> str | None:
+    """Return what identifies this machine across its restarts, None where nothing does."""
+    try:
+        machine_id = _MACHINE_ID.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    # It is confidential, says its manual page; a digest of it is not.
+    return sha256_hex(f"labledger host {machine_id}".encode())[:32] if machine_id else None
+
+
 def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
     path = folder / _FILE
     try:
         stored: JsonObject = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         stored = {"version": FORMAT_VERSION, "id": secrets.token_hex(16), "engine_id": engine_id}
-        write_file(path, json.dumps(stored).encode())
     except ValueError as error:
         raise LabLedgerError(
             f"{path}, which identifies this host, cannot be read: {error}",
@@ -131,6 +143,22 @@ def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
                 )
             ],
         )
+    machine = _machine_identity()
+    if machine is not None and stored.get("machine_id", machine) != machine:
+        raise InvalidInput(
+            "the host's folder",
+            [
+                Problem(
+                    str(folder),
+                    "it was copied from another machine, to which its attempts belong",
+                    hint="choose another --folder, or delete this one, for a new host. If this is "
+                    f"the same machine and only its id has changed, delete `machine_id` in {path}",
+                )
+            ],
+        )
+    if "machine_id" not in stored and machine is not None:
+        stored["machine_id"] = machine
+    write_file(path, json.dumps(stored).encode())
     return HostIdentity(str(stored["id"]), node, engine_id)
 
 

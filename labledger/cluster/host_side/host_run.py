@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -88,6 +88,8 @@ class HostRun:
     inputs: HostInputs
     engines: EnginePool
     engine_root: Path | None
+    lacks_space: Callable[[], bool]
+    """Whether a disk of the host is too full for a trial to be started."""
     changed: threading.Condition
     """Notified when there is something to report. Its lock guards everything below."""
     epoch: int = 0
@@ -126,7 +128,11 @@ class HostRun:
 
     def __post_init__(self) -> None:
         self._limiter = StartLimiter(
-            self.slots, permits=self.permits, clock=time.monotonic, owns_attempts=True
+            self.slots,
+            permits=self.permits,
+            clock=time.monotonic,
+            owns_attempts=True,
+            is_held_back=self.lacks_space,
         )
         self._limiter.allow_until(0.0)
         self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
@@ -194,19 +200,23 @@ class HostRun:
         attempts that began there would begin here again.
         """
         with self.changed:
-            if self._mark == request.mark:
-                return
-            kept = self.folder.read_mark()
-            is_known = kept is None and self.host in request.setup.known_hosts
-            if kept != request.mark and (request.is_marked or is_known):
+            is_strange = any(
+                not self.folder.has_accepted(key) and key not in self._ended
+                for key in request.delivered_before
+            )
+            if self._mark != request.mark:
+                kept = self.folder.read_mark()
+                is_known = kept is None and self.host in request.setup.known_hosts
+                is_strange |= kept != request.mark and (request.is_marked or is_known)
+            if is_strange:
                 raise AnotherHost(
                     f"the machine that answers as {self.host} lacks what that host has of run "
                     f"{request.setup.run.run_id}: it is a copy of it, or its folder was deleted or "
                     "restored. Start the machine that began the trials, or declare the host lost"
                 )
-            if kept != request.mark:
+            if self._mark != request.mark:
                 self.folder.write_mark(request.mark)
-            self._mark = request.mark
+                self._mark = request.mark
 
     def _with_staged_files(
         self, setup: RunSetup, attempts: Sequence[AttemptSpec]

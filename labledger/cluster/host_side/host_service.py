@@ -25,7 +25,7 @@ from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run import HostRun
 from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.host_side.store_transfers import StoreTransfers
-from labledger.cluster.message_bytes import decode, encode
+from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -42,6 +42,8 @@ _STATE_AGE_S = 5.0
 _RETRY_S = 1.0
 """The same after the engine has not answered."""
 _MAX_INPUTS_REPORTED = 2000
+_SHORTAGE_AGE_S = 0.5
+"""For how long the disks are not looked at again."""
 _LEDGER_PREFIX = 12
 
 
@@ -78,6 +80,8 @@ class HostService:
         self._images: frozenset[str] = frozenset()
         self._engine_problem: str | None = None
         self._engine_read = float("-inf")
+        self._shortage: str | None = None
+        self._shortage_read = float("-inf")
         self._closed = False
         self._inputs.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
@@ -103,6 +107,8 @@ class HostService:
         """
         try:
             return encode(self.reply(decode(request)))
+        except BadMessage as error:
+            refusal = Refusal(type(error).__name__, f"the coordinator {error.message}")
         except LabLedgerError as error:
             refusal = Refusal(type(error).__name__, error.message)
         except Exception as error:
@@ -209,6 +215,7 @@ class HostService:
                     inputs=self._inputs,
                     engines=self._engines,
                     engine_root=engine_data_folder(self._engine_info),
+                    lacks_space=lambda: self._find_shortage() is not None,
                     changed=self._changed,
                 )
             return run
@@ -219,12 +226,19 @@ class HostService:
         """Return why no trial should be placed here, None if trials may be."""
         if self._engine_problem is not None:
             return self._engine_problem
-        space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
-        if (shortage := space.find_shortage()) is not None:
+        if (shortage := self._find_shortage()) is not None:
             return shortage
         with self._changed:
             runs = list(self._runs.values())
         return next((problem for run in runs if (problem := run.problem) is not None), None)
+
+    def _find_shortage(self) -> str | None:
+        """Return which disk has too little space for further trials, looked at a moment ago."""
+        now = time.monotonic()
+        if now - self._shortage_read > _SHORTAGE_AGE_S:
+            space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
+            self._shortage, self._shortage_read = space.find_shortage(), now
+        return self._shortage
 
     def _read_engine(self) -> None:
         """Read the engine's settings and images, unless they were read a moment ago."""

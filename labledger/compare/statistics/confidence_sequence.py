@@ -43,11 +43,15 @@ def of_tasks(
     is that of the same bet against no difference.
     """
     units = _scaled(sampled_units(differences, clusters), largest)
-    value, level = units.mean, 1 - confidence
-    limit = math.log(2 / level)
+    value, limit = units.mean, math.log(2 / (1 - confidence))
     low = _bound(_negated(units), limit, -value)
-    p = min(1.0, 2 * math.exp(-max(_fortune(units, 0.0), _fortune(_negated(units), 0.0))))
-    return Inference(Estimate(value, -low, _bound(units, limit, value)), p, BETTING)
+    high = _bound(units, limit, value)
+    return Inference(Estimate(value, -low, high), no_difference(units), BETTING)
+
+
+def no_difference(units: Units) -> float:
+    """Return the p value of a mean of 0, of differences from -1 to 1 in units of at most 1."""
+    return min(1.0, 2 * math.exp(-max(_fortune(units, 0.0), _fortune(_negated(units), 0.0))))
 
 
 def _scaled(units: Units, largest: int) -> Units:

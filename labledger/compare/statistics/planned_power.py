@@ -17,7 +17,7 @@ from labledger.compare.statistics import (
     power,
     variance_components,
 )
-from labledger.compare.statistics.samples import Groups, quantile
+from labledger.compare.statistics.samples import Groups, mean, quantile, task_means
 
 MOST_TASKS = 1_000_000
 MOST_REPLICATIONS = 10_000
@@ -32,11 +32,14 @@ class Variation:
         within: The variances of single trials of a task on both sides, added up; None where it is
             not known. Then replications are assumed to add nothing for tasks like these.
         is_rate: Whether pass rates are compared.
+        rate: The pass rate of both sides. The nearer it is to 0 or 1, the more do trials of a side
+            vary whose rate is moved away from there.
     """
 
     between: float
     within: float | None
     is_rate: bool
+    rate: float = 0.5
 
     def of_task(self, replications: int) -> float:
         return self.between + (self.within or 0.0) / replications
@@ -54,7 +57,7 @@ class Variation:
     def times(self, factor: float) -> Variation:
         """Return the same with all variances multiplied by a factor."""
         within = None if self.within is None else self.within * factor
-        return Variation(self.between * factor, within, self.is_rate)
+        return replace(self, between=self.between * factor, within=within)
 
 
 def tasks_power(
@@ -99,11 +102,10 @@ def suite_power(
     if not variation.is_rate:
         of_mean = within / (tasks * replications)
         return _t_power(difference, of_mean, 2 * tasks * (replications - 1), confidence)
-    # Of single pairs at least a share as large as the difference differs; their variance and the
-    # squared difference add up to that share.
-    squares = variation.between + difference**2
-    of_mean = max(within, difference - squares) / (tasks * replications)
-    apart = squares / (2 * tasks * replications)
+    # p (1 - p) of the side whose rates are moved by the difference, away from 0 or 1.
+    moved = difference * abs(2 * variation.rate - 1) - difference**2
+    of_mean = (within + max(0.0, moved)) / (tasks * replications)
+    apart = (variation.between + difference**2) / (2 * tasks * replications)
     at_null = of_mean + apart * 2 * replications / (2 * replications - 1)
     beyond = difference - quantile(confidence) * math.sqrt(at_null)
     if of_mean <= 0:
@@ -116,7 +118,9 @@ def suite_detectable(a: Groups, b: Groups, confidence: float) -> float | None:
 
     None where no difference is large enough.
     """
-    variation = Variation(*variance_components.of_suite(a, b), is_rate=True)
+    between, within = variance_components.of_suite(a, b)
+    rate = mean([*task_means(a), *task_means(b)])
+    variation = Variation(between, within, is_rate=True, rate=rate)
     replications = paired_rates.independent_pairs(a, b) / len(a)
 
     def power_at(difference: float) -> float:

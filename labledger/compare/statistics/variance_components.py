@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.compare.statistics.samples import Groups, mean, quantile, units_deviation
+from labledger.compare.statistics.samples import Groups, mean, quantile, task_means, units_deviation
 
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
@@ -69,6 +69,8 @@ class Components:
     design_effect: float
     """How many times larger the variance of the mean is because tasks come in clusters; 1 or
     more."""
+    mean: float
+    """The mean of all tasks' values, of both sides."""
     _whole: _Sums = field(repr=False)
     _without: _Sums = field(repr=False)
     """The sums without each of the tasks."""
@@ -164,6 +166,7 @@ def of_pairs(
         ),
         within=float(within.sum() / count.sum()) if is_replicated else None,
         design_effect=max(1.0, mean(effects)) if effects else 1.0,
+        mean=mean([m for two in usable for side in (two.a, two.b) for m in task_means(side)]),
         _whole=whole,
         _without=without,
     )

@@ -241,7 +241,7 @@ def not_replicated(compared: Compared, difference: Estimate, document: Compariso
 
 
 def headline(compared: Compared, document: Comparison) -> str:
-    """Return a decision about a pass rate as a clause, for a list of several."""
+    """Return a decision as a clause, for a list of several."""
     a, b = compared.labels
     where = f"on {estimand(document)}"
     difference, verdict = compared.difference, compared.decision.verdict
@@ -255,14 +255,17 @@ def headline(compared: Compared, document: Comparison) -> str:
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
     looks = " at every look" if compared.validity == Validity.ANYTIME else ""
     interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
-    size = f"{signed_amount(difference, document)}, {interval}"
+    of = "" if document.is_rate else f" {document.metric}"
+    size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict == "equivalent":
         size += f"; equivalent within {amount(equivalent.limit, document)}"
     if verdict == "not_shown":
         return f"no difference was shown between {a} and {b} {where} ({size})"
-    if compared.same_trials:
+    if compared.same_trials and document.is_rate:
         return f"of the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
+    if verdict in ("higher", "lower"):
+        return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
     return f"{b} is {verdict} than {a} {where} ({size})"
 
 

@@ -27,13 +27,15 @@ def _filtered_counts(column: str, words: Iterable[str]) -> str:
     return ", ".join(f"count(*) FILTER (WHERE {column} = '{word}')" for word in words)
 
 
+_NEVER_RUN = ", ".join(map(repr, NEVER_RUN))
 _STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
+# What other slots show is looked up for those alone whose own trial leaves it open.
 # FILTER counts in one pass in key order; GROUP BY status and verdict would sort every slot.
 _COUNTS_SQL = f"""
-SELECT variant_idx, count(*), count(*) FILTER (WHERE passed = 1),
-  count(*) FILTER (WHERE passed = 0),
-  count(*) FILTER (WHERE passed = 0 AND passed_alone IS NULL),
-  count(*) FILTER (WHERE passed IS NULL AND status NOT IN ({", ".join(map(repr, NEVER_RUN))})),
+SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
+  count(*) FILTER (WHERE passed_alone = 0),
+  count(*) FILTER (WHERE passed_alone IS NULL AND passed = 0),
+  count(*) FILTER (WHERE passed_alone IS NULL AND status NOT IN ({_NEVER_RUN})),
   {_filtered_counts("status", _STATUSES)}, {_filtered_counts("verdict", _VERDICTS)}
 FROM outcome
 WHERE run_no = ? {{condition}}
@@ -93,14 +95,13 @@ def variant_counts(
     ]
     sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
     rows = connection.exec_driver_sql(sql, (run_no,))
-    for idx, committed, *numbers in rows:
-        passes, word_counts = numbers[:4], numbers[4:]
+    for idx, committed, passed, failed_alone, broken, unknown_alone, *word_counts in rows:
         counts_by_idx[idx] = replace(
             counts_by_idx[idx],
             committed=committed,
             statuses=_without_zeros(_STATUSES, word_counts[: len(_STATUSES)]),
             verdicts=_without_zeros(_VERDICTS, word_counts[len(_STATUSES) :]),
-            passes=PassCounts(*passes),
+            passes=PassCounts(passed, failed_alone + broken, broken, unknown_alone - broken),
         )
     return counts_by_idx
 

@@ -31,6 +31,9 @@ from labledger.run_control.stop_requests import StopRequest
 from labledger.storage.lab_folder import LabFolder
 from labledger.text.figures import clock_time
 
+_MAX_DOCKERFILE_BYTES = 1 << 20
+"""How much of a Dockerfile is searched for what needs BuildKit."""
+
 _BUILDKIT_HINT = (
     "install the plugin buildx of the `docker` command (docker-buildx-plugin) and, for Dockerfiles "
     "of version 1.4, an engine of version 23 or later; or build the image elsewhere and load it"
@@ -141,7 +144,8 @@ def _check_buildable(
 
 def buildkit_use(engine: Engine, source: BuildContext) -> BuildKitUse | None:
     """Return how BuildKit builds an image; None if the engine's own builder can."""
-    text = (source.folder / source.dockerfile).read_text("utf-8", "replace")
+    with (source.folder / source.dockerfile).open("rb") as handle:
+        text = handle.read(_MAX_DOCKERFILE_BYTES).decode("utf-8", "replace")
     needs = buildkit_needs(text)
     if not needs.needs:
         return None

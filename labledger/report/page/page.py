@@ -227,11 +227,12 @@ def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str, 
 def _comparison(document: Comparison, report: Report) -> View:
     variants = sentences.variants_by_side(report)
     differences = [compared.difference for compared in document.comparisons]
-    has_chart = any(differences) and len(differences) <= _MAX_CHART_PAIRS
+    has_chart = document.is_rate and any(differences) and len(differences) <= _MAX_CHART_PAIRS
     return {
         "chart": _differences(document) if has_chart else None,
         "ranking": ranking_text(document),
         "p": comparisons.p_heading([document]),
+        "metric": None if document.is_rate else document.metric,
         "rows": [_compared(compared, document, variants) for compared in document.comparisons],
     }
 
@@ -254,8 +255,8 @@ def _compared(
     return {
         "a": a,
         "b": b,
-        "mean_a": comparisons.rate(compared.a.mean),
-        "mean_b": comparisons.rate(compared.b.mean),
+        "mean_a": comparisons.value(compared.a.mean, document),
+        "mean_b": comparisons.value(compared.b.mean, document),
         "difference": comparisons.signed_amount(compared.difference, document),
         "bounds": comparisons.bounds(compared.difference, document, signed=True),
         "p": comparisons.decisive_p(compared.test, document),

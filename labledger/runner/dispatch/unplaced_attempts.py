@@ -1,8 +1,8 @@
 """The attempts for which no host had room when they were due, by what they ask for.
 
 They wait here while later slots go on, and are offered before these at each turn. Attempts that ask
-for the same are placed or refused alike, so only the first of each kind is tried: a turn costs the
-same however many wait. Used by the coordinator's thread alone.
+for the same, with the same image, are placed or refused alike, so only the first of each kind is
+tried: a turn costs the same however many wait. Used by the coordinator's thread alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UnplacedAttempts:
     """Attempts that wait for a host; nothing of them is journaled."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Needs, list[tuple[int, int, AttemptSpec]]] = {}
+        self._kinds: dict[tuple[Needs, str], list[tuple[int, int, AttemptSpec]]] = {}
         """Heaps of slot, attempt number and attempt."""
         self._count = 0
 
@@ -31,13 +31,13 @@ class UnplacedAttempts:
 
     def add(self, spec: AttemptSpec) -> None:
         """Let an attempt wait."""
-        heap = self._kinds.setdefault(needs_of(spec), [])
+        heap = self._kinds.setdefault(_kind_of(spec), [])
         heappush(heap, (spec.slot.schedule_idx, spec.attempt, spec))
         self._count += 1
 
     def has_like(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt that asks for the same as `spec` waits."""
-        return bool(self._kinds) and needs_of(spec) in self._kinds
+        return bool(self._kinds) and _kind_of(spec) in self._kinds
 
     def place(
         self,
@@ -65,3 +65,7 @@ class UnplacedAttempts:
             if heap:
                 self._kinds[kind] = heap
         return placed
+
+
+def _kind_of(spec: AttemptSpec) -> tuple[Needs, str]:
+    return needs_of(spec), spec.image_id

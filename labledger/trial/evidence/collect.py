@@ -23,6 +23,7 @@ from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.results import metrics
 from labledger.trial.evidence.results.grading import (
@@ -90,6 +91,8 @@ def collect_result(
     evidence.add_facts(isolation | {"workspace_hooks": autoloaded}, outcome.score)
     if egress:
         evidence.ext["egress"] = redactor.redact_json(egress)
+    if pressure := _pressure(spec, container_exit):
+        evidence.ext["pressure"] = pressure
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
     return AttemptResult(
@@ -228,6 +231,13 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     kind = spec.kind
     expected = {name: phase for name, phase in phases.items() if name in kind.phases}
     return {**kind.earlier_phases, **expected}
+
+
+def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
+    """Return how short of processors and memory the trial was, as far as it is known."""
+    if not spec.runs_agent or not _ended_by_trial_script(container_exit):
+        return {}
+    return pressure_of(spec, in_parts=container_exit.agent_part_phases is not None)
 
 
 def _last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:

@@ -87,8 +87,12 @@ class StartLimiter:
         permits: RunPermits | None = None,
         clock: Callable[[], float] = time.time,
         owns_attempts: bool = False,
+        is_held_back: Callable[[], bool] = lambda: False,
     ) -> None:
         """`permits` are shared with other runs; by default there are `width` for this one.
+
+        While `is_held_back` is true, trials that are prepared are not started; it is asked at each
+        change, and `allow_until` is one.
 
         `clock` is that of `allow_until`. With `owns_attempts`, the attempts belong to this process
         for ever, as those of a host do: only their starts need to be allowed.
@@ -97,6 +101,7 @@ class StartLimiter:
         self._changed = self._permits.changed
         self._clock = clock
         self._owns_attempts = owns_attempts
+        self._is_held_back = is_held_back
         self.running_trials = 0
         """How many trials hold a permit."""
         self.last_start_created = -math.inf
@@ -145,7 +150,8 @@ class StartLimiter:
     @property
     def may_start(self) -> bool:
         """True while a container may be started."""
-        return not self._abandoned and self._clock() < self._allowed_until
+        is_allowed = not self._abandoned and self._clock() < self._allowed_until
+        return is_allowed and not self._is_held_back()
 
     @property
     def free_permits(self) -> int:

@@ -1,0 +1,85 @@
+"""The pressure of trials, on a real kernel: what is recorded, and what no agent can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from own_engine import own_engine
+from sample_trials import (
+    BUSYBOX,
+    SHELLS,
+    Trials,
+    brief,
+    phase,
+    run_attempt,
+    trials_in,
+)
+from sealed_trials import WAYS, stage
+
+from labledger.docker.engine import Engine
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+
+pytestmark = pytest.mark.docker
+
+FORGES = """
+for name in pressure grader_pressure; do
+    printf 'cpu some total=999000000\\nused 5\\n' >/agentlab/state/$name
+done
+mkdir -p /sys/fs/cgroup/more
+echo some total=999000000 >/sys/fs/cgroup/cpu.pressure
+echo >/sys/fs/cgroup/cgroup.controllers
+"""
+SPINS = (
+    "for n in 1 2 3 4 5 6 7 8; do (i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done) & done; wait"
+)
+
+
+def pressure(result: AttemptResult) -> JsonObject:
+    found: JsonObject = result.evidence[0].get("ext", {}).get("pressure", {})
+    return found
+
+
+@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
+@pytest.mark.parametrize("way", WAYS)
+def test_every_trial_says_what_it_waited_for(trials: Trials, image: str, way: str) -> None:
+    """In each grading mode the counters of the kernel are recorded, and not those of the agent."""
+    spec = stage(trials, trials.spec(f"{FORGES}{SPINS}; true", image=image, **WAYS[way]))
+    result = run_attempt(spec)
+    assert result.status == "completed", brief(result)
+    found = pressure(result)
+    assert found["duration_s"] * 1000 <= result.duration_ms + 1000
+    assert found["cpu_used_s"] > 0
+    assert found["steal_s"] >= 0
+    assert found.get("cpu_some_s", 0) <= found["duration_s"] + 1
+
+
+def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
+    """The throttling of an agent that ran into its limits is recorded."""
+    resources = {"cpus": 0.1, "memory_bytes": 64 << 20, "pids": 64}
+    endless = phase("while :; do :; done", timeout_s=1)
+    result = trials.run(endless, runtime={"resources": resources})
+    assert result.status == "agent_timeout", brief(result)
+    assert pressure(result)["cpu_throttled_s"] > 0
+
+
+@pytest.mark.usefixtures("as_root")
+def test_waiting_is_recorded_with_control_groups_of_version_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More processes than processors wait for one, which the container's own group says."""
+    unlimited = {"resources": {"cpus": None, "memory_bytes": None, "pids": None}}
+    with own_engine(tmp_path / "engine", has_cgroup_2=True) as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.address)
+        image_id = Engine().connect().image_id(BUSYBOX)
+        assert image_id is not None
+        with trials_in(tmp_path / "trials", {BUSYBOX: image_id}) as trials:
+            spun = trials.run(SPINS, runtime=unlimited)
+            forged = trials.run(f"{FORGES}true", runtime=unlimited)
+    for result in (spun, forged):
+        assert brief(result) == ("completed", None, 0), result.message
+        found = pressure(result)
+        assert {"cpu_some_s", "memory_some_s", "io_some_s", "cpu_used_s"} <= set(found)
+        assert found["cpu_some_s"] <= found["duration_s"] + 1
+    assert pressure(spun)["cpu_some_s"] > 0

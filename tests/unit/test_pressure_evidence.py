@@ -1,0 +1,110 @@
+"""How the counters that `trial.sh` wrote become the evidence of a trial's pressure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from sample_trials import Trials
+
+from labledger.records.pressure import FIELDS, short_of_processors
+from labledger.trial.evidence.pressure import parse_counters, pressure_of
+
+VERSION_2 = """\
+begin 100000 cpu  1000 10 500 20000 100 5 15 70 9 9
+end 101000 cpu  2500 10 700 20200 150 5 15 120 99 9
+cpu some avg10=0.00 avg60=1.50 avg300=0.00 total=4500000
+cpu full avg10=0.00 avg60=0.00 avg300=0.00 total=9000000
+memory some avg10=0.00 avg60=0.00 avg300=0.00 total=250000
+io some avg10=0.00 avg60=0.00 avg300=0.00 total=0
+stat usage_usec 7000000
+stat user_usec 6000000
+stat throttled_usec 1500000
+"""
+VERSION_1 = """\
+begin 100000 cpu  1000 10 500 20000 100 5 15 70 0 0
+end 101000 cpu  2500 10 700 20200 150 5 15 120 0 0
+stat nr_periods 31
+stat throttled_time 1500000000
+used 7000000000
+"""
+
+
+def test_counters_of_both_versions() -> None:
+    """Microseconds, nanoseconds and ticks become seconds; what version 1 lacks is left out."""
+    second = parse_counters(VERSION_2)
+    assert second == {
+        "duration_s": 10.0,
+        "processors": 2.0,
+        "cpu_some_s": 4.5,
+        "cpu_throttled_s": 1.5,
+        "cpu_used_s": 7.0,
+        "cpu_others_s": 10.0,
+        "steal_s": 0.5,
+        "memory_some_s": 0.25,
+        "io_some_s": 0.0,
+    }
+    assert set(second) == set(FIELDS)
+    waits = {"cpu_some_s", "memory_some_s", "io_some_s"}
+    assert parse_counters(VERSION_1) == {k: v for k, v in second.items() if k not in waits}
+    assert not short_of_processors(second)
+    assert short_of_processors(second | {"cpu_throttled_s": 0.5})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\n\u2028\x1b[2J",
+        "begin\nend\ncpu\nmemory some\nstat\nused",
+        "cpu some total=-5\ncpu some total=1e9\nstat usage_usec x\nused 0x10\nused -1",
+        "cpu some total=9999999999999999999\nused 9999999999999999999",
+        "begin 1 cpu 1 2 3\nend 2 cpu 1 2 3 4 5 6 7 8",
+        "begin 1 cpu0 1 2 3 4 5 6 7 8\nend 5 cpu 1 2 3 4 5 6 7 8",
+        "end 5 cpu 1 2 3 4 5 6 7 8",
+        "unknown 5\nbegin 1 cpu " + "1 " * 3000,
+    ],
+)
+def test_what_is_no_counter_is_unknown(text: str) -> None:
+    """Lines that are missing, cut off or of something else leave nothing behind, not even zero."""
+    assert parse_counters(text) == {}
+
+
+def test_a_clock_that_went_back_counts_nothing() -> None:
+    """Counters that fell, and times too short for ticks, make no number that cannot be."""
+    fell = parse_counters("begin 9 cpu 9 9 9 9 9 9 9 9\nend 5 cpu 1 2 3 4 5 6 7 8\nused 5")
+    assert fell == {"duration_s": 0.0, "steal_s": 0.0, "cpu_used_s": 5e-9, "cpu_others_s": 0.0}
+    assert not short_of_processors(fell)
+
+
+def test_both_parts_count_and_half_a_number_does_not(tmp_path: Path) -> None:
+    """The parts of a trial are added; what one of them does not tell is unknown of both."""
+    spec = Trials(tmp_path, {}).spec()
+    state = spec.folder / "state"
+    state.mkdir(parents=True)
+    (state / "pressure").write_text(VERSION_2)
+    (state / "grader_pressure").write_text(VERSION_1)
+    assert pressure_of(spec, in_parts=False)["cpu_some_s"] == 4.5
+    both = pressure_of(spec, in_parts=True)
+    assert (both["duration_s"], both["processors"], both["cpu_used_s"]) == (20.0, 2.0, 14.0)
+    assert "cpu_some_s" not in both
+
+
+def test_files_that_are_no_files(tmp_path: Path) -> None:
+    """A link, a FIFO, a folder or a huge file is not read."""
+    spec = Trials(tmp_path, {}).spec()
+    state = spec.folder / "state"
+    state.mkdir(parents=True)
+    (tmp_path / "elsewhere").write_text(VERSION_2)
+    path = state / "pressure"
+    for make in (
+        lambda: path.symlink_to(tmp_path / "elsewhere"),
+        lambda: os.mkfifo(path),
+        lambda: path.write_text(VERSION_2 * 1000),
+    ):
+        make()
+        assert pressure_of(spec, in_parts=False) == {}
+        path.unlink()
+    path.mkdir()
+    assert pressure_of(spec, in_parts=False) == {}
