@@ -24,7 +24,9 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
 
     Blocks until every slot is committed, or until the run stops: by a stop request, a spent budget,
     or a machine that stays unusable for longer than `options.patience_s`. A run that stopped can be
-    continued with `resume`. Missing images are pulled, or built if the experiment says how.
+    continued with `resume`. Missing images are pulled, or built if the experiment says how. The
+    ledger is that of `options.lab_dir`, which is found from the working directory if it is not
+    given, not from the experiment's folder; the command line does the same.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from labledger import clock, optional_libraries
@@ -67,6 +66,9 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
     require_parquet()
     require_names(columns)
     count = 0
+    # Imported late: with the random numbers for its names it takes longer than a small query.
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory(dir=scratch, prefix=".parquet-") as folder:
         file = _UnfinishedFile(columns, Path(folder))
         for batch in batched(rows, BATCH_ROWS):

@@ -18,7 +18,7 @@ from typing import BinaryIO, Self
 from labledger import faults
 from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
-from labledger.records.slot_records import SlotRecords
+from labledger.records.slot_records import MAX_LINE_BYTES, SlotRecords
 from labledger.storage.durable_files import Fence, replace_output, set_aside
 from labledger.storage.file_comparison import Difference, Piece, consists_of, first_difference
 
@@ -247,7 +247,8 @@ def _skip_existing(
         file.seek(start)
         while file.tell() < end:
             _, line = next(records, (None, ""))
-            if line.encode() + b"\n" != file.readline():
+            expected = line.encode() + b"\n"
+            if expected != file.readline(len(expected)):
                 return None
     return records
 
@@ -274,9 +275,13 @@ def _end_of_last_line(descriptor: int, size: int) -> int:
 
 
 def _line_before(descriptor: int, end: int) -> tuple[int, bytes]:
-    """Return the offset at which the line that ends at offset `end` starts, and the line."""
+    """Return the offset at which the line that ends at offset `end` starts, and the line.
+
+    Of a line that is longer than any record, only the first byte is returned.
+    """
     start = _end_of_last_line(descriptor, end - 1)
-    return start, os.pread(descriptor, end - start, start)
+    size = end - start
+    return start, os.pread(descriptor, size if size <= MAX_LINE_BYTES else 1, start)
 
 
 def _as_bytes(lines: list[str] | tuple[str, ...]) -> bytes:

@@ -113,10 +113,10 @@ def _check_table_and_format(what: str, form: str, *also: str) -> None:
     tables.check_format(form)
     if what not in export_tables.TABLES:
         raise InvalidInput(
-            "the export", [_not_one_of(f" as {form}", what, [*export_tables.TABLES, *also])]
+            "the export", [_not_one_of(f" as {form},", what, [*export_tables.TABLES, *also])]
         )
 
 
 def _not_one_of(form: str, given: str, known: Iterable[str]) -> Problem:
-    expected = f"expected{form} one of {', '.join(known)}"
-    return Problem(Parameter("what"), f"found {given!r}; {expected}")
+    message = f"found {given!r};{form} expected one of {', '.join(known)}"
+    return Problem(Parameter("what"), message)

@@ -14,6 +14,7 @@ FIELDS = (
     "duration_s",
     "processors",
     "cpu_some_s",
+    "machine_cpu_some_s",
     "cpu_throttled_s",
     "cpu_used_s",
     "cpu_others_s",
@@ -23,15 +24,17 @@ FIELDS = (
 )
 """`duration_s` is the time over which the others were measured, `processors` how many the machine
 has. In `cpu_some_s`, `memory_some_s` and `io_some_s` seconds some task of the container waited for
-a processor, for memory, for a disk (PSI). In `cpu_throttled_s` its own CPU limit stopped it, summed
-over the processors. `cpu_used_s` are the seconds of processor time that the container used,
-`cpu_others_s` those of everything else on the machine, and `steal_s` those that the hypervisor gave
-to other machines."""
+a processor, for memory, for a disk (PSI), in `machine_cpu_some_s` any task of the machine for a
+processor. In `cpu_throttled_s` its own CPU limit stopped it, summed over the processors.
+`cpu_used_s` are the seconds of processor time that the container used, `cpu_others_s` those of
+everything else on the machine, and `steal_s` those that the hypervisor gave to other machines."""
 
 _SHARE_WAITED = 1 / 3
 """The share of a trial from which its waiting for processors counts as a shortage."""
 _SHARE_OF_OTHERS = 1 / 4
 """Where others used a smaller share of the machine's processors, a trial waited for itself."""
+_SHARE_BUSY = 0.9
+"""From this share of the machine's processors on, all of them count as busy."""
 
 
 def short_of_processors(pressure: Mapping[str, object]) -> bool:
@@ -41,7 +44,9 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
     without `cpu_throttled_s`, plus `steal_s` for each processor. Waiting because of the trial's own
     CPU limit is not the machine's pressure. Neither is it if everything else on the machine,
     stolen time included, is known to have used less than a quarter of its processors: then the
-    trial's own processes waited for each other. False if the numbers that this needs are unknown.
+    trial's own processes waited for each other. Where `cpu_some_s` is unknown, as with control
+    groups of version 1, `machine_cpu_some_s` stands for it if all processors were busy. False if
+    the numbers that this needs are unknown.
 
     >>> short_of_processors({"cpu_some_s": 40.0, "duration_s": 60.0})
     True
@@ -55,13 +60,18 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
         return False
     stolen_s = _number(pressure, "steal_s") or 0.0
     throttled_s = _number(pressure, "cpu_throttled_s") or 0.0
-    waited_s = max(0.0, (_number(pressure, "cpu_some_s") or 0.0) - throttled_s)
+    some_s = _number(pressure, "cpu_some_s")
+    others_s = _number(pressure, "cpu_others_s")
+    if processors and others_s is not None:
+        available_s = processors * duration_s
+        if others_s + stolen_s < _SHARE_OF_OTHERS * available_s:
+            return False
+        busy_s = others_s + stolen_s + (_number(pressure, "cpu_used_s") or 0.0)
+        if some_s is None and busy_s >= _SHARE_BUSY * available_s:
+            some_s = _number(pressure, "machine_cpu_some_s")
+    waited_s = max(0.0, (some_s or 0.0) - throttled_s)
     if processors:
         waited_s += stolen_s / processors
-        others_s = _number(pressure, "cpu_others_s")
-        available_s = processors * duration_s
-        if others_s is not None and others_s + stolen_s < _SHARE_OF_OTHERS * available_s:
-            return False
     return waited_s >= _SHARE_WAITED * duration_s
 
 

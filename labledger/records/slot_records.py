@@ -15,6 +15,10 @@ from labledger.records.outcomes import SlotStatus
 RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events")
 """The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
 
+MAX_LINE_BYTES = 64 << 20
+"""No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
+becomes six at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotRecords:

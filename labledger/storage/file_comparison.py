@@ -16,6 +16,8 @@ from typing import BinaryIO, NamedTuple
 
 _BLOCK_BYTES = 1 << 16
 
+_MAX_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -54,7 +56,7 @@ class PieceHasher:
 
 
 class NotRegularError(ValueError):
-    """A folder, FIFO or device has the name of a file that is to be read."""
+    """A folder, FIFO, device or huge file has the name of a file that is to be read."""
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -69,11 +71,14 @@ def _open_regular(path: Path) -> BinaryIO:
 def read_regular(path: Path) -> bytes | None:
     """Return a file's content, or None if there is no such file.
 
-    Raises `OSError`, and `NotRegularError` if it is not a regular file.
+    Raises `OSError`, and `NotRegularError` if it is not a regular file of at most 64 MiB.
     """
     try:
         with _open_regular(path) as handle:
-            return handle.read()
+            content = handle.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise NotRegularError(f"has more than {_MAX_BYTES >> 20} MiB")
+            return content
     except FileNotFoundError:
         return None
 
@@ -104,7 +109,8 @@ def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Diffe
     try:
         with _open_regular(path) as handle:
             for number, (origin, line) in enumerate(expected, 1):
-                if handle.readline() != line:
+                # A longer line of the file is never read whole.
+                if handle.readline(len(line)) != line:
                     return Difference(path, number, f"differs from the ledger at {origin}")
             if handle.read(1):
                 return Difference(path, number + 1, "has more than the ledger")

@@ -180,10 +180,12 @@ add_pressure() {
     done <"$2"
 } 2>/dev/null
 
-# Adds the clock, and the times of all processors of the machine, as $1.
+# Adds the clock, the times of all processors of the machine, and how long anything on it waited for
+# one, as $1.
 add_times() {
     read_clock
     { read -r times </proc/stat; } 2>/dev/null && pressure="$pressure$1 $now $times$newline"
+    add_pressure "machine$1" /proc/pressure/cpu
 }
 
 # Writes what this container waited for since it began. It is no error if the kernel does not tell.

@@ -288,7 +288,7 @@ def test_a_lab_folder_that_cannot_be(project: Project) -> None:
 def test_a_wrong_run_id(project: Project) -> None:
     """A run's id names a folder and containers, and cannot lead out of the lab."""
     said = refused(project, 2, "--run-id", "../elsewhere")
-    assert "--run-id: found '../elsewhere'; expected letters, digits" in said
+    assert "--run-id: found '../elsewhere'; expected at most 100 letters, digits" in said
 
 
 def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:

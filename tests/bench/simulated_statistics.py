@@ -1,6 +1,6 @@
 """How often the intervals and tests of `compare` err, by simulation.
 
-    scripts/simulate-statistics                   all parts, about six minutes
+    scripts/simulate-statistics                   all parts, about ten minutes
     scripts/simulate-statistics clusters          one of them
 
 `clusters`: clusters of tasks of unequal size. `means`: metrics whose differences are rare events or
@@ -61,7 +61,7 @@ CLUSTER_DRAWS = 2000
 
 
 def clusters() -> None:
-    """Print how often a true null is rejected, and how often intervals hold a difference."""
+    """Print how often a true null is rejected."""
     for name, sizes in CLUSTERS.items():
         names = np.repeat(np.arange(len(sizes)), sizes)
         for kind, together in (("tasks of a cluster alike", 1.0), ("independent tasks", 0.0)):

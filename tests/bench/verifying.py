@@ -16,7 +16,8 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.storage.lab_folder import LabFolder
 
-GOAL_RATIO = 2.5
+GOAL_S = 40.0
+"""Of a run of 200,000 slots on a quiet machine."""
 _TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
     *("evidence_record", "slot_outcome", "artifact"),
@@ -46,19 +47,17 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
     for _ in range(rounds):
         plain.time(lambda: _read_and_digest(lab))
         ours.time(lambda: _verify(lab))
-    yield _row(f"verify of {slots:,} slots", ours.wall, plain.wall, GOAL_RATIO)
-    yield _row("  its processor time", ours.processor, plain.processor).without_goal()
+    row = _row(f"verify of {slots:,} slots and their mirrors", ours.wall, plain.wall)
+    yield row if quick else row.with_goal(f"≤ {GOAL_S:.0f} s", median(ours.wall) <= GOAL_S)
+    yield _row("  its processor time", ours.processor, plain.processor)
 
 
-def _row(what: str, ours: Sequence[float], plain: Sequence[float], goal: float = 0) -> Row:
-    ratio = paired_ratio(ours, plain)
+def _row(what: str, ours: Sequence[float], plain: Sequence[float]) -> Row:
     return Row(
         what,
         f"{median(ours):.2f} s ({min(ours):.2f} to {max(ours):.2f})",
         f"{median(plain):.2f} s, bare driver reading and digesting",
-        f"{ratio:.2f}",
-        f"≤ {goal:.1f} ×",
-        ratio <= goal,
+        f"{paired_ratio(ours, plain):.2f}",
     )
 
 

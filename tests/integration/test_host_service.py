@@ -43,6 +43,7 @@ from labledger.cluster.message_bytes import decode, encode
 from labledger.cluster.object_store import ObjectStore
 from labledger.docker import image_files
 from labledger.errors import InvalidInput
+from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot
@@ -271,6 +272,35 @@ def test_an_attempt_that_was_never_accepted_has_not_run(host: Host) -> None:
     spec = replace(host.spec(0), container_may_exist=True)
     host.exchange(spec.on_host(host.service.identity.name))
     assert host.result(0).notes == []
+
+
+@pytest.mark.parametrize("where", ["deps", "store"])
+def test_programs_that_were_changed_on_a_host_start_nothing(host: Host, where: str) -> None:
+    """What a host has of a run's programs is compared when its process first uses it again."""
+    digest = sha256_hex(b"exit 1")
+    host.ask(PutChunk(host.service.session, digest, 0, b"exit 1", last=True))
+    files = {"grader": (StagedFile("grader.sh", digest, 6, executable=False),)}
+    setup = replace(host.setup, files=files)
+    host.exchange(host.spec(0), setup=setup)
+    assert host.result(0).status.value == "completed"
+    ended = host.containers()
+    host.stop()
+    assert host.settings.folder is not None
+    (run,) = host.settings.folder.glob("runs/*/*")
+    if where == "deps":
+        changed = run / "deps" / "grader" / "grader.sh"
+    else:
+        shutil.rmtree(run / "deps")
+        (changed,) = host.settings.folder.rglob(f"sha256/*/{digest}")
+    changed.chmod(0o644)
+    changed.write_bytes(b"exit 0")
+    host.start()
+    reply = host.exchange(host.spec(1), setup=setup)
+    (failure,) = reply.failures
+    assert (failure.key, failure.kind) == ((1, 1), "uncollected")
+    assert host.service.identity.name in failure.message
+    assert str(changed) in failure.message
+    assert host.containers() == ended
 
 
 def test_a_coordinator_that_lost_the_run_is_refused(host: Host) -> None:

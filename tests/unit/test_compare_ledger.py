@@ -609,22 +609,22 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
             path, "run-1", metric="tokens", fail_if_worse=1.0, lower_is_better=lower_is_better
         ).gates
         assert gate.passed is not lower_is_better
-    with pytest.raises(InvalidInput, match="--lower-is-better or --higher-is-better"):
+    with pytest.raises(InvalidInput, match="`lower_is_better=True` or `lower_is_better=False`"):
         compare(path, "run-1", metric="tokens", fail_if_worse=1.0)
 
 
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"confidence": 1.0}, "--confidence"),
-        ({"confidence": 0.2}, "--confidence"),
-        ({"confidence": math.nan}, "--confidence"),
-        ({"fail_if_worse": 2.0}, "--fail-if-worse"),
-        ({"require_not_worse": math.nan}, "--require-not-worse"),
-        ({"pass_at": (0,)}, "--pass-at"),
-        ({"pass_at": (2,), "metric": "tokens"}, "--pass-at"),
-        ({"lower_is_better": True}, "--lower-is-better"),
-        ({"seed": -1}, "--seed"),
+        ({"confidence": 1.0}, "confidence: "),
+        ({"confidence": 0.2}, "confidence: "),
+        ({"confidence": math.nan}, "confidence: "),
+        ({"fail_if_worse": 2.0}, "fail_if_worse: "),
+        ({"require_not_worse": math.nan}, "require_not_worse: "),
+        ({"pass_at": (0,)}, "pass_at: "),
+        ({"pass_at": (2,), "metric": "tokens"}, "pass_at: "),
+        ({"lower_is_better": True}, "lower_is_better: "),
+        ({"seed": -1}, "seed: "),
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: dict[str, Any], words: str) -> None:

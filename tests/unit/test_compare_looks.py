@@ -13,8 +13,9 @@ import sample_ledgers as kit
 
 from labledger.api import open_ledger
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions, Estimand
+from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.statistics import confidence_sequence, paired_rates
+from labledger.compare.statistics.permutation_test import sampled_units
 from labledger.records.outcomes import RunStatus
 from labledger.report.options import ReportOptions
 
@@ -23,7 +24,7 @@ ALL = 0.95
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / ".lab" / "ledger.sqlite"
+    return kit.make_ledger(tmp_path / ".lab")
 
 
 def compare(path: Path, *words: str, **options: Any) -> Comparison:
@@ -31,7 +32,7 @@ def compare(path: Path, *words: str, **options: Any) -> Comparison:
         return ledger.compare(*words, options=CompareOptions(**options))
 
 
-AHEAD = {"base": "F" * 8 + "P" * 12 + "-" * 20, "treat": "P" * 20 + "-" * 20}
+AHEAD = {"base": "F" * 6 + "P" * 14 + "-" * 20, "treat": "P" * 20 + "-" * 20}
 """Of forty tasks twenty are committed, and treat is ahead: the score test would show it."""
 
 
@@ -39,14 +40,14 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
     """What a fixed-sample test calls better is not called so at an interim look."""
     runs.make_run(path, AHEAD)
     (found,) = compare(path, "run-1").comparisons
-    a, b = [(0.0,)] * 8 + [(1.0,)] * 12, [(1.0,)] * 20
+    a, b = [(0.0,)] * 6 + [(1.0,)] * 14, [(1.0,)] * 20
     assert paired_rates.of_tasks(a, b, ALL).p < 0.05
     assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
     assert found.test is not None
     assert found.test.name == confidence_sequence.BETTING
     assert found.test.p > 0.05
     with open_ledger(lab_dir=path.parent) as ledger:
-        headline = ledger.report("run-1").headline
+        headline = ledger.report("run-1")["headline"]
     assert "better" not in headline
     assert "at every look" in headline
 
@@ -90,7 +91,6 @@ def test_a_part_of_a_cluster_does_not_count_yet(path: Path) -> None:
 
 def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
     """It was finished once and could be looked at; a run with all tasks at once was not."""
-    path = kit.make_ledger(path.parent)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 8)
         for idx in range(8):
@@ -111,28 +111,28 @@ def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
 
 
 def test_a_sequence_holds_at_all_looks_together() -> None:
-    """Of runs without a difference, looked at every ten tasks, few are ever called different; the
-    fixed-sample test calls one of eight so."""
+    """Of runs without a difference that are looked at five times few are called different; the
+    fixed-sample test calls more than one of ten so."""
     chance = np.random.default_rng(3)
     shown = {"sequence": 0, "test": 0}
-    for _ in range(150):
+    for _ in range(80):
         signs = chance.choice([-1.0, 0.0, 1.0], size=100, p=[0.2, 0.6, 0.2])
         ever = {"sequence": False, "test": False}
-        for count in range(10, 101, 10):
-            seen = signs[:count].tolist()
-            ever["sequence"] |= confidence_sequence.of_tasks(seen, ALL).p < 0.05
-            a, b = [(float(s < 0),) for s in seen], [(float(s > 0),) for s in seen]
+        for count in range(20, 101, 20):
+            seen = signs[:count]
+            ever["sequence"] |= confidence_sequence.no_difference(sampled_units(seen)) < 0.05
+            a, b = ([(float(s == side),) for s in seen] for side in (-1, 1))
             ever["test"] |= paired_rates.of_tasks(a, b, ALL).p < 0.05
         for name, was in ever.items():
             shown[name] += was
-    assert shown["sequence"] <= 0.05 * 150
-    assert shown["test"] > 0.1 * 150
+    assert shown["sequence"] <= 0.05 * 80
+    assert shown["test"] > 0.1 * 80
 
 
 def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
     """The interval leaves out 0 exactly where p is below the level, with clusters, too."""
     chance = np.random.default_rng(4)
-    for count in (5, 30, 120):
+    for count in (5, 40):
         names = [str(n // 3) for n in range(count)]
         for shift in (-0.4, 0.0, 0.25):
             values = np.clip(chance.normal(shift, 0.4, count), -1, 1).tolist()
@@ -162,10 +162,10 @@ def test_a_report_compares_what_compare_does(path: Path) -> None:
         report = ledger.report("run-1", ReportOptions(**options))
         page = ledger.rendered_report("run-1", "html", ReportOptions(**options)).decode()
         errors = ledger.rendered_report(
-            "run-1", "markdown", ReportOptions(errors="all-as-failures")
+            "run-1", "markdown", ReportOptions(errors=ErrorCounting.ALL_AS_FAILURES)
         ).decode()
     expected = compare(path, "run-1", **options)
-    assert report.comparisons == (expected,)
-    assert report.headline.startswith("treat is worse than base on tasks like these (+")
+    assert report["comparisons"][0]["comparisons"] == expected.as_json()["comparisons"]
+    assert report["headline"].startswith("treat is worse than base on tasks like these (+")
     assert "tokens" in page
     assert "-8.3 points" in errors

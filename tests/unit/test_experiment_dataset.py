@@ -168,7 +168,7 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Folder) -> None:
     """A mistyped task filter names the nearest task instead of running nothing."""
     problems = folder.task_problems(tasks=("t/1", "t/x"))
     assert [str(p) for p in problems] == [
-        "--task: 't/x' matches none of 5 tasks (did you mean t/4?)"
+        "tasks: 't/x' matches none of 5 tasks (did you mean t/4?)"
     ]
 
 

@@ -154,11 +154,11 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
 def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:
     """Unknown variants are answered with the known ones, numbers below 1 with what is expected."""
     assert str(folder.task_problems(variants=("emtpy",))[0]) == (
-        "--variant: 'emtpy' matches no variant (variants: reference, empty)"
+        "variants: 'emtpy' matches no variant (variants: reference, empty)"
     )
     assert [p.where for p in folder.task_problems(limit=0, max_concurrency=0)] == [
-        "--limit",
-        "--max-concurrency",
+        "limit",
+        "max_concurrency",
     ]
 
 

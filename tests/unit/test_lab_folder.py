@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from commands import command_env, run_forked
 
+from labledger import create_experiment
 from labledger.storage.lab_folder import LabFolder
 
 
@@ -54,3 +58,33 @@ def test_a_new_lab_is_private_and_ignored_by_git(tmp_path: Path) -> None:
     lab.create()
     assert lab.root.stat().st_mode & 0o777 == 0o700
     assert (lab.root / ".gitignore").read_text("utf-8") == "*\n"
+
+
+CHECKS = """
+import sys, labledger
+print(*(c.detail for c in labledger.preflight(sys.argv[1]).checks if c.name == "ledger"))
+"""
+
+
+@pytest.mark.parametrize("place", ["beside", "above", "named"])
+def test_library_and_command_line_use_one_lab(tmp_path: Path, place: str) -> None:
+    """Both look for the lab from the working directory, whatever folder the experiment is in."""
+    work = tmp_path / "work" / "here"
+    work.mkdir(parents=True)
+    experiment = tmp_path / "elsewhere" / "demo"
+    create_experiment(experiment)
+    expected = {"beside": work, "above": work.parent, "named": tmp_path / "named"}[place] / ".lab"
+    if place == "above":
+        expected.mkdir()
+    environment = {"LABLEDGER_DIR": str(expected)} if place == "named" else {}
+    library = subprocess.run(
+        [sys.executable, "-c", CHECKS, experiment],
+        cwd=work,
+        env=command_env(**environment),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert library.startswith(f"{expected / 'ledger.sqlite'} ")
+    done = run_forked("preflight", experiment, folder=work, **environment)
+    assert f"ledger: {library}" in done.stdout

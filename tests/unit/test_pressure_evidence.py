@@ -21,6 +21,8 @@ io some avg10=0.00 avg60=0.00 avg300=0.00 total=0
 stat usage_usec 7000000
 stat user_usec 6000000
 stat throttled_usec 1500000
+machinebegin some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000
+machineend some avg10=0.00 avg60=0.00 avg300=0.00 total=7500000
 """
 VERSION_1 = """\
 begin 100000 cpu  1000 10 500 20000 100 5 15 70 0 0
@@ -38,6 +40,7 @@ def test_counters_of_both_versions() -> None:
         "duration_s": 10.0,
         "processors": 2.0,
         "cpu_some_s": 4.5,
+        "machine_cpu_some_s": 6.5,
         "cpu_throttled_s": 1.5,
         "cpu_used_s": 7.0,
         "cpu_others_s": 10.0,
@@ -46,7 +49,7 @@ def test_counters_of_both_versions() -> None:
         "io_some_s": 0.0,
     }
     assert set(second) == set(FIELDS)
-    waits = {"cpu_some_s", "memory_some_s", "io_some_s"}
+    waits = {"cpu_some_s", "machine_cpu_some_s", "memory_some_s", "io_some_s"}
     assert parse_counters(VERSION_1) == {k: v for k, v in second.items() if k not in waits}
     assert not short_of_processors(second)
     assert short_of_processors(second | {"cpu_throttled_s": 0.5})

@@ -6,6 +6,9 @@ import pytest
 
 from labledger.records.pressure import short_of_processors
 
+FULL = {"duration_s": 60, "processors": 2, "cpu_others_s": 90, "cpu_used_s": 20}
+"""A trial on a machine whose processors were busy, with control groups of version 1."""
+
 
 @pytest.mark.parametrize(
     ("pressure", "is_short"),
@@ -17,6 +20,12 @@ from labledger.records.pressure import short_of_processors
         ({"duration_s": 60, "cpu_some_s": 58, "cpu_throttled_s": 57}, False),
         ({"duration_s": 60, "cpu_some_s": 58, "cpu_throttled_s": 90}, False),
         ({"duration_s": 60, "cpu_some_s": 50, "processors": 2, "cpu_others_s": 90}, True),
+        ({**FULL, "machine_cpu_some_s": 60}, True),
+        ({**FULL, "machine_cpu_some_s": 19}, False),
+        ({**FULL, "machine_cpu_some_s": 60, "cpu_some_s": 5}, False),
+        ({**FULL, "machine_cpu_some_s": 60, "cpu_used_s": 1}, False),
+        ({**FULL, "machine_cpu_some_s": 60, "cpu_throttled_s": 50}, False),
+        ({"duration_s": 60, "machine_cpu_some_s": 60, "processors": 2}, False),
     ],
 )
 def test_waiting_for_a_third_of_the_time_is_a_shortage(

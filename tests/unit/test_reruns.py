@@ -122,7 +122,7 @@ def test_a_trial_that_never_started_cost_nothing(tmp_path: Path) -> None:
         ({"where": "(SELECT max(epoch) FROM slot_commit)"}, QueryFailed, "a table of the ledger"),
         ({"where": "load_extension('x')"}, QueryFailed, "only read|not authorized"),
         ({"where": "statos = 'x'"}, QueryFailed, "no such column"),
-        ({"where": ""}, QueryFailed, "the condition of --where failed"),
+        ({"where": ""}, QueryFailed, "the condition of `where=` failed"),
         ({"where": "duration_ms > :least"}, QueryFailed, "binding"),
         ({"statuses": ("broken",)}, InvalidInput, "expected one of completed"),
         ({"tasks": ("nope*",)}, InvalidInput, "no task of run-1 matches"),

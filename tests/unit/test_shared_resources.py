@@ -11,7 +11,7 @@ from experiment_files import Folder
 
 from labledger import __version__
 from labledger.cluster import connect
-from labledger.cluster.host_messages import PROTOCOL, Described
+from labledger.cluster.host_messages import Described
 from labledger.cluster.host_transport import FoundHost
 from labledger.executors.executor import HostState
 from labledger.maintenance import host_checks
@@ -81,9 +81,7 @@ def test_each_host_of_a_cluster_is_judged_by_its_own_slots(
         HostState(name, name, slots, 0, cpus=2, memory_bytes=GIB * 2, labledger_version=__version__)
         for name, slots in (("small/1", 3), ("fine/1", 2))
     ]
-    hosts = [
-        FoundHost(state.name, Described(PROTOCOL, state.name, state, 0.0, 0.0)) for state in states
-    ]
+    hosts = [FoundHost(state.name, Described(state.name, state, 0.0, 0.0)) for state in states]
     monkeypatch.setattr(connect, "connected", lambda *_, **__: nullcontext())
     monkeypatch.setattr(connect, "find_hosts", lambda _: hosts)
     monkeypatch.setattr(connect, "try_object_store", lambda *_, **__: None)

@@ -19,6 +19,7 @@ from labledger.benchmarks.swebench.swebench_format import SWEBENCH
 from labledger.benchmarks.translate import TranslatedExperiment, translate
 from labledger.errors import ExtraMissing, InvalidInput
 from labledger.experiment.authored import load_experiment
+from labledger.experiment.inputs.task_row import cluster_of
 from labledger.experiment.resolve import resolve
 from labledger.swebench_package import harness
 
@@ -137,6 +138,14 @@ def test_predictions_of_a_model(
     assert patch == b"a patch\n"
     assert f"tasks/tiny__calc-2/agents/{name}/no_prediction" in experiment.files
     assert not [name for name in experiment.files if "/gold/" in name]
+
+
+def test_tasks_of_one_repository_are_a_cluster(benchmark: Benchmark) -> None:
+    """The experiment names the field by itself, and every task has a text there."""
+    experiment = translated(benchmark)
+    document = yaml.safe_load(experiment.files["experiment.yaml"])
+    field = document["dataset"]["cluster"]
+    assert all(cluster_of(row, field) == row["task"]["repo"] for row in task_rows(experiment))
 
 
 def test_agents_with_arguments(dataset_file: Path, tmp_path: Path) -> None:

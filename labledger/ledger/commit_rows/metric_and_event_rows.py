@@ -66,7 +66,7 @@ def event_records(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
     """
     if isinstance(rows, _FileRows):
         return _FileRecords(stamp, rows)
-    return tuple(_event_records(stamp, rows))
+    return tuple(event_lines(stamp, rows))
 
 
 def event_row_of_record(
@@ -106,13 +106,13 @@ class _FileRecords:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[str]:
-        return _event_records(self.stamp, self.rows)
+        return event_lines(self.stamp, self.rows)
 
     def __contains__(self, record: object) -> bool:
         return any(record == own_record for own_record in self)
 
 
-def _event_records(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
+def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
     """Yield the record of each row, whose body is canonical text already."""
     head, ids, schedule_idx, slot_commit_id, ts = _shared_parts(stamp)
     return (

@@ -200,6 +200,9 @@ _EXCEPTIONS = {
     "paired_outcomes.verdict": "the treatment's verdict; null if the slot is not scored",
     "paired_outcomes.schedule_idx": "schedule index of the treatment's slot",
     "win_loss_tie.variant_id": "id of the treatment",
+    "win_loss_tie.wins": "pairs that are an `improvement`. Each pair of trials weighs the same, by "
+    "its replication's number; `compare` weighs tasks alike, so that its difference can have the "
+    "other sign",
     "flaky_tasks.runs": "runs with this digest that count for its pass rate",
     "same_experiment.digest": "digest of everything that affects results; that of every shard",
     "same_experiment.runs": "runs with this digest, this one included",

@@ -9,7 +9,6 @@ the commands that upgrade and back one up, call this module.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -203,7 +202,7 @@ def run_alembic(connection: Connection, revision: str = "head") -> None:
     )
     try:
         with (
-            _without_informational_messages(logging.getLogger("alembic")),
+            _without_informational_messages("alembic"),
             engine.connect() as borrowed,
         ):
             config.attributes["connection"] = borrowed
@@ -232,8 +231,11 @@ class _BorrowedConnection:
 
 
 @contextmanager
-def _without_informational_messages(logger: logging.Logger) -> Iterator[None]:
+def _without_informational_messages(library: str) -> Iterator[None]:
     """Keep a library's informational messages out of the log of the program that uses labledger."""
+    import logging
+
+    logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
     try:

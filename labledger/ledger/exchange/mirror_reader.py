@@ -27,10 +27,11 @@ from labledger.ledger.read.chain_records import (
     SLOT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
+from labledger.records.slot_records import MAX_LINE_BYTES
 from labledger.storage.batches import batched
 
 _RUN_NO = 1
-_MAX_LINE_BYTES = 256 << 20
+_MAX_CHAIN_LINE_BYTES = 256 << 20
 _MAX_DEPTH = canonical_json.MAX_DEPTH + 8
 _ROWS_PER_BATCH = 500
 
@@ -51,10 +52,10 @@ def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> st
 
     `mirrors` maps each of `RECORD_KINDS` to its file. Raises `LedgerError` with file and line.
     """
-    with _lines(chain) as chain_lines:
+    with _lines(chain, _MAX_CHAIN_LINE_BYTES) as chain_lines:
         run_id = _write_chain(connection, chain_lines)
     for kind in ("trials", "metrics", "events", "predictions", "scores", "evidence"):
-        with _lines(mirrors[kind]) as mirror_lines:
+        with _lines(mirrors[kind], MAX_LINE_BYTES) as mirror_lines:
             _write_records(connection, mirror_lines, kind)
     return run_id
 
@@ -191,8 +192,10 @@ def _text(value: Any) -> str:
 
 
 @contextmanager
-def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
+def _lines(path: Path, max_bytes: int) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
     """Yield an iterator of a regular file's lines, each with its JSON object.
+
+    No more than `max_bytes` of a line are read.
 
     Raises `LedgerError` with file and line, also if the block that uses the lines fails.
     """
@@ -200,7 +203,7 @@ def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
 
     def read(handle: BinaryIO) -> Iterator[tuple[bytes, JsonObject]]:
         nonlocal number
-        while line := handle.readline(_MAX_LINE_BYTES):
+        while line := handle.readline(max_bytes):
             number += 1
             if not line.endswith(b"\n"):
                 raise InvalidMirrorLine("the line is incomplete or too long")

@@ -1,14 +1,15 @@
 """Turn committed rows back into records, one slot at a time.
 
-The lines are byte for byte those from which the commit's digest was computed. Memory does not grow
-with the run. Mirrors, exports and verification read through this module.
+The lines are byte for byte those from which the commit's digest was computed. Memory grows neither
+with the run nor with the events of a slot. Mirrors, exports and verification read through this
+module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -58,6 +59,8 @@ WHERE {_IN_RANGE.format("slot_commit")}
 ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
 
 _AFTER_LAST_SLOT = 2**62
+_MANY_EVENTS = 5_000
+"""Events of a slot beyond this number are read when they are iterated, and not held."""
 _SLOT = itemgetter(1)
 """Returns the `schedule_idx` of a row."""
 
@@ -91,16 +94,29 @@ class Commit:
 
 
 def commits(
-    connection: RowSource, run_id: str, run_no: int, start: int, stop: int | None
+    connection: RowSource,
+    run_id: str,
+    run_no: int,
+    start: int,
+    stop: int | None,
+    *,
+    holds_events: bool = True,
 ) -> Iterator[Commit]:
-    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order."""
+    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order.
+
+    Without `holds_events`, the records of very many events are read whenever they are iterated, the
+    first time before the next commit is requested.
+    """
     key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
     trials = _InOrder(_trials(connection, run_id, key))
-    rows_by_kind = {kind: _InOrder(_rows_by_slot(connection, kind, key)) for kind in RECORD_KINDS}
+    rows_by_kind = {
+        kind: _InOrder(_rows_by_slot(connection, kind, key, holds_events=holds_events))
+        for kind in RECORD_KINDS
+    }
     for row in connection.exec_driver_sql(_COMMITS_SQL, key):
         idx, commit_id, status, reason, epoch, committed_at, payload, chain, variant_id = row
         trial = trials.of_slot(idx)
-        lines = {
+        lines: dict[str, Any] = {
             kind: _LINES[kind](trial, group)
             for kind, rows in rows_by_kind.items()
             if (group := rows.of_slot(idx)) is not None
@@ -124,13 +140,17 @@ def lines_by_slot(
     run_no: int,
     start: int,
     stop: int | None = None,
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any."""
+) -> Iterator[tuple[int, Collection[str]]]:
+    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any.
+
+    The lines of very many events are read when they are iterated, which must be before the next
+    slot is requested.
+    """
     key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
     trials = None if kind in _VERBATIM else _InOrder(_trials(connection, run_id, key))
-    for idx, group in _rows_by_slot(connection, kind, key):
+    for idx, group in _rows_by_slot(connection, kind, key, holds_events=False):
         lines = _LINES[kind](None if trials is None else trials.of_slot(idx), group)
-        if lines:
+        if lines != ():
             yield idx, lines
 
 
@@ -151,14 +171,63 @@ class _InOrder(Generic[T]):
             self._next = next(self._source, None)
         if self._next is None or self._next[0] != idx:
             return None
-        value = self._next[1]
-        self._next = next(self._source, None)
-        return value
+        return self._next[1]
 
 
-def _rows_by_slot(connection: RowSource, kind: str, key: _Key) -> Iterator[tuple[int, list[Any]]]:
+def _rows_by_slot(
+    connection: RowSource, kind: str, key: _Key, *, holds_events: bool
+) -> Iterator[tuple[int, Iterable[Any]]]:
     for idx, group in groupby(connection.exec_driver_sql(_SQL[kind], key), key=_SLOT):
-        yield idx, list(group)
+        if kind != "events" or holds_events:
+            yield idx, list(group)
+            continue
+        rest = iter(group)
+        first = list(islice(rest, _MANY_EVENTS))
+        if len(first) < _MANY_EVENTS:
+            yield idx, first
+            continue
+        many = _ManyEvents(connection, (key[0], idx, idx + 1), chain(first, rest))
+        yield idx, many
+        many.is_past = True
+
+
+@dataclass(slots=True)
+class _ManyEvents:
+    """The rows of a slot's events, read whenever they are iterated.
+
+    The first iteration goes on with the query that found them.
+    """
+
+    connection: RowSource
+    key: _Key
+    rows: Iterator[Any] | None
+    is_past: bool = False
+
+    def __iter__(self) -> Iterator[Any]:
+        rows, self.rows = self.rows, None
+        if rows is None or self.is_past:
+            yield from self.connection.exec_driver_sql(_SQL["events"], self.key)
+            return
+        yield from rows
+        if self.is_past:
+            raise RuntimeError("the next slot was requested while events were being read")
+
+
+@dataclass(frozen=True, slots=True)
+class _ManyLines(Collection[str]):
+    """The lines of `_ManyEvents`."""
+
+    stamp: Stamp
+    rows: _ManyEvents
+
+    def __iter__(self) -> Iterator[str]:
+        return metric_and_event_rows.event_lines(self.stamp, map(EventRow._make, self.rows))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, line: object) -> bool:
+        return any(line == own_line for own_line in self)
 
 
 def _trials(connection: RowSource, run_id: str, key: _Key) -> Iterator[tuple[int, Trial]]:
@@ -172,31 +241,33 @@ def _trials(connection: RowSource, run_id: str, key: _Key) -> Iterator[tuple[int
         )
 
 
-def _verbatim_lines(_trial: Trial | None, rows: list[Any]) -> tuple[str, ...]:
+def _verbatim_lines(_trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
     return tuple(row[-1] for row in rows)
 
 
-def _trial_lines(trial: Trial | None, rows: list[Any]) -> tuple[str, ...]:
+def _trial_lines(trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
     if trial is None:
         return ()
     return (trial_rows.trial_record(trial.stamp, trial.row, list(map(AttemptRow._make, rows))),)
 
 
-def _metric_lines(trial: Trial | None, rows: list[Any]) -> tuple[str, ...]:
+def _metric_lines(trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
     if trial is None:
         return ()
     return metric_and_event_rows.metric_records(trial.stamp, map(MetricRow._make, rows))
 
 
-def _event_lines(trial: Trial | None, rows: list[Any]) -> tuple[str, ...]:
+def _event_lines(trial: Trial | None, rows: Iterable[Any]) -> Collection[str]:
     if trial is None:
         return ()
-    return tuple(metric_and_event_rows.event_records(trial.stamp, list(map(EventRow._make, rows))))
+    if isinstance(rows, _ManyEvents):
+        return _ManyLines(trial.stamp, rows)
+    return tuple(metric_and_event_rows.event_lines(trial.stamp, map(EventRow._make, rows)))
 
 
 _VERBATIM = frozenset({"predictions", "scores", "evidence"})
 """The kinds whose records are stored as text, in the last column."""
-_LINES: dict[str, Callable[[Trial | None, list[Any]], tuple[str, ...]]] = {
+_LINES: dict[str, Callable[[Trial | None, Iterable[Any]], Collection[str]]] = {
     **dict.fromkeys(_VERBATIM, _verbatim_lines),
     "trials": _trial_lines,
     "metrics": _metric_lines,

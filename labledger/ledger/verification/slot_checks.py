@@ -141,7 +141,9 @@ class SlotChecks:
             next_idx, head = previous[0] + 1, previous[1]
         part_digests = dict(self._driver.execute(chain_check.PARTS_SQL, (run_no,)))
         mirrors = {kind: PieceHasher() for kind in RECORD_KINDS}
-        for commit in commit_stream.commits(_Rows(self._driver), run_id, run_no, start, stop):
+        for commit in commit_stream.commits(
+            _Rows(self._driver), run_id, run_no, start, stop, holds_events=False
+        ):
             idx = commit.records.schedule_idx
             checked.slots += 1
             if idx != next_idx:

@@ -67,6 +67,7 @@ def parse_counters(text: str) -> dict[str, float]:
     """Return the numbers in what `trial.sh` wrote; without what is not there or no number."""
     numbers: dict[str, float] = {}
     machine: dict[str, tuple[int, ...]] = {}
+    waited_before: int | None = None
     for line in map(_LINE.fullmatch, text.splitlines()):
         if line is None:
             continue
@@ -75,6 +76,10 @@ def parse_counters(text: str) -> dict[str, float]:
             machine[kind] = _times(rest)
         elif kind in _WAITS and (waited := _TOTAL.fullmatch(rest)):
             numbers[_WAITS[kind]] = int(waited[1]) / 1e6
+        elif kind == "machinebegin" and (waited := _TOTAL.fullmatch(rest)):
+            waited_before = int(waited[1])
+        elif kind == "machineend" and (waited := _TOTAL.fullmatch(rest)) and waited_before:
+            numbers["machine_cpu_some_s"] = max(0, int(waited[1]) - waited_before) / 1e6
         elif (counter := _COUNTER.fullmatch(rest)) and (kind, counter[1]) in _COUNTERS:
             name, unit = _COUNTERS[kind, counter[1]]
             numbers[name] = int(counter[2]) / unit

@@ -274,6 +274,8 @@ class Redactor:
         """Return the forms that the content may contain; it certainly contains no others."""
         stripped = _without_break_characters(content)
         words = {word for word in self._words if word in stripped}
+        if not words:
+            return []
         return [
             form
             for form in self._forms

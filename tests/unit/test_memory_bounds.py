@@ -1,0 +1,145 @@
+"""What a ledger or a mirror holds may be more than a command should hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+from commands import CHECKOUT, command_env
+
+from labledger.export import mirrors, run_folder
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.database.sqlite import readonly_engine
+from labledger.ledger.read import commit_stream
+from labledger.ledger.reader import LedgerReader
+from labledger.records.canonical_json import sha256_hex
+from labledger.records.events import EventFile
+from labledger.records.outcomes import RunStatus
+from labledger.storage.lab_folder import LabFolder
+
+_MOST_MB = 130
+"""Much more than the commands need, much less than with a slot's events, or a line, in memory."""
+_EVENTS = 60_000
+
+
+def run_of_events(path: Path, slots: int, events: int) -> None:
+    """A run whose slots have so many events each, with its mirrors and its chain file."""
+    folder = LabFolder(path.parent).run_folder(kit.RUN)
+    content = b"".join(b'{"n":%d,"pad":"%s"}\n' % (n, b"x" * 80) for n in range(events))
+    with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
+        lease = kit.begin_run(writer, slots)
+        run_folder.create_run_folder(folder, reader.run(kit.RUN))
+        staged = writer._store.staged_events
+        for idx in range(slots):
+            file = EventFile(staged, f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content))
+            file.path.parent.mkdir(parents=True, exist_ok=True)
+            file.path.write_bytes(content)
+            writer.commit_result(lease, kit.result(idx, events=file))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+        writer.delete_event_files(kit.RUN, slots)
+        mirrors.rebuild_all(reader, kit.RUN, folder)
+        run_folder.write_chain(reader, kit.RUN, folder / run_folder.CHAIN_PATH)
+
+
+def run_measured(lab: Path, *words: object) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run a command on a lab, and return it with the MB of memory that it had at most."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.peak", *map(str, words), "--lab-dir", str(lab)],
+        env=command_env(PYTHONPATH=f"{CHECKOUT}:{CHECKOUT / 'tests'}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, json.loads(done.stderr.splitlines()[-1])["peak_mb"]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab with a slot of very many events."""
+    path = kit.make_ledger(tmp_path_factory.mktemp("many"))
+    run_of_events(path, 1, _EVENTS)
+    return path.parent
+
+
+@pytest.mark.parametrize("command", ["verify", "export", "archive"])
+def test_a_slot_of_very_many_events(many: Path, tmp_path: Path, command: str) -> None:
+    """The events of a slot are read one by one, whatever reads them."""
+    words: dict[str, tuple[object, ...]] = {
+        "verify": (),
+        "export": (kit.RUN, "--out", tmp_path / "out"),
+        "archive": (kit.RUN, tmp_path / "run.tar.gz"),
+    }
+    done, peak_mb = run_measured(many, command, *words[command])
+    assert done.returncode == 0, done.stderr
+    assert peak_mb < (_MOST_MB if command != "export" else 90)
+    if command == "export":
+        name = mirrors.PATHS["events"]
+        exported = (tmp_path / "out" / name).read_bytes()
+        assert exported == (many / "runs" / kit.RUN / name).read_bytes()
+        assert exported.count(b"\n") == _EVENTS
+
+
+@pytest.fixture
+def huge_line(path: Path) -> Path:
+    """A lab with a mirror whose last line is a record of 200 MB."""
+    run_of_events(path, 2, 10)
+    mirror = path.parent / "runs" / kit.RUN / mirrors.PATHS["events"]
+    *lines, last = mirror.read_bytes().splitlines(keepends=True)
+    with mirror.open("wb") as file:
+        file.writelines(lines)
+        file.write(last.rstrip()[:-1] + b',"pad":"')
+        for _ in range(200):
+            file.write(b"x" * 1_000_000)
+        file.write(b'"}\n')
+    return path.parent
+
+
+def test_a_huge_line_is_not_imported(huge_line: Path, tmp_path: Path) -> None:
+    """A line that is longer than any record is refused before it is read whole."""
+    folder = (huge_line / "runs" / kit.RUN).rename(tmp_path / kit.RUN)
+    done, peak_mb = run_measured(tmp_path / "here", "import", folder, "--without-artifacts")
+    assert done.returncode != 0
+    assert "events.jsonl:20: the line is incomplete or too long" in done.stderr
+    assert peak_mb < 200
+
+
+def test_a_huge_line_of_a_mirror(huge_line: Path) -> None:
+    """It is compared and replaced without being read whole."""
+    done, peak_mb = run_measured(huge_line, "verify")
+    assert "events.jsonl:20: differs from the ledger at slot 1" in done.stdout + done.stderr
+    assert peak_mb < _MOST_MB
+    with LedgerReader.open(huge_line / "ledger.sqlite") as reader:
+        folder = huge_line / "runs" / kit.RUN
+        (difference,) = mirrors.compare(reader, kit.RUN, folder)
+        assert difference.line == 20
+        with MirrorWriter(folder) as writer:
+            writer.repair(reader, kit.RUN)
+        assert mirrors.compare(reader, kit.RUN, folder) == []
+
+
+def test_events_that_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same whenever they are iterated, and none are left out in silence."""
+    monkeypatch.setattr(commit_stream, "_MANY_EVENTS", 4)
+    run_of_events(path, 3, 10)
+    engine = readonly_engine(path)
+    with engine.connect() as connection:
+        held = [
+            tuple(commit.records.events)
+            for commit in commit_stream.commits(connection, kit.RUN, 1, 0, None)
+        ]
+        stream = commit_stream.commits(connection, kit.RUN, 1, 0, None, holds_events=False)
+        first = next(stream).records.events
+        assert not isinstance(first, tuple)
+        assert (tuple(first), tuple(first), len(first)) == (held[0], held[0], 10)
+        second = next(stream).records.events
+        begun = iter(second)
+        assert next(begun) == held[1][0]
+        assert next(stream).records.schedule_idx == 2
+        with pytest.raises(RuntimeError, match="the next slot was requested"):
+            list(begun)
+        assert tuple(second) == held[1]
+    engine.dispose()

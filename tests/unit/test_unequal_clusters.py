@@ -1,0 +1,153 @@
+"""Clusters of unequal size, values that do not vary, and numbers that are nearly 0."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from labledger.compare.statistics import (
+    paired_means,
+    paired_rates,
+    permutation_test,
+    planned_power,
+    samples,
+)
+from labledger.text import figures
+
+ALL = 0.95
+SWEBENCH = (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1)
+
+
+def test_the_error_of_unequal_clusters_is_cr2_with_bell_and_mccaffreys_degrees() -> None:
+    """Against the matrices of the definition (Pustejovsky and Tipton 2018, section 2)."""
+    names = np.repeat(np.arange(len(SWEBENCH)), SWEBENCH)
+    values = np.random.default_rng(0).normal(size=len(names))
+    count = len(names)
+    residual = np.eye(count) - np.ones((count, count)) / count
+    variance, vectors = 0.0, []
+    for cluster in range(len(SWEBENCH)):
+        own = names == cluster
+        roots, bases = np.linalg.eigh(residual[np.ix_(own, own)])
+        adjusted = bases @ np.diag(1 / np.sqrt(roots)) @ bases.T @ np.ones(own.sum()) / count
+        variance += float(adjusted @ (values - values.mean())[own]) ** 2
+        vectors.append(residual[:, own] @ adjusted)
+    gram = np.array(vectors) @ np.array(vectors).T
+    error, least, degrees = samples.units_deviation(values, names.tolist())
+    assert error == pytest.approx(math.sqrt(variance))
+    assert degrees == pytest.approx(np.trace(gram) ** 2 / (gram**2).sum())
+    assert least + 1 == pytest.approx(500**2 / sum(size**2 for size in SWEBENCH))
+
+
+def test_one_cluster_with_all_the_evidence_shows_nothing() -> None:
+    """Of ten repositories one gained thirty tasks, which one flip of a sign undoes: p = 1."""
+    sizes = [40] + [6] * 9
+    names = [str(n) for n in np.repeat(np.arange(10), sizes)]
+    a = [(0.0,)] * 30 + [(1.0,)] * (len(names) - 30)
+    found = paired_rates.of_tasks(a, [(1.0,)] * len(names), ALL, names)
+    assert found.p == 1
+    assert found.estimate.low is not None
+    assert found.estimate.low <= 0
+
+
+@pytest.mark.parametrize("sizes", [SWEBENCH, (100, *[5] * 9)], ids=["SWE-bench", "one giant"])
+def test_unequal_clusters_seldom_show_what_is_not_there(sizes: tuple[int, ...]) -> None:
+    """A and B are each better in whole clusters, as often the one as the other."""
+    names = np.repeat(np.arange(len(sizes)), sizes)
+    chance = np.random.default_rng(7)
+    alarms, draws = 0, 150
+    for _ in range(draws):
+        ahead = chance.choice([-1.0, 1.0], len(sizes))[names]
+        a, b = (
+            [[float(x)] for x in (chance.random(len(names)) < 0.5 + s * ahead / 3)] for s in (-1, 1)
+        )
+        found = paired_rates.of_tasks(a, b, ALL, names.astype(str).tolist())
+        low, high = found.estimate.low, found.estimate.high
+        assert low is not None
+        assert high is not None
+        assert (found.p < 0.05) is not (low <= 0 <= high)
+        alarms += found.p < 0.05
+    assert alarms / draws <= 0.08  # Two standard errors above .05.
+
+
+def test_four_tasks_to_none_are_no_difference() -> None:
+    """However many tasks agree: the exact test of four to none gives .125."""
+    for tasks in (26, 200):
+        a, b = [(0.0,)] * 4 + [(1.0,)] * (tasks - 4), [(1.0,)] * tasks
+        found = paired_rates.of_tasks(a, b, ALL)
+        assert found.p == pytest.approx(0.0625)
+        assert found.estimate.low == 0
+
+
+def test_printed_figures_are_on_the_side_of_the_decision() -> None:
+    """A p value below the level is not printed as the level, nor a bound above 0 as 0."""
+    assert figures.p_value(0.04996, 0.05) == "0.04996"
+    assert figures.p_value(0.0501, 0.05) == "0.050"
+    assert figures.p_value(0.031, 0.05) == "0.031"
+    assert figures.percent_range(0.0004, 0.339, signed=True) == "+0.04 to +33.9"
+    assert figures.percent_range(-0.0, 0.1) == "0.0 to 10.0"
+    assert figures.significant(-0.0) == "0"
+
+
+def test_rounding_is_no_difference() -> None:
+    """0.1 + 0.2 against 0.3, and values that cancel."""
+    a, b = [[0.3], [0.1, 0.2], [1.1]] * 4, [[0.1 + 0.2], [0.15], [1.1]] * 4
+    found = paired_means.of_tasks(a, b, ALL)
+    assert (found.estimate.value, found.p) == (0.0, 1.0)
+    third = [[0.0, 0.0, 1.0]] * 7
+    assert paired_rates.of_tasks(third, third, ALL).estimate.value == 0.0
+
+
+def test_tiny_and_huge_metrics_are_compared_alike() -> None:
+    """The answers of 1e-300 and of 1e300 are those of 1, in the metric's unit."""
+    values = list(np.random.default_rng(2).normal(1, 1, 40))
+    expected = paired_means.of_tasks([[0.0]] * 40, [[v] for v in values], ALL)
+    for unit in (1e-300, 1e280):
+        found = paired_means.of_tasks([[0.0]] * 40, [[v * unit] for v in values], ALL)
+        assert found.p == pytest.approx(expected.p)
+        assert (found.estimate.low or 0) / unit == pytest.approx(expected.estimate.low)
+
+
+def test_nothing_that_varies_is_no_interval_of_no_width() -> None:
+    """Equal differences of tasks, and of clusters, have none; a difference of one task has."""
+    for count in (8, 40):
+        groups = [[2.5]] * count
+        for clusters in (None, [str(n // 2) for n in range(count)]):
+            found = paired_means.of_tasks([[0.0]] * count, groups, ALL, clusters).estimate
+            assert (found.low, found.high) == (None, None)
+    varied = paired_means.of_tasks([[0.0]] * 8, [[2.5]] * 7 + [[2.6]], ALL).estimate
+    assert varied.low is not None
+
+
+def test_what_a_suite_can_show_does_not_come_from_trials_that_all_passed() -> None:
+    """Of 20 tasks that all passed 3 times, differences as large as said are shown four times in
+    five, or more; smaller ones are not."""
+    perfect = [[1.0] * 3] * 20
+    least = planned_power.suite_detectable(perfect, perfect, ALL)
+    assert least is not None
+    chance = np.random.default_rng(5)
+    shares = {}
+    for part in (1.0, 0.4):
+        drawn = [(chance.random((20, 3)) >= part * least).astype(float).tolist() for _ in range(80)]
+        shown = [paired_rates.of_suite(perfect, b, ALL).p < 0.05 for b in drawn]
+        shares[part] = np.mean(shown)
+    assert shares[1.0] >= 0.75
+    assert shares[0.4] < 0.6
+
+
+def test_few_tasks_are_warned_of_without_seeing_the_event() -> None:
+    """An event in 5 % of tasks is missing from one of twenty samples of 58, of more in smaller."""
+    assert paired_means.unseen_share(58) > 0.05 > paired_means.unseen_share(59)
+    assert paired_means.unseen_share(12) == pytest.approx(0.22, abs=0.01)
+
+
+def test_the_mid_p_value_counts_ties_by_half() -> None:
+    """Halves and the lattice agree with the binomial distribution."""
+    for gained, lost in ((7, 2), (35, 20)):
+        values = np.array([1.0] * gained + [-1.0] * lost)
+        p, is_exact = permutation_test.permutation_p(values, mid=True)
+        tosses = np.random.default_rng(1).binomial(gained + lost, 0.5, 200_000)
+        expected = 2 * np.mean((tosses < lost) + 0.5 * (tosses == lost))
+        assert is_exact
+        assert p == pytest.approx(expected, rel=0.1)
