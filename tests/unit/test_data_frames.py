@@ -305,5 +305,5 @@ def test_rows_are_written_in_a_format_of_the_caller(ledger: Ledger, tmp_path: Pa
     assert (tmp_path / "file").read_bytes() == stream.getvalue()
     assert ledger.write_query("SELECT 1 AS n WHERE 0", io.BytesIO(), "csv") == 0
     for form, out in (("parquet", io.BytesIO()), ("xml", tmp_path / "file")):
-        with pytest.raises(InvalidInput, match="format: found"):
+        with pytest.raises(InvalidInput, match=r"format: (parquet needs a file|found .xml.)"):
             ledger.write_query(sql, out, form)  # type: ignore[arg-type]
