@@ -42,8 +42,9 @@ def answers(project: Project, run_id: str) -> dict[str, Any]:
             rows = [dict(row) for row in ledger.query(sql, {"run": run_id})]
             found[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
     [comparison] = project.json("compare", run_id, "--format", "json")["comparisons"]
-    kept = ("tasks", "pairs", "counts", "left_out", "by_task", "decision")
+    kept = ("tasks", "pairs", "counts", "left_out", "by_task")
     found["compare"] = {key: comparison[key] for key in kept}
+    found["compare"]["verdict"] = comparison["decision"]["verdict"]
     found["compare"]["difference"] = comparison["difference"]["value"]
     status = project.json("status", run_id, "--json")
     found["status"] = {key: status[key] for key in ("status", "variants")}

@@ -136,7 +136,7 @@ def test_what_is_not_all_pairs_is_refused(path: Path) -> None:
         ([], {}, "from 2 to 100"),
         (["run-1", "best", "best"], {}, "named twice"),
         (["run-1:best", "run-1:nope"], {}, "no variant 'nope'"),
-        (["run-1"], {"fail_if_worse": 0.1}, "not for --all-pairs"),
+        (["run-1"], {"fail_if_worse": 0.1}, "not for `all_pairs=True`"),
     ):
         with pytest.raises(InvalidInput, match=message):
             compare(path, *words, **options)

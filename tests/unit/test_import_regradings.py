@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from source_labs import go_on, rows
 
 from labledger.api import open_ledger
 from labledger.errors import LedgerError
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
@@ -139,6 +140,11 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
     moves += ["UPDATE counted SET root_no = 2, run_no = 1"]
     moves += ["UPDATE schedule_progress SET row_digest = NULL"]
     kit.tamper(there / "ledger.sqlite", *moves)
+    with closing(writable_engine(there / "ledger.sqlite")._open_driver()) as raw:
+        raw.execute(
+            "UPDATE run_tally SET row_digest = "
+            "row_digest('run_tally', run_no, table_name, row_count, content)"
+        )
     assert verify(there / "ledger.sqlite").is_clean
     found = import_runs(here, there)
     assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]

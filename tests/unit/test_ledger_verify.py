@@ -357,6 +357,8 @@ def test_an_earlier_row_in_place_of_a_later_one_is_found(counted: Path) -> None:
         ("DELETE FROM run_tally WHERE run_no = 2 AND table_name = 'budget'", "is missing"),
         ("UPDATE run_tally SET row_count = 9 WHERE run_no = 2 AND table_name = 'budget'",
          "budget has 1 rows of the run; labledger left 9"),
+        ("UPDATE run_tally SET row_digest = NULL WHERE run_no = 2 AND table_name = 'budget'",
+         "the row of run_tally that counts budget has no digest"),
     ],
 )  # fmt: skip
 def test_the_tally_does_not_help_who_changes_it(

@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from sample_trials import BUSYBOX, Trials
 from waiting import wait_until
 
 from labledger.cluster.coordinator_side.host_link import HostLink
@@ -42,15 +43,17 @@ from labledger.cluster.partial_files import PartialFile
 from labledger.errors import InvalidInput
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.canonical_json import sha256_hex
+from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.events import EventFile
-from labledger.records.identity import TrialIds
+from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial.evidence.events import event_file_for
 
 LEDGER, RUN, KEY = "a" * 32, "store-run", (3, 1)
 LARGE = os.urandom(5 << 20)
-OTHER = os.urandom(2 << 20)
+OTHER = dump_bytes({"text": os.urandom(1 << 20).hex()}) + b"\n"
+"""A file of one event."""
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -192,6 +195,9 @@ class Cluster:
         self.store = ArtifactStore(folder / "artifacts")
         self.warnings: list[str] = []
         self.link = HostLink(identity.name, address="host", session=service.session)
+        trials = Trials(folder / "lab", {BUSYBOX: "sha256:" + "1" * 64})
+        slot = Slot(KEY[0], "base", "task", 0)
+        self.spec = replace(trials.spec(slot=slot), run_id=RUN)
         self.epoch = 0
         self._stack = stack
 
@@ -209,25 +215,26 @@ class Cluster:
         """What the host reports of an attempt with a large artifact and a large file of events."""
         own = ArtifactStore(self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1")
         own.put_bytes(LARGE)
-        events = EventFile(own.staged_events, "run/events.jsonl", 1, sha256_hex(OTHER))
+        name = event_file_for(self.spec).name
+        events = EventFile(own.staged_events, name, 1, sha256_hex(OTHER))
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(
-            ids=TrialIds(RUN, "trial", "base", "task", 0),
-            schedule_idx=KEY[0],
-            slot_commit_id="commit",
-            attempt=KEY[1],
+            ids=self.spec.ids,
+            schedule_idx=self.spec.slot.schedule_idx,
+            slot_commit_id=self.spec.slot_commit_id,
+            attempt=self.spec.attempt,
             status=SlotStatus.COMPLETED,
             started_at="2026-01-01T00:00:00.000Z",
             ended_at="2026-01-01T00:00:01.000Z",
             duration_ms=1000,
-            container="name",
-            image_ref="image",
-            image_id="sha256:0",
+            container=self.spec.container_name,
+            image_ref=self.spec.image_ref,
+            image_id=self.spec.image_id,
             artifacts=(Artifact(sha256_hex(LARGE), len(LARGE), None),),
             events=events,
         )
-        return ResultMessage(KEY, result.as_json(), {}, len(OTHER))
+        return ResultMessage(KEY, dump_bytes(result.as_json()), {}, len(OTHER))
 
     def check_received(self, result: AttemptResult) -> None:
         """The result's files are here, and what the object store had of them is gone."""
@@ -250,7 +257,8 @@ class Coordinator:
     def receive(self, message: ResultMessage) -> AttemptResult:
         run = RunKey(LEDGER, RUN)
         results = ResultTransfer(self.connection, self.cluster.store, run, self.relay)
-        received: AttemptResult = self._run(results.receive(self.cluster.link, message))
+        spec = self.cluster.spec
+        received: AttemptResult = self._run(results.receive(self.cluster.link, message, spec))
         results.close()
         return received
 

@@ -34,7 +34,9 @@ NO_ROWS = "0" * 64
 """The combined digest of no rows."""
 
 
-_TALLY_SQL = "SELECT row_count, content FROM run_tally WHERE run_no = ? AND table_name = ?"
+_TALLY_SQL = (
+    "SELECT row_count, content, row_digest FROM run_tally WHERE run_no = ? AND table_name = ?"
+)
 
 
 def row_digest(table: str, *values: Value) -> str:
@@ -78,6 +80,9 @@ def find_missing_rows(
         yield None, f"{table} has {there[0]} rows of the run; labledger left {stored[0]}"
     elif stored[1] != there[1]:
         yield None, f"{table} has other rows of the run than labledger left"
+    elif stored[2] is None:
+        # Other rows may have been written before there were digests; these never were.
+        yield None, f"the row of run_tally that counts {table} has no digest"
 
 
 def find_changed_rows(
