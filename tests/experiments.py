@@ -448,7 +448,7 @@ def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
 _OF_ONE_RUN = frozenset(
     {
         *("run_id", "trial_id", "slot_commit_id", "ts", "started_at", "ended_at"),
-        *("duration_ms", "container"),
+        *("duration_ms", "container", "pressure"),
     }
 )
 

@@ -217,11 +217,20 @@ read_limits() {
     } 2>/dev/null
 }
 
+# Gives this shell free memory of its own, of which it can go on if an agent takes the right to more.
+reserve_memory() {
+    reserve=$newline
+    while [ "${#reserve}" -lt 32768 ]; do reserve=$reserve$reserve; done
+    reserve=''
+}
+
 # Ends the trial at once if phase $1 has changed the resource limits of this process, as an agent that
 # is root can with `prlimit --pid 1`: what this script does after that may fail because of it.
 check_limits() {
     read_limits
     [ "$limits" = "$first_limits" ] && return
+    # This needs memory, and a shell that gets none ends.
+    pressure_file=''
     case $1 in
         setup) finish 20 ;;
         grader) finish 40 ;;
@@ -588,7 +597,7 @@ finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
-    write_pressure "$pressure_file"
+    [ -z "$pressure_file" ] || write_pressure "$pressure_file"
     case $SHARE:$1:$SEALED in
         # The grader must find the files' permissions as the agent left them.
         1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" "$STATE/$pressure_file" ;;
@@ -696,6 +705,7 @@ first_limits=$limits
 pressure='' pressure_file=pressure
 find_cgroup
 add_times begin
+reserve_memory
 if [ -e "$IN/phases" ]; then
     pressure_file=grader_pressure
     read_earlier_phases

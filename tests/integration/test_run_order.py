@@ -127,8 +127,10 @@ def test_the_outcome_says_how_the_run_stands(project: Project, outcome: RunOutco
 
 def test_both_ends_are_told(told: list[dict[str, Any]]) -> None:
     """The first event says what is to come and the last how it came out."""
-    assert told[0]["event"] == "run_started"
-    assert (told[0]["total"], told[0]["committed"]) == (SLOTS, 0)
+    # A machine with few processors is warned of before.
+    first = next(event for event in told if event["event"] != "warning")
+    assert first["event"] == "run_started"
+    assert (first["total"], first["committed"]) == (SLOTS, 0)
     assert told[-1]["event"] == "run_ended"
     assert told[-1]["complete"]
     assert told[-1]["exit_code"] == 0
