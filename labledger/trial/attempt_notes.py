@@ -12,7 +12,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.storage.durable_files import write_file
+from labledger.storage.durable_files import sync_folder, write_file
 
 FOLDER = "traces"
 
@@ -31,8 +31,16 @@ def mark_not_started(trial: Path) -> None:
 
 
 def clear_not_started(trial: Path) -> None:
-    """Remove the marker: from now on a container may run for the attempt."""
-    _not_started_marker(trial).unlink(missing_ok=True)
+    """Remove the marker, durably: from now on a container may run for the attempt.
+
+    After a power cut it would else be back, beside an agent that has run.
+    """
+    marker = _not_started_marker(trial)
+    try:
+        marker.unlink()
+    except FileNotFoundError:
+        return
+    sync_folder(marker.parent)
 
 
 def is_marked_not_started(trial: Path) -> bool:

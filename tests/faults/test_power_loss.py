@@ -134,6 +134,13 @@ def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) ->
     assert script.stat().st_ino in placed
 
 
+def test_a_start_is_durable_before_it_happens(watched: Watched) -> None:
+    """That a trial may have begun is synced for each: its agent must not begin again."""
+    traces = str(watched.project.lab / "runs" / RUN / "traces")
+    synced = [about for kind, *about in watched.journal if (kind, about[0]) == ("fsync", traces)]
+    assert len(synced) >= SLOTS
+
+
 def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> None:
     """Mirrors are synced before a run is complete, as nobody resumes a complete run."""
     last_commit = max(n for n, (kind, *_) in enumerate(watched.journal) if kind == "commit")
