@@ -388,6 +388,25 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
     assert [message.key for message in host.exchange().results] == [(1, 1)]
 
 
+def test_a_cleanup_reaches_what_has_not_ended_when_it_ends(host: Host) -> None:
+    """A lost host's agent may still run when its run is cleaned up: nobody asks a second time."""
+    runs = host.spec(0, "until [ -e /agentlab/out/gate ]; do sleep 0.05; done")
+    host.exchange(runs)
+    wait_until(lambda: host.exchange(wants_state=True).started, "the trial to run")
+    durable = frozenset({(0, 1)})
+    host.ask(CleanUp(host.service.session, host.setup, durable, frozenset()))
+    assert len(host.containers()) == 1
+    (folder,) = host.service.folder.glob("runs/*/*/trials/*")
+    (folder / "out" / "gate").touch()
+
+    def left() -> list[str]:
+        kinds = ("trials", "outbox", "accepted", "traces")
+        files = [path.name for k in kinds for path in host.service.folder.glob(f"runs/*/*/{k}/*")]
+        return files + host.containers()
+
+    wait_until(lambda: left() == [], "everything of it to be removed")
+
+
 def test_a_second_worker_of_a_host_is_refused(host: Host, tmp_path: Path) -> None:
     """Neither the same folder nor the same name on the same engine gets a second worker."""
     name, folder = host.service.identity.node, host.settings.folder

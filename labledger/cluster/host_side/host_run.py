@@ -122,6 +122,8 @@ class HostRun:
     _refusals_in_row: int = 0
     _last_refusal: float = 0.0
     _setup_done: bool = False
+    _unwanted: dict[AttemptKey, CleanUp] = field(default_factory=dict)
+    """Attempts that had not ended when they were to be cleaned up: each is when it ends."""
     _compared: set[str] = field(default_factory=set)
     """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
     _closed: bool = False
@@ -385,6 +387,16 @@ class HostRun:
             self._open.pop(key, None)
             self._ended.add(key)
             self.changed.notify_all()
+        self._clean_up_unwanted(key)
+
+    def _clean_up_unwanted(self, key: AttemptKey) -> None:
+        """Remove what an attempt left that was to be cleaned up before it ended."""
+        with self.changed:
+            request = self._unwanted.pop(key, None)
+        if request is not None:
+            warnings = self.clean_up(replace(request, durable=frozenset({key})))
+            with self.changed:
+                self._warnings += warnings
 
     def _must_retry(self, result: AttemptResult) -> bool:
         """Return whether this host, not the trial, seems to be why a trial could not be started."""
@@ -434,6 +446,7 @@ class HostRun:
             self._open.pop(key, None)
             self._failures[key] = Failure(key, kind, message)
             self.changed.notify_all()
+        self._clean_up_unwanted(key)
 
     # -- reports
 
@@ -501,6 +514,7 @@ class HostRun:
         """Remove what durable attempts left. Return a warning for what could not be removed."""
         with self.changed:
             durable = request.durable - self._open.keys()
+            self._unwanted |= dict.fromkeys(request.durable & self._open.keys(), request)
         records = self._records(request.setup, durable, request.kept)
         warnings = self._executor.clean_up(records)
         for key in durable:
