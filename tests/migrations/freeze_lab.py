@@ -4,8 +4,8 @@
 
 CHECKOUT is a checkout of the version; this one by default. Needs a Docker engine and the images.
 Run it once when a version is released, and commit the archive: `test_frozen_labs.py` then holds
-every later version to what is in it. The lab has a finished run, a regrading of it, and a run that
-its budget stopped.
+every later version to what is in it. The lab has a finished run, a regrading of it, a run that its
+budget stopped, one that was extended and rerun, one on two hosts of a cluster, and a benchmark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import tarfile
 from pathlib import Path
 
 from commands import CHECKOUT, run_real
+from dask_clusters import dask_cluster
 from experiments import BY_MODE, FAILS, GRADER, RIGHT, UNGRADABLE, Project
+from harbor_tasks import plain, separate_verifier
 
 FOLDER = Path("/tmp/labledger-frozen")
 """Where the lab is made. Runs record the path of their experiment; this one is nobody's own."""
@@ -24,7 +26,15 @@ FOLDER = Path("/tmp/labledger-frozen")
 ARCHIVES = Path(__file__).parent / "frozen"
 
 PAYS = """echo '{"type": "call", "in": 100, "out": 20}' >>"$AGENTLAB_TRAJECTORY_PATH"\n"""
-TASKS = {"paid": PAYS + RIGHT, "by_mode": BY_MODE, "odd": UNGRADABLE, "fails": FAILS}
+SPOILT = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
+"""An agent whose answer cannot be graded until the environment is as it should be."""
+TASKS = {
+    "paid": PAYS + RIGHT,
+    "by_mode": BY_MODE,
+    "odd": UNGRADABLE,
+    "fails": FAILS,
+    "spoilt": SPOILT,
+}
 METRICS = [
     {"id": f"tokens_{way}", "from": "events", "event": "call", "field": way, "aggregate": "sum"}
     for way in ("in", "out")
@@ -52,12 +62,22 @@ def freeze(checkout: Path) -> Path:
         labledger("regrade", "first", "--grader", "lenient.sh")
         budget = ("--budget-tokens", 1, "--max-concurrency", 1)
         labledger("run", "experiment.yaml", "--run-id", "stopped", *pace, *budget, code=3)
+        broken = ("--env", "PACE=broken")
+        labledger("run", "experiment.yaml", "--run-id", "grown", "--limit", 2, *broken)
+        labledger("extend", "grown", *broken)
+        labledger("rerun", "grown", "--yes", *pace)
+        with dask_cluster(FOLDER / "cluster", "alpha", "beta") as cluster:
+            labledger("run", "experiment.yaml", "--run-id", "hosts", *pace, "--on", cluster.on)
+            labledger("clean", "--on", cluster.on)
+        for write in (plain, separate_verifier):
+            write(FOLDER / "harbor" / write.__name__)
+        labledger("check", f"harbor:{FOLDER / 'harbor'}", "--run-id", "harbor")
         labledger("verify")
         project.clear()
         assert not (project.lab / "ledger.sqlite-wal").stat().st_size
         ARCHIVES.mkdir(exist_ok=True)
         path = ARCHIVES / f"labledger-{version}.tar.xz"
-        with tarfile.open(path, "w:xz") as archive:
+        with path.open("xb") as file, tarfile.open(fileobj=file, mode="w:xz") as archive:
             archive.add(project.lab, ".lab", filter=_archived)
         return path
     finally:

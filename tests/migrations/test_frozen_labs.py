@@ -21,26 +21,40 @@ from labledger.run_control.process_identity import this_process
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
-RUNS = ("first", "first.g2", "stopped")
+RUNS = {
+    "labledger-0.2.0": ("first", "first.g2", "stopped"),
+}
+"""The runs of each frozen lab; a regrading is one, too."""
 FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
 """What of a run is written from the ledger, and where it lies in the run's folder."""
 
 
-@pytest.fixture(params=sorted(ARCHIVES.iterdir()), ids=lambda path: path.name.split(".tar")[0])
-def lab(request: pytest.FixtureRequest, tmp_path: Path) -> LabFolder:
+@pytest.fixture(params=RUNS)
+def version(request: pytest.FixtureRequest) -> str:
+    """The name of a frozen lab."""
+    return str(request.param)
+
+
+@pytest.fixture
+def runs(version: str) -> tuple[str, ...]:
+    return RUNS[version]
+
+
+@pytest.fixture
+def lab(version: str, tmp_path: Path) -> LabFolder:
     """The lab of a version, with its ledger upgraded where it is of an earlier revision."""
-    with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
+    with tarfile.open(ARCHIVES / f"{version}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="tar")  # A sealed grader is a link into the container.
     lab = LabFolder(tmp_path / ".lab")
     if migrations.read_revision(lab.ledger) != migrations.HEAD:
         migrations.upgrade(lab.ledger)
     return lab
 
 
-def check_exports(lab: LabFolder, folders: Path, exported: Path) -> None:
-    """Require that every run's exports are, byte for byte, the files of its frozen folder."""
+def check_exports(lab: LabFolder, runs: tuple[str, ...], folders: Path, exported: Path) -> None:
+    """Require that each run's exports are, byte for byte, the files of its frozen folder."""
     with open_ledger(lab_dir=lab.root) as ledger:
-        for run_id in RUNS:
+        for run_id in runs:
             for what, path in FILES.items():
                 ledger.export(run_id, what, exported)
                 assert exported.read_bytes() == (folders / run_id / path).read_bytes(), (
@@ -49,17 +63,24 @@ def check_exports(lab: LabFolder, folders: Path, exported: Path) -> None:
                 )
 
 
-def test_a_frozen_lab_verifies(lab: LabFolder) -> None:
+def test_every_frozen_lab_is_read() -> None:
+    """No archive lies there that no test reads."""
+    assert {path.name.split(".tar")[0] for path in ARCHIVES.iterdir()} == RUNS.keys()
+
+
+def test_a_frozen_lab_verifies(lab: LabFolder, runs: tuple[str, ...]) -> None:
     """Every digest of ledger, artifacts, experiment files and mirrors is still right."""
     report = verify_lab(lab, None)
     assert report.findings == ()
-    assert report.runs == len(RUNS)
+    assert report.runs == len(runs)
     assert report.slots > 16
 
 
-def test_a_frozen_lab_exports_its_mirrors(lab: LabFolder, tmp_path: Path) -> None:
+def test_a_frozen_lab_exports_its_mirrors(
+    lab: LabFolder, runs: tuple[str, ...], tmp_path: Path
+) -> None:
     """Mirrors, summary and chain are written again with the bytes that the version wrote."""
-    check_exports(lab, lab.root / "runs", tmp_path / "exported")
+    check_exports(lab, runs, lab.root / "runs", tmp_path / "exported")
 
 
 def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
@@ -88,13 +109,13 @@ def test_the_stopped_run_of_a_frozen_lab_can_be_owned(lab: LabFolder) -> None:
         assert ledger.run("stopped").budget == {"tokens": 1000}
 
 
-def test_frozen_runs_are_imported(lab: LabFolder, tmp_path: Path) -> None:
+def test_frozen_runs_are_imported(lab: LabFolder, runs: tuple[str, ...], tmp_path: Path) -> None:
     """From the ledger or from folders of mirrors they arrive whole, and export the same bytes."""
-    runs = lab.root / "runs"
+    folders = lab.root / "runs"
     by_ledger, by_mirrors = (LabFolder(tmp_path / name / ".lab") for name in ("a", "b"))
-    assert len(import_runs(by_ledger, lab.root)) == len(RUNS)
-    for run_id in RUNS:
-        import_runs(by_mirrors, runs / run_id, without_artifacts=True)
+    assert len(import_runs(by_ledger, lab.root)) == len(runs)
+    for run_id in runs:
+        import_runs(by_mirrors, folders / run_id, without_artifacts=True)
     for here in (by_ledger, by_mirrors):
-        check_exports(here, runs, tmp_path / "exported")
+        check_exports(here, runs, folders, tmp_path / "exported")
     assert verify_lab(by_ledger, None).findings == ()
