@@ -195,12 +195,12 @@ def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str)
     keys = ROW_KEYS[format_name]
     if not objects or any(row.fields.keys() >= set(keys) for row in objects):
         return None
-    found = objects[0].fields
-    others = [name for name, own in ROW_KEYS.items() if found.keys() >= set(own)]
-    if not others and any(key in found for key in keys):
+    first_row = objects[0].fields
+    others = [name for name, own in ROW_KEYS.items() if first_row.keys() >= set(own)]
+    if not others and any(key in first_row for key in keys):
         return None  # It is of the format, with mistakes.
-    shown = ", ".join(list(found)[:_MAX_KEYS_SHOWN])
-    shown += ", …" if len(found) > _MAX_KEYS_SHOWN else ""
+    shown = ", ".join(list(first_row)[:_MAX_KEYS_SHOWN])
+    shown += ", …" if len(first_row) > _MAX_KEYS_SHOWN else ""
     message = f"a row of {format_name} has {', '.join(keys)}; found {shown or 'no key'}"
     hint = f"it looks like {others[0]}:{path}" if others else None
     return Problem(str(path), message, objects[0].line, hint=hint)

@@ -2,7 +2,7 @@
 
 Reading makes values of the declared types alone, so nothing that arrives can execute or be of
 another kind than its reader expects. Values that are JSON, and sections of experiments, travel as
-JSON text. Used by `message_bytes`, and where a result of a host is checked.
+JSON text.
 """
 
 from __future__ import annotations

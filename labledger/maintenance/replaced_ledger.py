@@ -2,7 +2,7 @@
 
 The coordinator still has the files open. It copies them into the lab folder, with what waits to be
 committed and the journal of containers, before they are gone with the process. Nothing that belongs
-to the run is removed. Used by the session.
+to the run is removed.
 """
 
 from __future__ import annotations

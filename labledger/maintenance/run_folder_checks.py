@@ -2,7 +2,7 @@
 
 That is: the staged programs of a run, which its next trials would use, and folders of runs that the
 ledger does not have. Programs that lie on the hosts of a cluster are checked there, before their
-next use. Nothing is changed. Used by `verify`.
+next use. Nothing is changed.
 """
 
 from __future__ import annotations

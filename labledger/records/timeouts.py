@@ -25,8 +25,8 @@ TIMEOUTS: frozenset[str] = frozenset(
 
 def pressure_of(result: AttemptResult) -> Mapping[str, object] | None:
     """Return the `ext.pressure` of an attempt's evidence; None if none was recorded."""
-    found = (record.get("ext", {}).get("pressure") for record in result.evidence)
-    return next((pressure for pressure in found if isinstance(pressure, dict)), None)
+    recorded = (record.get("ext", {}).get("pressure") for record in result.evidence)
+    return next((pressure for pressure in recorded if isinstance(pressure, dict)), None)
 
 
 def timed_out_under_pressure(result: AttemptResult) -> bool:

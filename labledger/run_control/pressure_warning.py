@@ -1,6 +1,6 @@
 """Warn while a run goes on that trials time out because they are short of processors.
 
-Counts the attempts whose results this coordinator made durable. Used by the commit queue.
+Counts the attempts whose results this coordinator made durable.
 """
 
 from __future__ import annotations

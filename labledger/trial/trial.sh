@@ -145,7 +145,8 @@ exec </dev/null
 # INT is the only signal that would otherwise end a shell that is PID 1.
 trap : INT
 
-# Sets $now: hundredths of a second since boot. Depends on no exit status, as check_clock.
+# Sets $now: hundredths of a second since boot. Like check_clock, it depends on no exit
+# status: it also runs in traps, where dash confuses them.
 read_clock() {
     uptime=''
     read -r uptime _ </proc/uptime

@@ -130,9 +130,10 @@ class HostExchanges:
         self._results.close()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], link: HostLink | None) -> None:
-        """Do some work until it ends or the executor is closed, about one host or all of them.
+        """Run `work`, about one host (`link`) or all, until it returns or the executor is closed.
 
-        Work that raises what it does not handle is told of, and begins again: it must be able to.
+        An exception that `work` does not handle is reported as a warning, and `work` is called
+        again after a backoff, so it must be safe to call repeatedly.
         """
         future = self._connection.run(self._supervised(work, link))
         self._tasks.add(future)

@@ -2,7 +2,7 @@
 
 A host that is broken, or lies, can so harm its own trials alone: no name, slot, id or path of a
 result is used before it is known to be that of the attempt, and the ledger can store all of it.
-Used by `result_transfer`, before anything of a result is fetched.
+The checks come before anything that a result refers to is fetched.
 """
 
 from __future__ import annotations

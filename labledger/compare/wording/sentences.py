@@ -206,7 +206,7 @@ def not_shown(
 
 
 def unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
-    """Return that nothing is decided before runs are finished, for want of an interval."""
+    """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
     return (
