@@ -394,7 +394,10 @@ class HostRun:
         with self.changed:
             request = self._unwanted.pop(key, None)
         if request is not None:
-            warnings = self.clean_up(replace(request, durable=frozenset({key})))
+            try:
+                warnings = self.clean_up(replace(request, durable=frozenset({key})))
+            except (LabLedgerError, OSError) as error:
+                warnings = [f"attempt {attempt_name(key)} was not cleaned up: {error}"]
             with self.changed:
                 self._warnings += warnings
 
