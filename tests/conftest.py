@@ -1,5 +1,6 @@
 """What all tests share: a Docker engine with labledger's images, or a plain word that it is not."""
 
+# ruff: noqa: E402
 from __future__ import annotations
 
 import os
@@ -8,8 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import commands
 import pytest
+
+# Before any of them is imported, so that a failed assert of a helper says what it found.
+_TESTS = Path(__file__).parent
+_PACKAGES = {path.parent for path in _TESTS.rglob("__init__.py")}
+_MODULES = {path for path in _TESTS.rglob("*.py") if path.parent not in _PACKAGES}
+pytest.register_assert_rewrite(*sorted(path.stem for path in _PACKAGES | _MODULES))
+
+import commands
 from experiments import EngineLog, Project, engine_log_in
 from sample_trials import SHELLS, Trials, trials_in
 
