@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from labledger.errors import LedgerError, SlotNotFound
+from labledger.ledger.commit_rows import run_hosts
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import (
@@ -138,6 +139,11 @@ class LedgerReader:
         """Return the notes of a run, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_notes(connection, run_no)
+
+    def hosts(self, run_id: str) -> list[str]:
+        """Return the hosts that attempts of a run were dispatched to, by name."""
+        with self._of_run(run_id) as (connection, run_no):
+            return run_hosts.read_hosts(connection, run_no)
 
     def lost_hosts(self, run_id: str) -> tuple[LostHost, ...]:
         """Return the hosts that were declared lost for a run, by name."""

@@ -6,7 +6,7 @@ its result is durable, its run is not in the ledger, or `--unfinished` was given
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -134,7 +134,12 @@ def clean_hosts(
             }
             with closing(open_executor(on, cluster_run, insecure=insecure)) as executor:
                 sentences += _clean_run(
-                    executor, records, open_attempts, dry_run=dry_run, unfinished=unfinished
+                    executor,
+                    records,
+                    [host for host in reader.hosts(run.run_id) if "/" in host],
+                    open_attempts,
+                    dry_run=dry_run,
+                    unfinished=unfinished,
                 )
     return sentences
 
@@ -142,6 +147,7 @@ def clean_hosts(
 def _clean_run(
     executor: ClusterExecutor,
     run: RunRecords,
+    hosts: Collection[str],
     open_attempts: Mapping[tuple[int, int], str],
     *,
     dry_run: bool,
@@ -149,7 +155,8 @@ def _clean_run(
 ) -> list[str]:
     """Clean up the hosts of one run that nobody owns. Return what was done, in sentences.
 
-    `open_attempts` are those that a resume would continue with, and the host of each.
+    `hosts` are all that had attempts of the run, `open_attempts` those that a resume would continue
+    with, and the host of each.
     """
     run_id = run.run_id
     decisions, warnings = [], []
@@ -172,7 +179,13 @@ def _clean_run(
     if not dry_run:
         warnings += executor.forget_attempts(restarted, _RESTART_REASON)
         warnings += executor.clean_up(run)
-    names = ", ".join(host.name for host in executor.hosts() if not host.problem)
+    known = executor.hosts()
+    away = sorted(set(hosts) - {host.name for host in known})
+    warnings += [
+        f"{host} does not answer: repeat this when it does, or what it has of {run_id} stays"
+        for host in away
+    ]
+    names = ", ".join(host.name for host in known if not host.problem)
     verb = "would be" if dry_run else "was"
     end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
     return [*decisions, *warnings, end]

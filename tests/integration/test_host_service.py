@@ -388,23 +388,27 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
     assert [message.key for message in host.exchange().results] == [(1, 1)]
 
 
-def test_a_cleanup_reaches_what_has_not_ended_when_it_ends(host: Host) -> None:
-    """A lost host's agent may still run when its run is cleaned up: nobody asks a second time."""
-    runs = host.spec(0, "until [ -e /agentlab/out/gate ]; do sleep 0.05; done")
-    host.exchange(runs)
-    wait_until(lambda: host.exchange(wants_state=True).started, "the trial to run")
-    durable = frozenset({(0, 1)})
+def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
+    """On a host that was lost and knows nothing of it, an agent may run and another may wait."""
+    holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
+    ended, stays = (host.spec(idx, holds) for idx in (0, 1))
+    host.exchange(ended, stays)
+    wait_until(lambda: all(map(_started, (ended, stays))), "both places to be taken")
+    waits = host.spec(2)
+    host.exchange(waits)
+    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
+    durable = frozenset({(0, 1), (2, 1)})
     host.ask(CleanUp(host.service.session, host.setup, durable, frozenset()))
-    assert len(host.containers()) == 1
-    (folder,) = host.service.folder.glob("runs/*/*/trials/*")
-    (folder / "out" / "gate").touch()
 
     def left() -> list[str]:
         kinds = ("trials", "outbox", "accepted", "traces")
         files = [path.name for k in kinds for path in host.service.folder.glob(f"runs/*/*/{k}/*")]
-        return files + host.containers()
+        return [*files, *host.containers()]
 
-    wait_until(lambda: left() == [], "everything of it to be removed")
+    its_own = ["000001-1", "000001-1", stays.container_name]
+    wait_until(lambda: left() == its_own, "everything of the two to be removed")
+    assert _started(stays)
+    assert host.exchange().results == ()
 
 
 def test_a_second_worker_of_a_host_is_refused(host: Host, tmp_path: Path) -> None:

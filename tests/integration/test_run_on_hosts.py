@@ -92,6 +92,12 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         assert [f"{host['name']}/{host['id']}" for host in hosts] == [row["host"] for row in rows]
         assert sorted(host["name"] for host in hosts) == sorted(cluster.names * 2)
         assert "many was cleaned up on" in project.output("clean", "--on", cluster.on)
+        here, away = sorted({row["host"] for row in rows})
+        cluster.kill(cluster.workers.pop(away.partition("/")[0]))
+        wait_until(lambda: len(cluster.hosts()) == 1, "one host to be gone")
+        told = project.output("clean", "--on", cluster.on)
+        assert f"{away} does not answer: repeat this when it does" in told
+        assert f"many was cleaned up on {here}\n" in told
     assert [path for path in bucket.rglob("*") if path.is_file()] == []
     project.check_run("many")
     assert project.on_engine("many") == []

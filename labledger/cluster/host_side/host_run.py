@@ -394,6 +394,7 @@ class HostRun:
         with self.changed:
             request = self._unwanted.pop(key, None)
         if request is not None:
+            self._limiter.refuse_no_more(key[0])
             try:
                 warnings = self.clean_up(replace(request, durable=frozenset({key})))
             except (LabLedgerError, OSError) as error:
@@ -514,10 +515,18 @@ class HostRun:
         return frozenset(keys)
 
     def clean_up(self, request: CleanUp) -> list[str]:
-        """Remove what durable attempts left. Return a warning for what could not be removed."""
+        """Remove what durable attempts left. Return a warning for what could not be removed.
+
+        One that has not ended, on a host that was declared lost, is ended, and removed after that.
+        """
         with self.changed:
             durable = request.durable - self._open.keys()
-            self._unwanted |= dict.fromkeys(request.durable & self._open.keys(), request)
+            unwanted = {key: self._open[key].spec for key in request.durable - durable}
+            self._unwanted |= dict.fromkeys(unwanted, request)
+        self._limiter.refuse(idx for idx, _ in unwanted)
+        for key, spec in unwanted.items():
+            if not self.folder.is_marked_not_started(key):
+                self._kill(spec)
         records = self._records(request.setup, durable, request.kept)
         warnings = self._executor.clean_up(records)
         for key in durable:

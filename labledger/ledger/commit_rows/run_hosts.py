@@ -25,6 +25,11 @@ def write_settings(connection: Connection, run_no: int, settings: Mapping[str, s
         connection.exec_driver_sql(_UPSERT_SETTING, (run_no, name, value))
 
 
+def read_hosts(connection: Connection, run_no: int) -> list[str]:
+    """Return the hosts that attempts of a run were dispatched to, by name."""
+    return list(connection.exec_driver_sql(_HOSTS_SQL, (run_no,)).scalars())
+
+
 def declare_lost(
     connection: Connection, run_no: int, run_id: str, host: str, because: str, now: str
 ) -> None:
@@ -32,7 +37,7 @@ def declare_lost(
 
     Raises `InvalidInput` for a host to which no attempt of the run was dispatched.
     """
-    hosts = list(connection.exec_driver_sql(_HOSTS_SQL, (run_no,)).scalars())
+    hosts = read_hosts(connection, run_no)
     if host not in hosts:
         known = ", ".join(hosts) or "none"
         text = f"run {run_id} has dispatched nothing to {host!r}; its hosts are: {known}"

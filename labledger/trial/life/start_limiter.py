@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
@@ -114,6 +114,8 @@ class StartLimiter:
         """Trials whose containers were seen paused. Added again at each poll."""
         self._seen_paused: set[str] = set()
         self._closed = False
+        self._refused: set[int] = set()
+        """Turns that get no permit."""
         self._abandoned = False
         self._allowed_until = math.inf
 
@@ -127,6 +129,16 @@ class StartLimiter:
         """Let trials start again: another coordinator continues the run."""
         with self._changed:
             self._closed = False
+
+    def refuse(self, turns: Iterable[int]) -> None:
+        """Let the trials of these turns not start, until `refuse_no_more`. Others go on."""
+        with self._changed:
+            self._refused.update(turns)
+            self._changed.notify_all()
+
+    def refuse_no_more(self, turn: int) -> None:
+        with self._changed:
+            self._refused.discard(turn)
 
     def abandon(self) -> None:
         """Make every thread stop waiting for its container, and refuse further starts."""
@@ -248,16 +260,22 @@ class StartLimiter:
     def running(self, turn: int) -> Iterator[None]:
         """Wait for one of the permits to run and hold it; the lowest `turn` gets the next.
 
-        Raises `StartRefused` if the limiter is closed while waiting.
+        Raises `StartRefused` if the limiter is closed while waiting, or the turn refused.
         """
         permits, entry = self._permits, (self, turn)
+
+        def is_refused() -> bool:
+            return self._closed or turn in self._refused
+
         with self._changed:
             permits.waiting.append(entry)
             self._changed.wait_for(
-                lambda: self._closed or (permits.free > 0 and permits.next_waiting() == entry)
+                lambda: is_refused() or (permits.free > 0 and permits.next_waiting() == entry)
             )
             permits.waiting.remove(entry)
-            if self._closed:
+            if is_refused():
+                # Another run's trial may wait behind this one.
+                self._changed.notify_all()
                 raise StartRefused
             self._change_free_permits(-1)
         try:
