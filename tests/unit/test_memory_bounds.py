@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 from commands import CHECKOUT, command_env
+from experiment_files import Folder
 
+from labledger.cli.output.console import out_json, out_json_parts
 from labledger.export import mirrors, run_folder
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.sqlite import readonly_engine
@@ -143,3 +145,30 @@ def test_events_that_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -
             list(begun)
         assert tuple(second) == held[1]
     engine.dispose()
+
+
+def test_a_schedule_of_very_many_slots(tmp_path: Path) -> None:
+    """A dry run prints the schedule as JSON while it is made."""
+    folder = Folder(tmp_path / "demo")
+    replications = 20_000
+    folder.data["design"] = {"replications": replications}
+    words = ("run", folder.experiment(), "--dry-run", "--json")
+    done, peak_mb = run_measured(tmp_path / "lab", *words)
+    assert done.returncode == 0, done.stderr
+    assert peak_mb < 100
+    schedule = json.loads(done.stdout)["schedule"]
+    assert [slot["schedule_idx"] for slot in schedule] == list(range(2 * 5 * replications))
+
+
+@pytest.mark.parametrize("items", [0, 1, 1000, 1001])
+def test_a_list_that_is_printed_as_it_is_made(
+    items: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the JSON that it would be as a whole."""
+    content = [{"name": "a\n\u200bb", "of": [n, {}, []]} for n in range(items)]
+    whole = {"digest": "d", "resolved": {"a": [1, {"b": 2}]}, "schedule": content, "more": ["x"]}
+    out_json(whole)
+    at_once = capsys.readouterr().out
+    out_json_parts({**whole, "schedule": iter(content)})
+    assert capsys.readouterr().out == at_once
+    assert json.loads(at_once) == whole

@@ -19,6 +19,7 @@ from labledger.cli.output.console import (
     add_lab_dir,
     out,
     out_json,
+    out_json_parts,
     out_lines,
     print_checks,
     say,
@@ -191,9 +192,9 @@ def run(
 def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> None:
     """Print the resolved experiment as YAML, what is expected, and the schedule; or all as JSON."""
     if as_json:
-        slots = [slot.as_json() for slot in plan.slots()]
+        slots = (slot.as_json() for slot in plan.slots())
         document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
-        out_json({**document, "expected": list(expected)} if expected else document)
+        out_json_parts({**document, "expected": list(expected)} if expected else document)
         return
     import yaml
 
@@ -310,8 +311,8 @@ def extend(
 def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
     """Print what an extension would add: counts, new variants and tasks, and slots; or JSON."""
     if as_json:
-        slots = [slot.as_json() for slot in extension.slots()]
-        out_json({**extension.as_json(), "schedule": slots})
+        slots = (slot.as_json() for slot in extension.slots())
+        out_json_parts({**extension.as_json(), "schedule": slots})
         return
     out(f"# {counted(extension.slot_count, 'slot')} would be added to {extension.run_id}")
     for name in extension.variants:
