@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from labledger.cluster.host_messages import StorePlace
@@ -23,6 +21,7 @@ from labledger.cluster.partial_files import DigestMismatch, PartialFile
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.optional_libraries import require_for
 from labledger.records.canonical_json import sha256_hex
+from labledger.storage.scratch_folders import scratch_folder
 
 MIN_BYTES = 1 << 20
 """Smaller files are not worth a round through the store."""
@@ -153,8 +152,8 @@ def try_object_store(place: StorePlace) -> None:
     require_object_store(place)
     store, name = ObjectStore(place.below("preflight"), _TRIAL_TIMEOUT_S), secrets.token_hex(8)
     store.put(name, iter([name.encode()]))
-    with tempfile.TemporaryDirectory() as folder:
-        arriving, target = Path(folder, "arriving"), Path(folder, "arrived")
+    with scratch_folder("object-store") as folder:
+        arriving, target = folder / "arriving", folder / "arrived"
         store.fetch(name, len(name), sha256_hex(name.encode()), PartialFile(arriving, target))
     store.delete(name)
 

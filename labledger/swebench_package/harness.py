@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from typing import Any
 from labledger.errors import LabLedgerError
 from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
+from labledger.storage.scratch_folders import scratch_folder
 
 EXTRA = "swebench"
 
@@ -90,8 +90,8 @@ def eval_report(instance: JsonObject, model_patch: str | None, log: bytes) -> Ev
     `instance` has the row's fields that `harness_program` reads. A `model_patch` of None means that
     there is no prediction. Raises `HarnessFailed`, also if the package takes too long.
     """
-    with tempfile.TemporaryDirectory(prefix="labledger-") as folder:
-        path = Path(folder) / "test_output.txt"
+    with scratch_folder("swebench") as folder:
+        path = folder / "test_output.txt"
         # The package decodes a log strictly, and writes it with undecodable bytes replaced.
         path.write_text(log.decode(errors="replace"), "utf-8", newline="")
         question = {

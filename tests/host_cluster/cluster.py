@@ -166,8 +166,9 @@ class Cluster:
 
         def is_removed() -> bool:
             lines = self.scheduler.log(SCHEDULER).splitlines()
-            about = [line for line in lines if address in line]
-            return any("Remove worker" in line for line in about[-1:])
+            # After a removal, Dask may still say that a connection to that address has ended.
+            changes = [line for line in lines if f" worker addr: {address}" in line]
+            return any("Remove worker" in line for line in changes[-1:])
 
         wait_until(is_removed, f"the scheduler to give {host.name} up")
 

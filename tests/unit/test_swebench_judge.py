@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +37,13 @@ for row, patch, log in json.load(sys.stdin):
     report = get_eval_report(make_test_spec(row), prediction, log, include_tests_status=True)
     reports.append(report[row["instance_id"]])
 json.dump(reports, open(sys.argv[1], "w"))
+"""
+
+KILLED = """
+import json, os, signal, sys
+from labledger.swebench_package import harness
+harness._ask = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+harness.eval_report(json.loads(sys.argv[1]), "a patch", b"log")
 """
 
 CLAIMS = "echo PASSED tests/test_calc.py::test_add; echo PASSED tests/test_calc.py::test_negate"
@@ -197,6 +207,20 @@ def test_a_package_that_fails_or_takes_too_long(
     judgement = judge(broken, "a patch", b"log", b"")
     assert judgement.reason == Reason.LOG_NOT_JUDGED
     assert "parse_log_nothing" in str(judgement.message)
+
+
+def test_a_log_of_a_killed_judgement_goes_with_the_next(
+    judged: dict[str, Judged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process that was killed had written for the package is removed by a later one."""
+    instance = judged["right"].instance
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(instance)]) as killed:
+        assert killed.wait() == -signal.SIGKILL
+    assert [*tmp_path.rglob("test_output.txt")]
+    eval_report(instance, "a patch", b"")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_judge_is_not_imported_by_the_caller() -> None:
