@@ -235,6 +235,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class GateResult:
     option: str
+    """The gate, by the option of the command line, as the format `comparison_v1` names it."""
     limit: float
     b: str
     """The side that was tested."""

@@ -89,27 +89,30 @@ def decide_gates(
     `limits` are those of `CompareOptions.gates`. The intervals are those of the whole family, so
     that a gate is missed by chance as seldom with twenty treatments as with one.
     """
-    for option, limit in limits.items():
+    for parameter, limit in limits.items():
+        option = f"--{parameter.replace('_', '-')}"
         for compared in comparisons:
-            passed, text = _gate(option, limit, compared, document)
+            passed, text = _gate(parameter, limit, compared, document)
             yield GateResult(option, limit, str(compared.b.side), passed, text)
 
 
-def _gate(option: str, limit: float, compared: Compared, document: Comparison) -> tuple[bool, str]:
+def _gate(
+    parameter: str, limit: float, compared: Compared, document: Comparison
+) -> tuple[bool, str]:
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, sentences.no_gate_test(compared)
-    if option == "--require-equivalent":
+    if parameter == "require_equivalent":
         verdict = _equivalence(difference, limit)
         text = sentences.equivalence(compared, difference, document, limit, verdict)
         return verdict == "equivalent", text
     gain = _gain_bounds(difference, document)
-    if option == "--fail-if-worse":
+    if parameter == "fail_if_worse":
         is_shown = gain is not None and gain[1] < -limit
         passed = not is_shown
     else:
         is_shown = passed = gain is not None and gain[0] > -limit
-    return passed, sentences.gate(option, limit, compared, difference, document, is_shown)
+    return passed, sentences.gate(parameter, limit, compared, difference, document, is_shown)
 
 
 def _gain_bounds(difference: Estimate, document: Comparison) -> tuple[float, float] | None:

@@ -18,7 +18,7 @@ PASS_RATE = "pass_rate"  # noqa: S105
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
-_EQUIVALENCE = ("--equivalent-within", "--require-equivalent")
+_EQUIVALENCE = ("equivalent_within", "require_equivalent")
 
 
 def _named(choices: type[_Choice], parameter: str, word: str) -> _Choice:
@@ -138,13 +138,13 @@ class CompareOptions:
 
     @property
     def gates(self) -> dict[str, float]:
-        """The limit of each gate that is set, by its option."""
+        """The limit of each gate that is set, by its parameter."""
         limits = {
-            "--fail-if-worse": self.fail_if_worse,
-            "--require-not-worse": self.require_not_worse,
-            "--require-equivalent": self.require_equivalent,
+            "fail_if_worse": self.fail_if_worse,
+            "require_not_worse": self.require_not_worse,
+            "require_equivalent": self.require_equivalent,
         }
-        return {option: limit for option, limit in limits.items() if limit is not None}
+        return {gate: limit for gate, limit in limits.items() if limit is not None}
 
     @property
     def equivalence_limit(self) -> float | None:
@@ -179,36 +179,31 @@ class CompareOptions:
             )
         if self.all_pairs:
             message = "is for a baseline and its treatments, not for `all_pairs=True`"
-            problems += [Problem(_parameter(option), message) for option in self.gates]
+            problems += [Problem(Parameter(gate), message) for gate in self.gates]
         problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
         if self.equivalent_within is not None:
-            problems += self._limit("--equivalent-within", self.equivalent_within)
+            problems += self._limit("equivalent_within", self.equivalent_within)
         if self.seed < 0:
             problems.append(Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more"))
         return problems
 
-    def _gate(self, option: str, limit: float) -> list[Problem]:
-        problems = self._limit(option, limit)
-        if option != "--require-equivalent" and not self.has_direction:
+    def _gate(self, parameter: str, limit: float) -> list[Problem]:
+        problems = self._limit(parameter, limit)
+        if parameter != "require_equivalent" and not self.has_direction:
             message = f"which values of {self.metric} are worse is not known"
             hint = "add `lower_is_better=True` or `lower_is_better=False`"
-            problems.append(Problem(_parameter(option), message, hint=hint))
+            problems.append(Problem(Parameter(parameter), message, hint=hint))
         return problems
 
-    def _limit(self, option: str, limit: float) -> list[Problem]:
-        if option in _EQUIVALENCE and limit == 0:
+    def _limit(self, parameter: str, limit: float) -> list[Problem]:
+        if parameter in _EQUIVALENCE and limit == 0:
             message = "found 0; no sample can show that two sides do not differ at all"
             return [
                 Problem(
-                    _parameter(option), message, hint="name the smallest difference that matters"
+                    Parameter(parameter), message, hint="name the smallest difference that matters"
                 )
             ]
         if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
             return []
         expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
-        return [Problem(_parameter(option), f"found {limit:g}; expected {expected}")]
-
-
-def _parameter(gate: str) -> Parameter:
-    """Return the parameter that sets a limit, which goes by the option of the command line."""
-    return Parameter(gate.removeprefix("--").replace("-", "_"))
+        return [Problem(Parameter(parameter), f"found {limit:g}; expected {expected}")]

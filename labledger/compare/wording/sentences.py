@@ -321,7 +321,7 @@ def no_gate_test(compared: Compared) -> str:
 
 
 def gate(
-    option: str,
+    parameter: str,
     limit: float,
     compared: Compared,
     difference: Estimate,
@@ -334,7 +334,7 @@ def gate(
     size = amount(limit, document)
     interval = _interval(compared, difference, document)
     where = f"on {estimand(document)} ({interval}{correction(document)})"
-    if option == "--fail-if-worse":
+    if parameter == "fail_if_worse":
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
 
