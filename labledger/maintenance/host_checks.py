@@ -20,7 +20,7 @@ from labledger.executors.placement import Needs
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.host_images import check_host_images
-from labledger.maintenance.preflight import Preflight
+from labledger.maintenance.preflight import Preflight, name_tasks
 from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.text.phrases import counted
 
@@ -43,7 +43,7 @@ def check_hosts(
     Where no engine answers on this machine, images are looked up on the hosts; `pull` and
     `egress_image` are as for `preflight`.
     """
-    checks, images = list(results.checks), dict(results.images)
+    checks, images, refused = list(results.checks), dict(results.images), dict(results.refused)
     try:
         with connect.connected(on, insecure=insecure) as connection:
             found = connect.find_hosts(connection)
@@ -52,13 +52,16 @@ def check_hosts(
                 of_images, images = check_host_images(
                     connection, usable, experiment, egress_image, pull=pull
                 )
-                checks += of_images if usable else []
+                if usable:
+                    named, of_tasks = name_tasks(experiment, of_images)
+                    checks += named
+                    refused |= of_tasks
     except LabLedgerError as error:
         checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
     else:
         checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
         checks += _check_object_store(on, insecure=insecure)
-    return replace(results, checks=tuple(checks), images=images)
+    return replace(results, checks=tuple(checks), images=images, refused=refused)
 
 
 def check_hosts_for_regrading(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from labledger.cluster import connect
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
 from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.check_results import CheckResult, runs_in
 from labledger.maintenance.image_checks.egress_checks import egress_image_ref, needs_egress_proxy
 from labledger.text.phrases import counted
 
@@ -38,7 +39,10 @@ def check_host_images(
         refs.append(egress_image_ref(egress_image))
     found = connect.find_images(connection, hosts, refs, pull=pull)
     checks = [
-        _check(ref, found.ids[ref], found.problems.get(ref), len(hosts), experiment, pull=pull)
+        replace(
+            _check(ref, found.ids[ref], found.problems.get(ref), len(hosts), experiment, pull=pull),
+            concerns=runs_in(ref) if ref in experiment.images else None,
+        )
         for ref in dict.fromkeys(refs)
     ]
     ids = {ref: min(ids.values()) for ref in experiment.images if (ids := found.ids[ref])}

@@ -129,7 +129,7 @@ def preflight(
             checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
             checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
             checks += _check_builds(experiment, supply)
-        named, refused = _with_tasks(experiment, checks)
+        named, refused = name_tasks(experiment, checks)
         return Preflight(named, images, has_engine=False, refused=refused)
     try:
         info = engine.info()
@@ -158,11 +158,11 @@ def preflight(
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
         engine.close()
-    named, refused = _with_tasks(experiment, checks)
+    named, refused = name_tasks(experiment, checks)
     return Preflight(named, images, refused=refused)
 
 
-def _with_tasks(
+def name_tasks(
     experiment: ResolvedExperiment, checks: Sequence[CheckResult]
 ) -> tuple[tuple[CheckResult, ...], dict[str, str]]:
     """Return checks with the names of the tasks that failed ones concern, and what failed by task.

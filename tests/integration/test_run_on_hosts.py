@@ -9,6 +9,7 @@ import pytest
 from containers import docker
 from dask_clusters import dask_cluster
 from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, RIGHT, Project
+from harbor_tasks import plain, write_task
 from waiting import wait_until
 
 from labledger.api import Exit, open_ledger
@@ -17,6 +18,7 @@ from labledger.faults import VARIABLE
 pytestmark = pytest.mark.docker
 
 SLOTS = 4
+TASKS_OF_SOME = "SELECT task_id FROM trials WHERE run_id = 'some'"
 
 
 def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
@@ -48,6 +50,14 @@ def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
         refused = project.command("run", project.experiment, *PASSING, *on)
         assert refused.returncode != 0
         assert "labledger-made:1 is built from image, which needs an engine" in refused.stderr
+        plain(tmp_path / "tasks" / "here")
+        unknown = {"docker_image": "127.0.0.1:9/unknown:1"}
+        write_task(tmp_path / "tasks" / "elsewhere", {"environment": unknown})
+        words = ("run", f"harbor:{tmp_path}/tasks", "--agent", "nop", "--skip-refused")
+        told = project.command(*words, "--run-id", "some", *on)
+        assert "no host has 127.0.0.1:9/unknown:1 or can pull it" in told.stderr, told.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            assert [row["task_id"] for row in ledger.query(TASKS_OF_SOME)] == ["here"]
     project.check_run("many")
     assert project.on_engine("many") == []
 
