@@ -359,8 +359,9 @@ class Coordinator:
             self.pauses.disk.begin(error.message)
             self._requeue_uncollected(spec)
         except OutputUnreadable as error:
-            self.stop_cause = Stop(StopCause.UNCOLLECTED, error.message)
-            self._warn(error.message)
+            message = f"{error.message}; {error.hint}" if error.hint else error.message
+            self.stop_cause = Stop(StopCause.UNCOLLECTED, message)
+            self._warn(message)
         else:
             return result
         return None

@@ -33,6 +33,7 @@ def test_what_cannot_be_kept_now_is_collected_later(
     assert not stopped.complete
     assert stopped.exit_code == Exit.INCOMPLETE
     assert "could not be collected" in (stopped.trouble or "")
+    assert "then `labledger resume store`" in (stopped.trouble or "")
     assert stopped.summary["ext"]["statuses"]["infra_error"] == 0
 
     incoming.unlink()

@@ -54,6 +54,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.collect import infra_error_result
+from labledger.trial.life.uncollected import OutputUnreadable
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 
 IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}
@@ -373,6 +374,21 @@ def test_a_host_that_says_what_cannot_be_is_not_used(
         assert all(is_whole(*reversed(run.submit(executor, idx))) for idx in (2, 3))
         assert executor.width == 2
         assert not waits.done()
+
+
+def test_a_trial_that_its_host_cannot_collect(run: Run) -> None:
+    """Its error names the host, and what to type when that is repaired."""
+    run.a.holds = True
+    failed = (Failure((1, 1), "uncollected", "its store is broken"),)
+    with run.executor() as executor:
+        _, waits = run.submit(executor, 1, run.a)
+        run.a.spoil = lambda request, reply: (
+            replace(reply, failures=failed) if isinstance(request, Exchange) else reply
+        )
+        error = waits.exception(PATIENCE_S)
+    assert isinstance(error, OutputUnreadable)
+    assert error.message == "its store is broken"
+    assert f"fix that on {run.a.name}, then `labledger resume run-1`" in str(error.hint)
 
 
 def _changed(**fields: Any) -> Callable[[ResultMessage], ResultMessage]:

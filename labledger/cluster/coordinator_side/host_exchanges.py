@@ -32,6 +32,7 @@ from labledger.cluster.host_messages import (
     AttemptKey,
     Exchange,
     ExchangeReply,
+    Failure,
     HostRefused,
     ResultMessage,
     RunSetup,
@@ -448,13 +449,22 @@ class HostExchanges:
             if is_refusal and not self._state.stopping:
                 self._record_bad_result(link, failure.key, "is a refusal, of a run that goes on")
                 continue
-            error = StartRefused() if is_refusal else OutputUnreadable(failure.message)
+            error = StartRefused() if is_refusal else self._uncollected(link, failure)
             set_exception(link.pending.pop(failure.key).future, error)
         for key in reply.removed:
             if (leaving := link.leaving.pop(key, None)) is not None:
                 set_result(leaving.future, None)
             link.received.discard(key)
             link.confirmed.add(key)
+
+    def _uncollected(self, link: HostLink, failure: Failure) -> OutputUnreadable:
+        """Return the error for an attempt with which its host cannot go on."""
+        run_id = self._state.setup.run.run_id
+        return OutputUnreadable(
+            failure.message,
+            hint=f"fix that on {link.name}, then `labledger resume {run_id}`: what ran there is "
+            "not run again",
+        )
 
     async def end_lost(self, link: HostLink) -> None:
         """End the attempts of a host that was declared lost, once it certainly starts none of them.

@@ -23,7 +23,10 @@ def output_unreadable_error(
     """Return the exception to raise if `error` occurs while an ended trial is collected."""
     problem = _problem(spec, error)
     message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
-    hint = "fix that and resume the run: the container still exists and will not be run again"
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container still exists and will not "
+        "be run again"
+    )
     return _error(error, message, hint)
 
 
@@ -35,7 +38,10 @@ def not_delivered_error(
         f"slot {spec.slot.schedule_idx} waits for its grader's files, which could not be "
         f"delivered: {_problem(spec, error)}"
     )
-    hint = "fix that and resume the run: the container waits, and will not be run again"
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container waits, and will not be "
+        "run again"
+    )
     return _error(error, message, hint)
 
 
