@@ -98,7 +98,7 @@ class MirrorWriter:
             lines = records.lines(kind)
             if not lines:
                 continue
-            with _file_errors_reported(self.run_dir / PATHS[kind]):
+            with _file_errors_reported(mirror.path):
                 if not isinstance(lines, tuple):
                     # Too many for one write; if it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
@@ -111,8 +111,8 @@ class MirrorWriter:
 
     def sync(self) -> None:
         """Make everything appended so far durable. Raises `LedgerError`."""
-        for kind, mirror in self._mirrors.items():
-            with _file_errors_reported(self.run_dir / PATHS[kind]):
+        for mirror in self._mirrors.values():
+            with _file_errors_reported(mirror.path):
                 os.fsync(mirror.descriptor)
 
 
@@ -162,6 +162,7 @@ def _with_labels(records: Iterator[tuple[int, str]]) -> Iterator[tuple[str, byte
 class _Mirror:
     """A mirror that is being written."""
 
+    path: Path
     descriptor: int
     end: int
     """The offset at which the next record goes."""
@@ -169,7 +170,7 @@ class _Mirror:
     @classmethod
     def open(cls, path: Path) -> _Mirror:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        return cls(descriptor, os.fstat(descriptor).st_size)
+        return cls(path, descriptor, os.fstat(descriptor).st_size)
 
     def truncate_incomplete_line(self) -> None:
         """Remove what follows the last line end, which an interrupted write may leave."""

@@ -61,7 +61,11 @@ JOIN run_variant
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx"""
-
+_TASK_SQL = """
+SELECT task_payload.body FROM run
+JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+WHERE run.run_id = ?1"""
 _SLOT_COUNTS_SQL = """
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -250,15 +254,11 @@ class LedgerReader:
 
     def task(self, run_id: str, task_id: str) -> JsonObject:
         """Return the frozen row of a task. Raises `LedgerError` if the run has no such task."""
-        with self._of_run(run_id) as (connection, run_no):
-            body = connection.exec_driver_sql(
-                "SELECT task_payload.body FROM run_task JOIN task_payload "
-                "ON task_payload.payload_digest = run_task.payload_digest "
-                "WHERE run_task.run_no = ? AND run_task.task_id = ?",
-                (run_no, task_id),
-            ).scalar()
-        if body is None:
-            raise LedgerError(f"run {run_id} has no task {task_id!r}")
+        with self._snapshot(f"read run {run_id}") as connection:
+            body = connection.exec_driver_sql(_TASK_SQL, (run_id, task_id)).scalar()
+            if body is None:
+                run_number(connection, run_id)
+                raise LedgerError(f"run {run_id} has no task {task_id!r}")
         row: JsonObject = json.loads(body)
         return row
 

@@ -464,6 +464,10 @@ def _insert_dispatches(
 
 
 def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
-    """Insert rows in batches, so that memory does not grow with them."""
+    """Insert rows, in batches unless they are in memory already."""
+    if isinstance(rows, list):
+        if rows:
+            connection.exec_driver_sql(statement, rows)
+        return
     for batch in batched(rows, _ROWS_PER_BATCH):
         connection.exec_driver_sql(statement, batch)

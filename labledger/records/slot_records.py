@@ -29,6 +29,8 @@ class SlotRecords:
     status: SlotStatus
     reason: str | None = None
     verdict: str | None = None
+    agent_exit_status: int | None = None
+    """The agent's exit status; None if no agent ran, or if it is not known."""
     trials: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
@@ -45,11 +47,3 @@ class SlotRecords:
     def objects(self, kind: str) -> list[JsonObject]:
         """Return the records of one of `RECORD_KINDS`, parsed."""
         return [json.loads(line) for line in self.lines(kind)]
-
-    @property
-    def agent_exit_status(self) -> int | None:
-        """The agent's exit status; None if no agent ran, or if it is not known."""
-        for trial in self.objects("trials"):
-            agent = trial["phases"]["agent"]
-            return None if agent is None else int(agent["exit_status"])
-        return None

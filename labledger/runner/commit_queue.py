@@ -273,19 +273,20 @@ class CommitQueue:
 
     def renew_lease(self) -> None:
         """Renew the lease if it is due. Called between commits, so that a long series keeps it."""
-        with self._pause_if_disk_full():
-            self.heartbeat.renew_if_due()
+        if self.heartbeat.is_due:
+            with self._pause_if_disk_full():
+                self.heartbeat.renew()
 
     @contextmanager
     def _pause_if_disk_full(self) -> Iterator[None]:
         """Suppress `LedgerDiskFull` and pause dispatch until the ledger's disk has space again."""
-        folder = self.writer.path.parent
+        ledger = self.writer.path
         # Any write may checkpoint the write-ahead log, which needs space too.
-        self.full_disks.check([folder])
+        self.full_disks.check([ledger])
         try:
             yield
         except LedgerDiskFull as error:
-            self.full_disks.record_full(folder)
+            self.full_disks.record_full(ledger)
             self.disk_pause.begin(error.message)
 
 

@@ -42,14 +42,15 @@ class Heartbeat:
     _last_renewal: float | None = None
     _reported_requests: set[str] = field(default_factory=set)
 
-    def renew_if_due(self) -> None:
-        """Renew the lease if a renewal is due. Raises `LeaseLost`."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the lease is to be renewed now."""
+        interval_s = self.lease.ttl_s / RENEWALS_PER_LEASE
+        return self._last_renewal is None or time.monotonic() - self._last_renewal > interval_s
+
+    def renew(self) -> None:
+        """Renew the lease. Raises `LeaseLost`."""
         now = time.monotonic()
-        if (
-            self._last_renewal is not None
-            and now - self._last_renewal <= self.lease.ttl_s / RENEWALS_PER_LEASE
-        ):
-            return
         renewal = self.writer.leases.renew(self.lease, is_dead=process_is_dead)
         self._last_renewal = now
         expires = clock.parse(renewal.expires_at).timestamp()

@@ -26,8 +26,11 @@ def mark_not_started(trial: Path) -> None:
     """
     marker = _not_started_marker(trial)
     with suppress(OSError):
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        try:
+            marker.touch(exist_ok=False)
+        except FileNotFoundError:
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
 
 
 def clear_not_started(trial: Path) -> None:
@@ -89,4 +92,4 @@ def _reasons_file(trial: Path) -> Path:
 
 
 def _note_path(trial: Path, kind: str) -> Path:
-    return trial.parent.parent / FOLDER / f"{trial.name}.{kind}"
+    return trial.parents[1] / f"{FOLDER}/{trial.name}.{kind}"

@@ -7,7 +7,6 @@ everything in `trial`. They say what is to happen, and run nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,8 +177,10 @@ class AttemptSpec:
 
     def on_host(self, host: str) -> AttemptSpec:
         """Return the same attempt, placed on a host."""
-        placed = copy(self)
-        object.__setattr__(placed, "host", host)
+        # Neither `replace`, which would merge the settings again, nor `copy`: each slot is placed.
+        placed = object.__new__(AttemptSpec)
+        for name in self.__slots__:
+            object.__setattr__(placed, name, host if name == "host" else getattr(self, name))
         return placed
 
     @property

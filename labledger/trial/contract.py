@@ -103,7 +103,7 @@ def mount(source: Path, target: str, *, read_only: bool = False) -> JsonObject:
 
 def trial_folder(run_dir: Path, schedule_idx: int, attempt: int) -> Path:
     """Return the host folder of an attempt's inputs and outputs."""
-    return run_dir / "trials" / f"{schedule_idx:06d}-{attempt}"
+    return run_dir / f"trials/{schedule_idx:06d}-{attempt}"
 
 
 def container_name(ledger_id: str, run_id: str, schedule_idx: int, attempt: int) -> str:

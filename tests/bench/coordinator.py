@@ -91,6 +91,12 @@ def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
         f"{cpu_ms[few]:.2f} ms with {few}",
         f"{cpu_ms[many] / cpu_ms[few]:.2f}",
     )
+    parts_ms = {name: 1000 * part / slots for name, part in narrow["parts_s"].items()}
+    parts_ms["all else"] = cpu_ms[few] - sum(parts_ms.values())
+    for name, part_ms in parts_ms.items():
+        whole = f"{cpu_ms[few]:.2f} ms"
+        share = f"{part_ms / cpu_ms[few]:.2f}"
+        yield Row(f"  {name}, {few} in flight", f"{part_ms:.2f} ms", whole, share)
     ideal = 2 * seconds
     yield Row(
         f"{slots:,} trials of {seconds:.0f} s, {many:,} at once",

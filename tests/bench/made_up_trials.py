@@ -20,20 +20,34 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from bench import synthetic
 from bench.peak import memory_mb
 from labledger.cli import app
 from labledger.executors.local_executor import LocalExecutor
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
+from labledger.runner.dispatch.next_attempts import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 
 _LOOK_EVERY = 500
+_PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "transactions": (
+        LedgerWriter,
+        ("commit_result", "commit_staged", "stage", "journal_dispatch"),
+    ),
+    "choosing and placing": (NextAttempts, ("place",)),
+    "mirrors": (MirrorWriter, ("append",)),
+}
+"""The methods of the coordinator's thread whose processor time is reported, by a name for them."""
 _SLOW_EVERY, _SLOW_S = 50, 0.05
 """Now and then a trial takes its time, and those behind it are staged."""
 
@@ -48,6 +62,23 @@ class Watch:
         self.dispatches = 0
         self.memory_mb: list[float] = []
         """What the process held while it dispatched, now and then."""
+        self.parts_s = dict.fromkeys(_PARTS, 0.0)
+        """The processor time of the thread in the methods of `_PARTS`."""
+
+    def time_parts(self) -> None:
+        for name, (owner, methods) in _PARTS.items():
+            for method in methods:
+                setattr(owner, method, self._timed(name, getattr(owner, method)))
+
+    def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.parts_s[name] += time.thread_time() - begun
+
+        return timed
 
     def dispatched(self) -> None:
         if self.first_dispatch is None:
@@ -65,6 +96,7 @@ class Watch:
             "last_mb": self.memory_mb[-1],
             "peak_mb": memory_mb("VmHWM"),
             "cpu_s": time.process_time() - self.first_cpu_s,
+            "parts_s": self.parts_s,
         }
         print(json.dumps(found), flush=True)
 
@@ -158,6 +190,7 @@ def main() -> None:
         MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
     elif mode == "timed":
         TimedTrials.seconds = float(rest[0])
+        watch.time_parts()
         executor = TimedTrials
     session.LocalExecutor = executor  # type: ignore[attr-defined,misc]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]

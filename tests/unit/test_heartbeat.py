@@ -42,9 +42,9 @@ def test_trials_may_start_as_long_as_the_lease_lasts(
     """Under a lease that has expired nothing is started, until it is renewed."""
     lease = kit.begin_run(writer)
     with kit.open_writer(path, kit.FakeClock()) as slow:
-        Heartbeat(slow, lease, trials, told.append).renew_if_due()
+        Heartbeat(slow, lease, trials, told.append).renew()
     assert not trials.may_start, "the lease expired long ago"
-    Heartbeat(writer, lease, trials, told.append).renew_if_due()
+    Heartbeat(writer, lease, trials, told.append).renew()
     assert trials.may_start
     trials.abandon()
     assert not trials.may_start
@@ -55,14 +55,14 @@ def test_that_the_run_is_wanted_is_told_once(
 ) -> None:
     """Each takeover request is reported once, however many heartbeats pass."""
     heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
-    heartbeat.renew_if_due()
+    heartbeat.renew()
     assert told == []
     asker = this_process()
     with kit.open_writer(path) as other:
         held = other.leases.acquire_or_request(kit.RUN, asker, 30, 10)
         assert isinstance(held, LeaseInfo)
         for _ in range(3):
-            heartbeat.renew_if_due()
+            heartbeat.renew()
         [event] = told
         assert (event["event"], event["pid"], event["host"]) == (
             "run_wanted",
@@ -80,4 +80,4 @@ def test_a_heart_that_lost_its_run_stops(
     with kit.open_writer(path) as other:
         other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
     with pytest.raises(LeaseLost):
-        heartbeat.renew_if_due()
+        heartbeat.renew()

@@ -44,6 +44,8 @@ def test_what_is_not_there_is_said(writer: LedgerWriter, reader: LedgerReader) -
             reader.slot(kit.RUN, idx)
     with pytest.raises(LedgerError, match="has no task"):
         reader.task(kit.RUN, "t9")
+    with pytest.raises(RunNotFound):
+        reader.task("another", "t1")
     with pytest.raises(LedgerError, match="has no artifact"):
         reader.artifact("0" * 64)
     with pytest.raises(LedgerError, match="not the SHA-256"):

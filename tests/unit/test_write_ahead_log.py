@@ -114,7 +114,7 @@ def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
         run.commit(12)
     assert sqlite.log_size(path) > 2 * LIMIT
     trials = LocalExecutor(1, FullDisks())
-    Heartbeat(run.writer, run.lease, trials, lambda _: None).renew_if_due()
+    Heartbeat(run.writer, run.lease, trials, lambda _: None).renew()
     trials.shutdown()
     assert sqlite.log_size(path) == 0
 

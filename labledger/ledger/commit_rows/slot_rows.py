@@ -74,6 +74,7 @@ def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecord
         status=status,
         reason=rows.trial.reason,
         verdict=rows.trial.verdict,
+        agent_exit_status=rows.trial.agent_exit_status,
         trials=(trial_rows.trial_record(stamp, rows.trial, rows.attempts),),
         predictions=tuple(row.record for row in rows.predictions),
         scores=tuple(row.record for row in rows.scores),

@@ -27,7 +27,8 @@ class Result:
     def __init__(self, cursor: Any, on_close: Callable[[Result], None]) -> None:
         self._cursor = cursor
         self._on_close = on_close
-        self._row = _row_type(tuple(column[0] for column in cursor.description or ()))
+        columns = cursor.description
+        self._row = _row_type(tuple([column[0] for column in columns])) if columns else Row
 
     @property
     def rowcount(self) -> int:

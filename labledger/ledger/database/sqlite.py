@@ -211,7 +211,8 @@ def file_identities(path: Path) -> tuple[FileIdentity, ...]:
 
 def _file_identity(path: str) -> FileIdentity:
     try:
-        status = Path(path).stat()
+        # Every transaction asks this three times; to make a `Path` takes longer than to ask.
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -127,6 +127,7 @@ def commits(
             status=SlotStatus(status),
             reason=reason,
             verdict=None if trial is None else trial.row.verdict,
+            agent_exit_status=None if trial is None else trial.row.agent_exit_status,
             **lines,
         )
         trial_row = None if trial is None else trial.row
