@@ -96,18 +96,18 @@ class MirrorWriter:
         """
         for kind, mirror in self._mirrors.items():
             lines = records.lines(kind)
-            if not lines:
-                continue
-            with _file_errors_reported(mirror.path):
+            try:
                 if not isinstance(lines, tuple):
                     # Too many for one write; if it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
-                    continue
-                content = _as_bytes(lines)
-                if faults.fault_is_set("inside_mirror_line", records.schedule_idx):
-                    os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
-                    faults.fault_point("inside_mirror_line", records.schedule_idx)
-                mirror.write_whole(content)
+                elif lines:
+                    content = _as_bytes(lines)
+                    if faults.fault_is_set("inside_mirror_line", records.schedule_idx):
+                        os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
+                        faults.fault_point("inside_mirror_line", records.schedule_idx)
+                    mirror.write_whole(content)
+            except OSError as error:
+                raise _write_error(mirror.path, error) from error
 
     def sync(self) -> None:
         """Make everything appended so far durable. Raises `LedgerError`."""
@@ -295,7 +295,11 @@ def _file_errors_reported(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LedgerError(
-            f"could not write the mirror {path}: {error.strerror}",
-            hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
-        ) from error
+        raise _write_error(path, error) from error
+
+
+def _write_error(path: Path, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"could not write the mirror {path}: {error.strerror}",
+        hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
+    )
