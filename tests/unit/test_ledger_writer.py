@@ -17,7 +17,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Metric
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
@@ -115,6 +115,17 @@ def test_metric_values_keep_their_type(
     assert read == committed
     found = read.objects("metrics")[0]["value"]
     assert repr(found) == repr(value)
+
+
+def test_records_name_the_agents_exit_status(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """The records of a commit and those that are read back have it; no agent, no status."""
+    lease = kit.begin_run(writer)
+    failed = kit.result(0, phases={"agent": Phase(3, 900)})
+    committed = [
+        writer.commit_result(lease, result) for result in (failed, kit.result(1, phases={}))
+    ]
+    assert [records.agent_exit_status for records in committed] == [3, None]
+    assert list(reader.slot_records(kit.RUN, 0, 2)) == committed
 
 
 def test_a_second_commit_of_a_slot_is_impossible(
