@@ -53,6 +53,8 @@ class ContainerState:
     """The host folder that holds the container's changes to its image, if this user can read it."""
     lower_dirs: tuple[str, ...] = ()
     """The host folders of the image's layers, the newest first; empty where there is no such."""
+    mounts: tuple[str, ...] = ()
+    """The paths in the container at which folders, files or volumes are mounted."""
 
     @property
     def has_started(self) -> bool:
@@ -222,6 +224,7 @@ class Engine:
             labels=attributes["Config"]["Labels"] or {},
             upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
             lower_dirs=_lower_dirs(attributes.get("GraphDriver") or {}),
+            mounts=tuple(str(mount["Destination"]) for mount in attributes.get("Mounts") or ()),
         )
 
     def inspect_existing(self, container: str) -> ContainerState:
@@ -354,11 +357,21 @@ def _connect() -> APIClient:
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
 
+    class Client(APIClient):
+        def version(self, api_version: bool = True) -> JsonObject:
+            """Return the version of the API, which the library asks for when it connects.
+
+            Every answer to a ping has it. For `/version`, an engine starts programs each time.
+            """
+            ping = self.get(f"{self.base_url}/_ping", timeout=_API_TIMEOUT_S)
+            version = ping.headers.get("Api-Version")
+            return {"ApiVersion": version} if version else super().version(api_version)
+
     settings = kwargs_from_env()
     if "base_url" not in settings and (host := _context_host()):
         settings["base_url"] = host
     try:
-        return APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings)
+        return Client(version="auto", timeout=_API_TIMEOUT_S, **settings)
     except DockerException as error:
         address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
         raise refused_socket_error(address) or EngineUnavailable(

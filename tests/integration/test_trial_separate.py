@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ from sample_trials import (
 )
 from sealed_trials import isolation, stage
 
+from labledger.docker.container_files import ContainerFiles
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.trial.evidence.declared_artifacts import take_artifacts
+from labledger.trial.evidence.redaction import Redactor
 
 pytestmark = pytest.mark.docker
 
@@ -95,6 +99,27 @@ def test_folder_of_the_image_is_replaced(trials: Trials) -> None:
     result = trials.run(agent, grader, image=PYTHON, **moved)
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "grader_stdout") == b"a\nz\n"
+
+
+@pytest.mark.parametrize("path", ["/agentlab/workspace", "/logs"])
+def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: str) -> None:
+    """What the host reads by itself is packed to the same bytes as the engine's tar of it."""
+    agent = (
+        f"cd {path}; mkdir -p a/b empty; echo x >a/b/c; echo y >a-b; chmod 4751 a-b; ln -s a/b in;"
+        " ln -s /etc out; ln -s ../.. up; touch -d @1000 a/b/c; chmod 0 a/b/c; echo ü >ü"
+    )
+    outputs = [{"path": "/logs", "phase": "agent"}]
+    spec = trials.spec(agent, GRADES, runtime={"outputs": outputs}, **separate(path))
+    assert brief(run_attempt(spec)) == ("completed", None, 0)
+    state = ENGINE.inspect_existing(spec.container_name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ContainerFiles, "tar_of", None)
+        here = take_artifacts(ENGINE, spec, state, Redactor({}))
+    assert here.packed[0]["members"] == 8
+    assert here.packed[0]["left_out_total"] == 2
+    # With something mounted in it, the folder of the host is not all that the container had.
+    mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
+    assert take_artifacts(ENGINE, spec, mounted, Redactor({})) == here
 
 
 def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:

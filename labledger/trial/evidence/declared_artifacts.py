@@ -8,7 +8,8 @@ a regrading cannot restore it. Used by `separate_grader` and, through `Container
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +18,7 @@ from typing import Self
 
 from labledger import faults
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import Engine
+from labledger.docker.engine import ContainerState, Engine
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import DeclaredArtifact
 from labledger.records import JsonObject
@@ -28,8 +29,14 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.redaction import Redactor
-from labledger.workspace import artifact_tars
-from labledger.workspace.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact
+from labledger.trial.output_folders import outputs_of_container
+from labledger.workspace import artifact_tars, folder_tars
+from labledger.workspace.artifact_tars import (
+    ArtifactPacker,
+    ArtifactsRefused,
+    PackedArtifact,
+    Readable,
+)
 
 _MAX_LINKS = 5
 """How many symbolic links from the path of an artifact are followed."""
@@ -107,17 +114,18 @@ def _complete_tar(spec: AttemptSpec) -> Path:
 
 
 def take_artifacts(
-    engine: Engine, spec: AttemptSpec, container: str, redactor: Redactor
+    engine: Engine, spec: AttemptSpec, state: ContainerState, redactor: Redactor
 ) -> TakenArtifacts:
     """Take the declared artifacts of a stopped container. They are durable when this returns.
 
-    `container` is its id. Raises `OSError`, `NoSuchContainer`, `ContainerFailed` and
+    `state` is the container's. Raises `OSError`, `NoSuchContainer`, `ContainerFailed` and
     `EngineUnavailable`; the call can be repeated.
     """
     declared = spec.settings.grading.artifacts or ()
     if not declared:
         return TakenArtifacts(())
-    taking = _Taking(ContainerFiles(engine, container), spec)
+    files = ContainerFiles(engine, state.container_id)
+    taking = _Taking(files, spec, _folders_here(spec, state))
     store = ArtifactStore(spec.plan.store_root)
     try:
         if not spec.plan.environment:
@@ -147,11 +155,29 @@ def _names_with_secrets(path: Path, redactor: Redactor) -> tuple[str, ...]:
         )
 
 
+def _folders_here(spec: AttemptSpec, state: ContainerState) -> dict[str, Path]:
+    """Return the trial's own folders on this host by their paths in the agent's container.
+
+    Not one in which the container has something else mounted: it is not in the host's folder.
+    """
+    folders = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
+    if spec.has_mounted_workspace:
+        folders[contract.WORKSPACE] = spec.folder / "workspace"
+    return {
+        path: folder
+        for path, folder in folders.items()
+        if not any(mounted.startswith(f"{path}/") for mounted in state.mounts)
+    }
+
+
 class _Taking:
     """The artifacts of one container while they are packed."""
 
-    def __init__(self, files: ContainerFiles, spec: AttemptSpec) -> None:
-        self._files, self._spec = files, spec
+    def __init__(
+        self, files: ContainerFiles, spec: AttemptSpec, folders: Mapping[str, Path]
+    ) -> None:
+        """`folders` are those of the container that this host has too, by path."""
+        self._files, self._spec, self._folders = files, spec, folders
         self._packer = ArtifactPacker(tampering.is_autoloaded_file)
         self._packed: list[tuple[PackedArtifact, bool]] = []
         """Each with whether it is optional."""
@@ -170,9 +196,11 @@ class _Taking:
         """Yield an artifact's members. If its path is a symbolic link, yield what that leads to."""
         for _ in range(_MAX_LINKS):
             before = packed.link
+            path = before or artifact.path
             with ExitStack() as stack:
                 try:
-                    stream = stack.enter_context(self._files.tar_of(before or artifact.path))
+                    # The engine starts a program for each tar, which takes longer than a few files.
+                    stream = self._tar_here(path) or stack.enter_context(self._files.tar_of(path))
                 except ContainerFailed as error:
                     if not any(each in error.message.lower() for each in _BAD_PATHS):
                         raise
@@ -183,6 +211,10 @@ class _Taking:
             if packed.link == before:
                 return
         packed.leave_out(artifact.path, "a chain of too many links")
+
+    def _tar_here(self, path: str) -> Readable | None:
+        folder = self._folders.get(path.rstrip("/"))
+        return None if folder is None else folder_tars.small_tar(folder, posixpath.basename(path))
 
     def facts(self) -> tuple[JsonObject, ...]:
         return tuple(

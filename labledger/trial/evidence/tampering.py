@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import Engine
+from labledger.docker.engine import ContainerState, Engine
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -74,18 +74,22 @@ class FilesystemChanges:
 
 
 def inspect_changes(
-    engine: Engine, spec: AttemptSpec, container: str, checked: Checked
+    engine: Engine,
+    spec: AttemptSpec,
+    container: str,
+    checked: Checked,
+    state: ContainerState | None = None,
 ) -> FilesystemChanges:
     """Return the suspicious changes to the image in a stopped container.
 
-    `container` is its id, `checked` says when this happens. A refusal of the engine is recorded as
-    `unchecked`. Raises `EngineUnavailable`.
+    `container` is its id, `checked` says when this happens. `state` is the container's, if the
+    caller has it. A refusal of the engine is recorded as `unchecked`. Raises `EngineUnavailable`.
     """
     if spec.settings.runtime.root_read_only:
         return FilesystemChanges(checked)
     folders = _own_folders(spec)
     try:
-        state = engine.inspect(container)
+        state = state or engine.inspect(container)
         if state is not None and state.upper_dir is not None:
             # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
             with suppress(OSError):

@@ -138,7 +138,7 @@ def _store_agent_part(
     faults.fault_point("before_unseal", spec.slot.schedule_idx)
     engine = context.engine
     state = engine.inspect_existing(container)
-    changes = inspect_changes(engine, spec, container, "before_grading")
+    changes = inspect_changes(engine, spec, container, "before_grading", state)
     started = clock.parse(state.started_at)
     ended = max(started, clock.of_timestamp(min(report.written_at, time.time())))
     agent_part = AgentPart.of(

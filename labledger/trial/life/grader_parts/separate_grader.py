@@ -117,7 +117,7 @@ def grade_if_due(
     """
     agent_part = AgentPart.read(spec)
     if agent_part is None:
-        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading")
+        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
         ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
         ended = replace(ended, changes=changes)
         if state.exit_status != ExitStatus.AGENT_ENDED:
@@ -126,7 +126,7 @@ def grade_if_due(
         if "agent" not in fields:
             return replace(ended, exit_status_forged=True)
         faults.fault_point("before_artifacts", spec.slot.schedule_idx)
-        taken = take_artifacts(context.engine, spec, state.container_id, redactor_for(spec))
+        taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
         faults.fault_point("after_artifacts", spec.slot.schedule_idx)
@@ -182,7 +182,10 @@ def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> Co
 
 def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialContext) -> str:
     """Return the id of the grader's container, which has been started: create it if necessary."""
-    state = find_container(context.engine, part)
+    state = None
+    # A coordinator creates the folder before the container.
+    if spec.container_may_exist or part.folder.exists():
+        state = find_container(context.engine, part)
     if state is not None and state.has_started:
         if (part.folder / "out").is_dir():
             return state.container_id

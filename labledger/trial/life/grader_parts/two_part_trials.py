@@ -63,7 +63,7 @@ def run_grader_part_if_due(
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = AgentPart.read(spec)
     if agent_part is None:
-        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading")
+        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
         ended = replace(
             ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=changes
         )
