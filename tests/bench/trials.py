@@ -12,9 +12,11 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import harbor_tasks
 
 from bench.commands import environment, labledger, spread
 from bench.report import Row, paired_ratio, say
@@ -29,8 +31,12 @@ _CONCURRENCIES = (1, 2, 8)
 _TRIALS, _ROUNDS = 100, 5
 _QUICK_TRIALS, _QUICK_ROUNDS = 24, 3
 _ONE_TRIAL_ROUNDS = 11
-_LATER_GRADERS = ("after_agent", "delivered", "separate")
-"""Modes of grading in which the host acts between agent and grader."""
+_LATER_GRADERS = {
+    "after_agent": "docker run, start, rm",
+    "delivered": "docker run --rm",
+    "separate": "docker run, cp, run --rm, rm",
+}
+"""Modes of grading in which the host acts between agent and grader, and the plain loop's calls."""
 
 _COMMANDS = "python3 /agentlab/deps/agent.py && python3 /agentlab/deps/grader.py"
 _ENVIRONMENT = {
@@ -55,15 +61,16 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
             f"≤ {GOAL}",
             ratio <= GOAL,
         )
-    for mode in _LATER_GRADERS:
+    for mode, steps in _LATER_GRADERS.items():
         say(f"trials: {rounds} rounds of {trials} in mode {mode} at concurrency 2, both ways")
         ours, plain = _rounds(folder / f"trials-{mode}", trials, 2, rounds, mode)
         yield Row(
             f"command of {trials} trials in mode {mode}, concurrency 2, by trial",
             spread([seconds / trials for seconds in ours]),
-            f"{spread([seconds / trials for seconds in plain])} docker run --rm",
+            f"{spread([seconds / trials for seconds in plain])} {steps}",
             f"{paired_ratio(ours, plain):.2f}",
         )
+    yield _harbor_tasks(folder / "harbor", trials, rounds)
 
 
 def _one_trial(folder: Path, rounds: int) -> Row:
@@ -90,14 +97,32 @@ def _rounds(
     ours, plain = [], []
     for _ in range(rounds):
         ours.append(_run(experiment, trials))
-        plain.append(_plain_loop(folder, trials, concurrency, mode))
+        plain.append(_plain_loop(folder, trials, concurrency, _PLAIN.get(mode, _plain_trial)))
     return ours, plain
 
 
-def _run(experiment: Path, trials: int) -> float:
+def _harbor_tasks(folder: Path, trials: int, rounds: int) -> Row:
+    """Tasks of Harbor, by their solutions, beside solution and tests in one plain container."""
+    say(f"trials: {rounds} rounds of {trials} Harbor tasks at concurrency 2, both ways")
+    for number in range(trials):
+        harbor_tasks.plain(folder / "tasks" / f"task-{number:03}")
+    source = f"harbor:{folder / 'tasks'}"
+    ours, plain = [], []
+    for _ in range(rounds):
+        ours.append(_run(folder, trials, source, "--agent", "oracle", "--max-concurrency", "2"))
+        plain.append(_plain_loop(folder / "tasks", trials, 2, _plain_harbor_trial))
+    return Row(
+        f"command of {trials} Harbor tasks, concurrency 2, by trial",
+        spread([seconds / trials for seconds in ours]),
+        f"{spread([seconds / trials for seconds in plain])} docker run --rm",
+        f"{paired_ratio(ours, plain):.2f}",
+    )
+
+
+def _run(experiment: Path, trials: int, *words: str) -> float:
     """Seconds of `labledger run` in a new lab, every trial graded, committed and cleaned up."""
     lab = experiment.parent / ".lab"
-    command = labledger("run", experiment, "--lab-dir", lab, "--quiet")
+    command = labledger("run", *(words or (experiment,)), "--lab-dir", lab, "--quiet")
     begun = time.perf_counter()
     subprocess.run(command, check=True, env=environment(), stdout=subprocess.DEVNULL)
     ended = time.perf_counter()
@@ -109,17 +134,15 @@ def _run(experiment: Path, trials: int) -> float:
     return ended - begun
 
 
-def _plain_loop(experiment: Path, trials: int, concurrency: int, mode: str | None = None) -> float:
-    """Seconds that a loop of `docker run --rm` takes for the same commands."""
+def _plain_loop(
+    experiment: Path, trials: int, concurrency: int, plain_trial: Callable[[Path, Path], None]
+) -> float:
+    """Seconds that a loop of plain trials takes, each with a new folder of its own."""
     with tempfile.TemporaryDirectory(dir=experiment) as folder:
         begun = time.perf_counter()
         with ThreadPoolExecutor(concurrency) as pool:
             for done in [
-                pool.submit(
-                    _plain_separate_trial if mode == "separate" else _plain_trial,
-                    experiment,
-                    Path(folder) / str(number),
-                )
+                pool.submit(plain_trial, experiment, Path(folder) / f"task-{number:03}")
                 for number in range(trials)
             ]:
                 done.result()
@@ -143,6 +166,52 @@ def _plain_trial(experiment: Path, folder: Path) -> None:
     subprocess.run([*command, IMAGE, "sh", "-c", _COMMANDS], check=True)
     if not (folder / "out" / "benchmark_score.json").is_file():
         raise RuntimeError("a plain container wrote no score")
+
+
+def _plain_two_part_trial(experiment: Path, folder: Path) -> None:
+    """Run the agent, put the grader into the stopped container, start it again, remove it."""
+    name = f"bench-{secrets.token_hex(8)}"
+    mounts = {
+        experiment / "agent.py": "/agentlab/deps/agent.py:ro",
+        folder / "sealed": "/agentlab/sealed:ro",
+        folder / "workspace": "/agentlab/workspace",
+        folder / "out": "/agentlab/out",
+    }
+    for name_of_folder in ("sealed", "workspace", "out"):
+        (folder / name_of_folder).mkdir(parents=True)
+    command = ["docker", "run", "--network", "none", "-w", "/agentlab/workspace", "--name", name]
+    for source, target in mounts.items():
+        command += ["-v", f"{source}:{target}"]
+    for variable, value in _ENVIRONMENT.items():
+        command += ["-e", f"{variable}={value}"]
+    script = (
+        "test ! -e /agentlab/sealed/grader.py || exec python3 /agentlab/sealed/grader.py; "
+        "exec python3 /agentlab/deps/agent.py"
+    )
+    subprocess.run([*command, IMAGE, "sh", "-c", script], check=True)
+    shutil.copy(experiment / "grader.py", folder / "sealed")
+    subprocess.run(["docker", "start", "--attach", name], check=True)
+    subprocess.run(["docker", "rm", name], check=True, stdout=subprocess.DEVNULL)
+    if not (folder / "out" / "benchmark_score.json").is_file():
+        raise RuntimeError("a plain container wrote no score")
+
+
+def _plain_harbor_trial(tasks: Path, folder: Path) -> None:
+    """Run the solution and then the tests of the task with the name of `folder`."""
+    mounts = {tasks / folder.name / name: f"/{name}" for name in ("solution", "tests")}
+    for name in ("agent", "artifacts", "verifier"):
+        (folder / name).mkdir(parents=True)
+        mounts[folder / name] = f"/logs/{name}"
+    command = ["docker", "run", "--rm"]
+    for source, target in mounts.items():
+        command += ["-v", f"{source}:{target}"]
+    script = (
+        "bash -c /solution/solve.sh >/logs/agent/oracle.txt 2>&1; "
+        "bash -c /tests/test.sh >/logs/verifier/test-stdout.txt 2>&1"
+    )
+    subprocess.run([*command, harbor_tasks.IMAGE, "bash", "-c", script], check=True)
+    if (folder / "verifier" / "reward.txt").read_text("utf-8") != "1\n":
+        raise RuntimeError("a plain container did not get the reward")
 
 
 def _plain_separate_trial(experiment: Path, folder: Path) -> None:
@@ -172,3 +241,10 @@ def _plain_separate_trial(experiment: Path, folder: Path) -> None:
     subprocess.run(["docker", "rm", name], check=True, stdout=subprocess.DEVNULL)
     if not (folder / "out" / "benchmark_score.json").is_file():
         raise RuntimeError("a plain container wrote no score")
+
+
+_PLAIN: dict[str | None, Callable[[Path, Path], None]] = {
+    "after_agent": _plain_two_part_trial,
+    "separate": _plain_separate_trial,
+}
+"""What a plain loop does for a trial, by the mode of its grading, if not `_plain_trial`."""
