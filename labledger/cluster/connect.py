@@ -166,7 +166,7 @@ def _start(cluster: Cluster, security: Any) -> Any:
     """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
     import dask
 
-    from labledger.cluster.dask_host import NO_PROFILER
+    from labledger.cluster.dask_host import LESS_WATCHING
 
     name = cluster.cluster_class or ""
     module, _, class_name = name.rpartition(".")
@@ -175,7 +175,7 @@ def _start(cluster: Cluster, security: Any) -> Any:
         arguments = dict(cluster.arguments)
         arguments.setdefault("security", security)
         # A class that starts processes elsewhere hands them this configuration.
-        settings = NO_PROFILER | {"distributed.scheduler.allowed-failures": 0}
+        settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
         with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
             started = cluster_class(**arguments)
         if cluster.scale is not None:

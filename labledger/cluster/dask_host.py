@@ -27,10 +27,15 @@ PLUGIN_NAME = "labledger-host"
 _THREADS = 8
 """Dask's threads for requests. One that waits leaves its place to another; see `dask_call`."""
 _RESTART_S = 0.5
-NO_PROFILER = {"distributed.worker.profile.enabled": False}
-"""Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11."""
+LESS_WATCHING = {
+    # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.
+    "distributed.worker.profile.enabled": False,
+    # By default Dask looks fifty times a second whether its event loop was late.
+    "distributed.admin.tick.interval": "1s",
+}
+"""What Dask does not watch, or less often, wherever a host's worker is started."""
 _DASK_SETTINGS = {
-    **NO_PROFILER,
+    **LESS_WATCHING,
     # The bytes of replies must not reach the disk: a request may hold secrets.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,

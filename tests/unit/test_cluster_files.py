@@ -12,7 +12,7 @@ from distributed import Security
 
 from labledger.cluster import certificates
 from labledger.cluster.cluster_file import Cluster
-from labledger.cluster.dask_host import NO_PROFILER
+from labledger.cluster.dask_host import LESS_WATCHING
 from labledger.cluster.host_messages import StorePlace
 from labledger.errors import InvalidInput
 
@@ -152,9 +152,15 @@ def test_a_cluster_class_gets_the_files_for_tls_by_the_configuration(tmp_path: P
     }
 
 
-def test_workers_do_not_sample_their_frames() -> None:
-    """Dask's profiler, which has crashed a worker, is off wherever a host's worker is started."""
-    name = "distributed.worker.profile.enabled"
-    assert dask.config.get(name)
-    with dask.config.set(NO_PROFILER):
-        assert not dask.config.get(name)
+@pytest.mark.parametrize(
+    ("name", "default", "ours"),
+    [
+        ("distributed.worker.profile.enabled", True, False),
+        ("distributed.admin.tick.interval", "20ms", "1s"),
+    ],
+)
+def test_workers_watch_themselves_less(name: str, default: object, ours: object) -> None:
+    """Dask's profiler, which has crashed a worker, is off, and the event loop is rarely checked."""
+    assert dask.config.get(name) == default
+    with dask.config.set(LESS_WATCHING):
+        assert dask.config.get(name) == ours
