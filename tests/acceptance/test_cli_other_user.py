@@ -22,12 +22,13 @@ pytestmark = [
 
 USER = 54321
 CODE = "code"
+LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture
 def project(image_ids: dict[str, str]) -> Iterator[Project]:
     """A project, and labledger itself, in a folder of the user's own."""
-    folder = Path(tempfile.mkdtemp(prefix="labledger-user-"))
+    folder = Path(tempfile.mkdtemp(prefix="labledger usér-"))
     for part in ("labledger", "migrations", "schemas"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(CHECKOUT / part, folder / CODE / part, ignore=ignored)
@@ -41,15 +42,19 @@ def project(image_ids: dict[str, str]) -> Iterator[Project]:
 def as_user(folder: Path, *command: str, may_search: bool = False) -> str:
     """Run a command as the user, who is in the group of the engine's socket.
 
+    The user has no home folder, leaves others nothing (umask 077) and has a locale without UTF-8.
     `may_search` lets it read the Python that runs these tests where that lies in root's home.
     """
     words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={_docker_group()}"]
     if may_search:
         words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    env = command_env(PYTHONPATH=str(folder / CODE), **LOCALE)
+    del env["HOME"]
     done = subprocess.run(
         [*words, *command],
         cwd=folder,
-        env=command_env(HOME=str(folder), PYTHONPATH=str(folder / CODE)),
+        env=env,
+        umask=0o077,
         capture_output=True,
         text=True,
         check=False,
