@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,21 +69,6 @@ def test_supported_pythons_were_tried() -> None:
         if "FAILED" not in row[-2]
     }
     assert supported() <= passed
-
-
-def test_scripts_accept_the_supported_pythons() -> None:
-    """scripts/venv looks for each supported version, the newest first, and for none below them."""
-    script = (PROJECT / "scripts/venv").read_text("utf-8")
-    candidates = re.search(r"for candidate in (.*); do", script)
-    assert candidates
-    minors = [int(each) for each in re.findall(r"python3\.(\d+)", candidates[1])]
-    assert all(newer > older for newer, older in pairwise(minors))
-    oldest = min(int(version.removeprefix("3.")) for version in supported())
-    assert min(minors) == oldest
-    assert {f"3.{minor}" for minor in minors} >= supported()
-    assert f"sys.version_info < (3, {oldest})" in script
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["requires-python"] == f">=3.{oldest}"
 
 
 @pytest.mark.parametrize("name", ON_MACOS)
