@@ -63,7 +63,7 @@ def installed_requirement(name: str, version: str) -> SpecifierSet | None:
     except metadata.PackageNotFoundError:
         return None
     assert found.version == version, f"{name} is not the locked version: run scripts/venv"
-    asked = found.metadata["Requires-Python"]
+    asked = found.metadata.get("Requires-Python")
     return SpecifierSet(asked) if asked else None
 
 
