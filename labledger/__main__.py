@@ -21,6 +21,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     _end_at_interrupts()
+    _use_utf8()
     from labledger.cli.app import main as run_command
 
     try:
@@ -33,6 +34,17 @@ def main() -> None:
         leave(ending.code)
     except KeyboardInterrupt:
         _end_interrupted()
+
+
+def _use_utf8() -> None:
+    """Start again in Python's UTF-8 mode if a locale gives names another encoding.
+
+    The ledger and SQLite's own names of files are UTF-8. In the locale C, Python chooses this mode
+    itself, unless the environment forbids that.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execv(words[0], words)  # noqa: S606
 
 
 def _end_at_interrupts() -> None:

@@ -7,7 +7,7 @@ die() { echo "${0##*/}: error: $*" >&2; exit 1; }
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"
   elif command -v sudo >/dev/null; then sudo "$@"
-  else die "this step needs root ($*): run it as root, or install sudo"
+  else die "this step needs root, and there is no sudo: ask an administrator for it: $*"
   fi
 }
 

@@ -21,6 +21,7 @@ from labledger.cluster.host_messages import StorePlace
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records import JsonObject
+from labledger.storage.user_cache import expand_home
 
 if TYPE_CHECKING:
     from distributed import Security
@@ -213,7 +214,7 @@ def is_secure(address: str) -> bool:
 
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
     given = host.get("folder")
-    own = None if given is None else folder / Path(str(given)).expanduser()
+    own = None if given is None else folder / expand_home(str(given))
     return HostSettings(host.get("slots", 1), own, host.get("name"), host.get("gpus"))
 
 

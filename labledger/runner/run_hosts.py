@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.executors.executor import TrialExecutor
@@ -17,6 +16,7 @@ from labledger.ledger.database.model import LostHost, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.runner.options import RunOptions
+from labledger.storage.user_cache import expand_home
 from labledger.text.phrases import counted
 
 LOCAL = "local"
@@ -53,7 +53,7 @@ def _cluster_of(on: str) -> str:
     """Return the cluster that `--on` names; empty for this machine."""
     if on == LOCAL:
         return ""
-    return on if "://" in on else str(Path(on).expanduser().resolve())
+    return on if "://" in on else str(expand_home(on).resolve())
 
 
 def require_host(cluster: str, *, insecure: bool) -> None:

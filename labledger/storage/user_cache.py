@@ -1,7 +1,7 @@
-"""Small files in the user's cache folder, such as the results of probing an image.
+"""Small files in the user's cache folder, such as the results of probing an image; home folders.
 
-Only speed depends on them: a file is used if it is complete and belongs to this user; otherwise the
-content is computed again. A name contains a digest of everything that the content depends on.
+Only speed depends on the files: one is used if it is complete and belongs to this user; otherwise
+the content is computed again. A name contains a digest of everything that the content depends on.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def store(name: str, content: bytes) -> None:
         write_file(top / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
         return  # The caller computes the content again next time.
+
+
+def expand_home(path: str) -> Path:
+    """Return a path with `~` or `~USER` at its start replaced, if that user has a home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def folder() -> Path | None:

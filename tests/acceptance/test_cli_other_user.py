@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shutil
 import stat
@@ -22,12 +23,13 @@ pytestmark = [
 
 USER = 54321
 CODE = "code"
+LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture
 def project(image_ids: dict[str, str]) -> Iterator[Project]:
     """A project, and labledger itself, in a folder of the user's own."""
-    folder = Path(tempfile.mkdtemp(prefix="labledger-user-"))
+    folder = Path(tempfile.mkdtemp(prefix="labledger usér-"))
     for part in ("labledger", "migrations", "schemas"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(CHECKOUT / part, folder / CODE / part, ignore=ignored)
@@ -38,18 +40,27 @@ def project(image_ids: dict[str, str]) -> Iterator[Project]:
     shutil.rmtree(folder)
 
 
-def as_user(folder: Path, *command: str, may_search: bool = False) -> str:
-    """Run a command as the user, who is in the group of the engine's socket.
+def as_user(folder: Path, *command: str, may_search: bool = False, group: int | None = None) -> str:
+    """Run a command as the user, who is in `group`, else in that of the engine's socket.
 
+    The user has no home folder, leaves others nothing (umask 077) and has a locale without UTF-8.
     `may_search` lets it read the Python that runs these tests where that lies in root's home.
     """
-    words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={_docker_group()}"]
+    words = [
+        "setpriv",
+        f"--reuid={USER}",
+        f"--regid={USER}",
+        f"--groups={_docker_group() if group is None else group}",
+    ]
     if may_search:
         words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    env = command_env(PYTHONPATH=str(folder / CODE), **LOCALE)
+    del env["HOME"]
     done = subprocess.run(
         [*words, *command],
         cwd=folder,
-        env=command_env(HOME=str(folder), PYTHONPATH=str(folder / CODE)),
+        env=env,
+        umask=0o077,
         capture_output=True,
         text=True,
         check=False,
@@ -96,3 +107,17 @@ def test_somebody_elses_lab(project: Project) -> None:
         assert "Traceback" not in said, words
         assert not said.endswith("exit code 1"), words
     assert list(closed.iterdir()) == []
+
+
+def test_a_user_outside_of_the_group_is_told_of_it(project: Project) -> None:
+    """`scripts/engine` and `doctor` name the group of the socket, and start no second engine."""
+    if "DOCKER_HOST" in os.environ:
+        pytest.skip("scripts/engine uses the engine that DOCKER_HOST names")
+    name = grp.getgrgid(_docker_group()).gr_name
+    shutil.copytree(CHECKOUT / "scripts", project.folder / "scripts")
+    said = as_user(project.folder, "bash", "scripts/engine", group=USER)
+    assert said.endswith("exit code 1"), said
+    refusal = "only root may use it" if name == "root" else f"it belongs to group {name}."
+    assert refusal in said
+    said = as_user(project.folder, *command_line("doctor"), may_search=True, group=USER)
+    assert f"group {name}" in said

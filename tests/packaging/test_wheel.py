@@ -98,6 +98,21 @@ def test_installed_command_makes_and_resolves_an_experiment(
     assert "resolved_experiment_v1" in done.stdout
 
 
+@pytest.mark.docker
+def test_installed_command_runs_reports_and_verifies(
+    installed: Path, tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """A whole experiment needs nothing of the checkout: schemas and trial.sh are in the wheel."""
+    lines = ("init mine", "run mine --run-id r", "report r", "verify")
+    for line in lines:
+        done = run_installed(installed, tmp_path, "labledger", *line.split())
+        assert done.returncode == 0, done.stderr
+        if line == lines[0]:
+            tasks = tmp_path / "mine" / "tasks.jsonl"
+            tasks.write_text(tasks.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
+    assert "verified: 1 run, 2 commits" in done.stdout
+
+
 def test_type_checkers_know_every_public_name() -> None:
     """To a caller's type checker no name of `labledger` is `Any`, though all are loaded late."""
     names = labledger.__all__

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from commands import Case, command_env, command_line, run_forked, show
+from commands import Case, command_env, command_line, run_forked, run_real, show
 
 import labledger
 from labledger import RunOptions, errors
@@ -245,6 +246,16 @@ def test_another_encoding_is_written(folder: Path, words: str, encoding: str) ->
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     words = "query", "SELECT 'é→' AS a", "--format", "json"
     assert json.loads(command(folder, *words, PYTHONIOENCODING=encoding).stdout) == [{"a": "é→"}]
+
+
+def test_a_locale_without_utf8_reads_names_as_utf8(folder: Path, tmp_path: Path) -> None:
+    """A ledger is found under a name with letters that the locale does not have."""
+    place = tmp_path / "é ü" / ".lab"
+    shutil.copytree(folder / ".lab", place)
+    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_real("runs", "--lab-dir", place, folder=tmp_path, **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run-1" in done.stdout
 
 
 UNNAMEABLE = os.fsdecode(b"caf\xe9")

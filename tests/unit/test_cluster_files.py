@@ -14,7 +14,11 @@ from labledger.cluster import certificates
 from labledger.cluster.cluster_file import Cluster
 from labledger.cluster.dask_host import LESS_WATCHING
 from labledger.cluster.host_messages import StorePlace
+from labledger.cluster.host_side.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.errors import InvalidInput
+from labledger.runner.options import RunOptions
+from labledger.runner.run_hosts import given_cluster
+from labledger.storage import user_cache
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,35 @@ def test_paths_of_a_cluster_file_start_at_its_folder(tmp_path: Path) -> None:
     assert cluster.tls.cert == tmp_path / "b"
     assert cluster.host is not None
     assert (cluster.host.slots, cluster.host.folder) == (3, tmp_path / "hosts")
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry in the machine's list of users, and without `HOME`."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", FOLDER_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_folder_names_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The host's folder must be named; nothing is cached; `~` is the first letter of a name."""
+    with pytest.raises(InvalidInput, match=FOLDER_VARIABLE):
+        default_folder()
+    assert user_cache.folder() is None
+    user_cache.store("name", b"content")
+    assert user_cache.read("name") is None
+    assert user_cache.expand_home("~/cluster.yaml") == Path("~/cluster.yaml")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert default_folder() == tmp_path
+
+
+def test_the_home_folder_of_an_unknown_user_is_a_name() -> None:
+    """A cluster file there is a file that is missing, not a traceback."""
+    given = given_cluster(RunOptions(on="~nosuchuser/cluster.yaml"))
+    assert given == str(Path.cwd() / "~nosuchuser" / "cluster.yaml")
 
 
 def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[2]
@@ -40,6 +42,29 @@ def test_lock_names_versions_alone() -> None:
     """No line names a registry, a file or a range, so that the file serves every machine."""
     for line in (PROJECT / "requirements-locked.txt").read_text("utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line
+
+
+def test_locked_versions_support_the_oldest_python() -> None:
+    """Each allows the first release of the oldest supported Python: Debian 12 has 3.11.2."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    refused = {
+        name: asked
+        for name, version in locked().items()
+        if (asked := installed_requirement(name, version)) and not asked.contains(oldest)
+    }
+    assert not refused, "allow an older version of these, and run scripts/lock"
+
+
+def installed_requirement(name: str, version: str) -> SpecifierSet | None:
+    """Return which versions of Python a distribution asks for, None if it is not installed."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    assert found.version == version, f"{name} is not the locked version: run scripts/venv"
+    asked = found.metadata.get("Requires-Python")
+    return SpecifierSet(asked) if asked else None
 
 
 @pytest.mark.parametrize("name", ["test", "demo"])

@@ -61,10 +61,17 @@ class HostIdentity:
 
 
 def default_folder() -> Path:
-    """Return the folder of this user's host: `$LABLEDGER_HOST_DIR`, or one below `~/.local`."""
+    """Return the folder of this user's host: `$LABLEDGER_HOST_DIR`, or one below `~/.local`.
+
+    Raises `InvalidInput` if there is no such variable and this user has no home folder.
+    """
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given).absolute()
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    try:
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    except RuntimeError:
+        text = "is missing, and this user has no home folder; name a folder that is kept"
+        raise InvalidInput("the host's folder", [Problem(FOLDER_VARIABLE, text)]) from None
     return Path(data) / "labledger" / "host"
 
 
