@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from labledger import optional_libraries
 from labledger.compare import estimates, looks, sides
@@ -203,7 +204,7 @@ def _cluster_fields(runs: Mapping[str, CombinedRuns]) -> set[str | None]:
 def _require_clusters(
     sides: Iterable[Trials], clusters: Mapping[str, str | None], field: str
 ) -> None:
-    compared = {task_id for trials in sides for task_id in trials}
+    compared = {task_id for trials in sides for task_id in trials.by_task}
     unclustered = sorted(task_id for task_id in compared if clusters[task_id] is None)
     if unclustered:
         names, surplus = unclustered[:_MAX_NAMED_TASKS], len(unclustered) - _MAX_NAMED_TASKS
@@ -361,12 +362,12 @@ def _sensitivities(
     """
     if not options.is_rate:
         return
-    rates = two.paired.rates
+    pairs, rates = two.paired.pairs, two.paired.rates
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                yield Sensitivity(errors.value, two.paired.pairs, difference, *rates)
+                yield Sensitivity(errors.value, pairs, difference, *rates)
                 continue
             paired = _paired(two.trials, two.validity, question.clusters, other)
             sample = question.sample(paired, two.trials, two.validity, other, family)
@@ -374,23 +375,16 @@ def _sensitivities(
             yield Sensitivity(errors.value, paired.pairs, recounted, *paired.rates)
 
 
-def _task_rows(paired: Paired) -> Iterator[TaskRow]:
-    """Yield a row for each task of either side, by task id."""
+def _task_rows(paired: Paired) -> list[TaskRow]:
+    """Return a row for each task of either side, by task id."""
     reasons: dict[str, dict[str, None]] = {}
     for left in paired.left_out:
         reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
-    means = zip(samples.task_means(paired.a), samples.task_means(paired.b), strict=True)
+    means = samples.task_means(paired.a), samples.task_means(paired.b)
     sizes = (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True))
-    rows = {
-        task_id: TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
-        for task_id, (a, b), pairs in zip(paired.task_ids, means, sizes, strict=True)
-    }
-    if not reasons:
-        yield from rows.values()
-        return
-    rows |= {
-        task_id: TaskRow(task_id, 0, None, None, tuple(of_task))
-        for task_id, of_task in reasons.items()
-    }
-    for task_id in sorted(rows):
-        yield rows[task_id]
+    rows = [
+        TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
+        for task_id, pairs, a, b in zip(paired.task_ids, sizes, *means, strict=True)
+    ]
+    rows += (TaskRow(name, 0, None, None, tuple(each)) for name, each in reasons.items())
+    return sorted(rows, key=attrgetter("task_id"))

@@ -107,7 +107,7 @@ def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Pai
 
 def largest_cluster(trials: Sequence[Trials], clusters: Mapping[str, str | None] | None) -> int:
     """Return the largest number of scheduled tasks that are in one cluster."""
-    task_ids = {task_id for of_side in trials for task_id in of_side}
+    task_ids = {task_id for of_side in trials for task_id in of_side.by_task}
     if clusters is None or not task_ids:
         return 1
     return max(Counter(clusters[task_id] for task_id in task_ids).values())

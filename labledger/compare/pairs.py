@@ -8,7 +8,7 @@ lost one of its trials keeps the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,26 +62,42 @@ class Paired:
         return sum(min(len(a), len(b)) for a, b in zip(self.a, self.b, strict=True))
 
 
+class _TaskValues(NamedTuple):
+    """The values of one task's trials on one side."""
+
+    all: tuple[float | str, ...]
+    """Each trial's number, or the reason why it has none."""
+    numbers: tuple[float, ...]
+
+
 class _Values:
-    """The value of each trial of a comparison; equal trials of a pass rate are valued once."""
+    """The values of a comparison; equal trials, and tasks with equal trials, are valued once."""
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
+        self._by_task: dict[TaskTrials, _TaskValues] = {}
         self.distinct_trials: dict[Trial, float | str] = {}
         """The distinct trials of a pass rate, with their values."""
 
-    def of(self, trials: Sequence[Trial]) -> list[float | str]:
-        """Return each trial's number, or the reason why it has none."""
+    def of(self, trials: TaskTrials) -> _TaskValues:
+        """Return the values of a task's trials."""
         if not self._options.is_rate:
-            return [_value(trial, self._options) for trial in trials]
-        known = self.distinct_trials
-        values = []
-        for trial in trials:
-            value = known.get(trial)
-            if value is None:
-                value = known[trial] = _value(trial, self._options)
-            values.append(value)
-        return values
+            return _task_values(_value(trial, self._options) for trial in trials)
+        known = self._by_task.get(trials)
+        if known is None:
+            known = self._by_task[trials] = _task_values(map(self._of_trial, trials))
+        return known
+
+    def _of_trial(self, trial: Trial) -> float | str:
+        value = self.distinct_trials.get(trial)
+        if value is None:
+            value = self.distinct_trials[trial] = _value(trial, self._options)
+        return value
+
+
+def _task_values(values: Iterable[float | str]) -> _TaskValues:
+    each = tuple(values)
+    return _TaskValues(each, tuple(value for value in each if not isinstance(value, str)))
 
 
 def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
@@ -92,30 +108,28 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
     """
     values = _Values(options)
     ids, paired_a, paired_b, left_out = [], [], [], list[LeftOut]()
-    for task_id in sorted(a.keys() | b.keys()):
-        task_a, task_b = a.get(task_id), b.get(task_id)
-        if task_a and task_b and _differ(task_a, task_b):
-            repls = {trial.repl_idx for task in (task_a, task_b) for trial in task.trials}
+    for task_id in sorted(a.by_task.keys() | b.by_task.keys()):
+        trials_a, trials_b = a.by_task.get(task_id, ()), b.by_task.get(task_id, ())
+        if trials_a and trials_b and _differ(a.digests[task_id], b.digests[task_id]):
+            repls = {trial.repl_idx for trial in trials_a + trials_b}
             left_out += [LeftOut(task_id, repl, "both", _TASK_CHANGED) for repl in sorted(repls)]
             continue
-        values_a = values.of(task_a.trials) if task_a else []
-        values_b = values.of(task_b.trials) if task_b else []
-        numbers_a = [value for value in values_a if not isinstance(value, str)]
-        numbers_b = [value for value in values_b if not isinstance(value, str)]
+        values_a, numbers_a = values.of(trials_a)
+        values_b, numbers_b = values.of(trials_b)
         if numbers_a and numbers_b:
             ids.append(task_id)
-            paired_a.append(tuple(numbers_a))
-            paired_b.append(tuple(numbers_b))
+            paired_a.append(numbers_a)
+            paired_b.append(numbers_b)
             if len(numbers_a) == len(values_a) == len(values_b) == len(numbers_b):
                 continue
-        left_out += _reasons(task_id, _by_repl(task_a, values_a), _by_repl(task_b, values_b))
+        left_out += _reasons(task_id, _by_repl(trials_a, values_a), _by_repl(trials_b, values_b))
     distinct_trials = tuple(values.distinct_trials)
     return Paired(tuple(ids), tuple(paired_a), tuple(paired_b), tuple(left_out), distinct_trials)
 
 
-def _differ(a: TaskTrials, b: TaskTrials) -> bool:
+def _differ(a: str | None, b: str | None) -> bool:
     """Return whether two sides have other tasks of one id, or one side has several of them."""
-    return a.digest is None or a.digest != b.digest
+    return a is None or a != b
 
 
 def have_same_values(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
@@ -123,8 +137,7 @@ def have_same_values(paired: Paired, options: CompareOptions, other: CompareOpti
     return all(_value(trial, options) == _value(trial, other) for trial in paired.distinct_trials)
 
 
-def _by_repl(of_task: TaskTrials | None, values: Sequence[float | str]) -> dict[int, float | str]:
-    trials = of_task.trials if of_task else ()
+def _by_repl(trials: TaskTrials, values: Sequence[float | str]) -> dict[int, float | str]:
     return {trial.repl_idx: value for trial, value in zip(trials, values, strict=True)}
 
 

@@ -7,9 +7,12 @@ out. `compare.compare` calls this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.inputs.task_row import cluster_of
@@ -26,15 +29,18 @@ FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN run_task ON run_task.run_no = run.run_no
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
+_VARIANTS_SQL = """
+SELECT asked.key, run_variant.variant_idx, run_variant.variant_id
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_variant ON run_variant.run_no = run.run_no"""
 _TRIALS_SQL = """
-SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
+SELECT asked.key, slot.variant_idx, slot.task_idx, slot.repl_idx,
     outcome.status, outcome.verdict,
     coalesce(outcome.status = 'grade_error' AND outcome.passed = 0, 0), {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no AND slot.supersedes IS NULL
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 LEFT JOIN outcome
   ON outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
   AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx"""
@@ -55,6 +61,9 @@ SELECT DISTINCT score.primary_metric_name FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN score ON score.run_no = run.run_no
 ORDER BY 1"""
+_TASK_OF_ROW = itemgetter(0, 1, 2)
+_VALUES_OF_ROW = itemgetter(3, 4, 5, 6, 7)
+"""The fields of a `Trial` in a row of `_TRIALS_SQL`."""
 
 
 class Side(NamedTuple):
@@ -82,17 +91,22 @@ class Trial(NamedTuple):
     """The metric's value; None for pass rates."""
 
 
-class TaskTrials(NamedTuple):
-    """The slots of one task on one side, by replication."""
+TaskTrials = tuple[Trial, ...]
+"""The slots of one task on one side, numbered by replication.
 
-    digest: str | None
-    """The task's digest; None where it differs between runs that are taken as one."""
-    trials: list[Trial]
-    """Numbered by replication; those of runs taken as one are numbered through."""
+Those of runs taken as one are numbered through. For pass rates, equal ones are one object.
+"""
 
 
-Trials = Mapping[str, TaskTrials]
-"""The trials of one side, by task id."""
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The slots of one side."""
+
+    by_task: Mapping[str, TaskTrials]
+    """By task id; none is empty."""
+    digests: Mapping[str, str | None]
+    """The digest of each task of the runs; None where it differs between runs taken as one."""
+
 
 Holders = Mapping[str, Sequence[str]]
 """The ids of the runs that hold the rows, by the name that sides have for them."""
@@ -104,45 +118,53 @@ def read_trials(
     """Return every slot of some sides; `metric` is None for pass rates."""
     parts = [(name, run_id) for name, run_ids in holders.items() for run_id in run_ids]
     runs = json.dumps([run_id for _, run_id in parts])
-    tasks: list[dict[int, tuple[str, str]]] = [{} for _ in parts]
+    task_ids: list[dict[int, str]] = [{} for _ in parts]
+    digests: list[dict[str, str | None]] = [{} for _ in parts]
     _, rows = query(path, _TASKS_SQL, {"runs": runs})
     for part, task_idx, task_id, digest in rows:
-        tasks[part][task_idx] = task_id, digest
+        task_ids[part][task_idx] = task_id
+        digests[part][task_id] = digest
     by_part: dict[tuple[int, str], dict[str, TaskTrials]] = {
         (part, side.variant_id): {}
         for part, (name, _) in enumerate(parts)
         for side in sides
         if side.run_id == name
     }
+    _, rows = query(path, _VARIANTS_SQL, {"runs": runs})
+    by_index = {(part, index): by_part.get((part, name)) for part, index, name in rows}
     sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
     _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
-    # Most trials of a pass rate equal many others: one object stands for all of them.
-    shared_trials: dict[tuple[object, ...], Trial] = {}
-    for part, variant_id, task_idx, *values in rows:
-        of_side = by_part.get((part, variant_id))
+    # Objects per task would keep Python's garbage collector busy: equal trials share theirs.
+    shared_trials = _SharedTrials()
+    shared_tasks: dict[TaskTrials, TaskTrials] = {}
+    trial_of: Callable[[Any], Trial] = shared_trials.__getitem__ if metric is None else Trial._make
+    for (part, variant_idx, task_idx), of_task in groupby(rows, _TASK_OF_ROW):
+        of_side = by_index.get((part, variant_idx))
         if of_side is None:
             continue
-        key = tuple(values)
-        trial = shared_trials.get(key)
-        if trial is None:
-            trial = Trial(*values)
-            if metric is None:
-                shared_trials[key] = trial
-        task_id, digest = tasks[part][task_idx]
-        of_task = of_side.get(task_id)
-        if of_task is None:
-            of_side[task_id] = TaskTrials(digest, [trial])
-        else:
-            of_task.trials.append(trial)
+        task_id = task_ids[part][task_idx]
+        trials = of_side.get(task_id, ()) + tuple(map(trial_of, map(_VALUES_OF_ROW, of_task)))
+        of_side[task_id] = trials if metric is not None else shared_tasks.setdefault(trials, trials)
     of_name = {name: [p for p, part in enumerate(parts) if part[0] == name] for name in holders}
     by_side = {
-        side: [by_part[part, side.variant_id] for part in of_name[side.run_id]] for side in sides
+        side: [
+            Trials(by_part[part, side.variant_id], digests[part]) for part in of_name[side.run_id]
+        ]
+        for side in sides
     }
     numbers = {name: _numbers(by_side, name) for name in holders if len(of_name[name]) > 1}
     return {
         side: _combined(runs, numbers[side.run_id]) if side.run_id in numbers else runs[0]
         for side, runs in by_side.items()
     }
+
+
+class _SharedTrials(dict[tuple[Any, ...], Trial]):
+    """One `Trial` for each tuple of values."""
+
+    def __missing__(self, values: tuple[Any, ...]) -> Trial:
+        trial = self[values] = Trial._make(values)
+        return trial
 
 
 _Numbers = Mapping[str, Mapping[tuple[int, int], int]]
@@ -155,8 +177,8 @@ def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
     for side, runs in by_side.items():
         if side.run_id == name:
             for index, trials in enumerate(runs):
-                for task_id, of_task in trials.items():
-                    of_run = {(index, trial.repl_idx) for trial in of_task.trials}
+                for task_id, of_task in trials.by_task.items():
+                    of_run = {(index, trial.repl_idx) for trial in of_task}
                     replications.setdefault(task_id, set()).update(of_run)
     return {
         task_id: {key: number for number, key in enumerate(sorted(keys))}
@@ -166,20 +188,19 @@ def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
 
 def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
     """Return the trials of one side of several runs, which are taken as one."""
-    combined: dict[str, TaskTrials] = {}
+    by_task: dict[str, TaskTrials] = {}
+    digests: dict[str, str | None] = {}
     for index, trials in enumerate(runs):
-        for task_id, (digest, of_task) in trials.items():
-            known = combined.get(task_id)
+        for task_id, of_task in trials.by_task.items():
             numbered = numbers[task_id]
-            renumbered = [
+            renumbered = tuple(
                 trial._replace(repl_idx=numbered[index, trial.repl_idx]) for trial in of_task
-            ]
-            if known is None:
-                combined[task_id] = TaskTrials(digest, renumbered)
-                continue
-            same = digest if digest == known.digest else None
-            combined[task_id] = TaskTrials(same, known.trials + renumbered)
-    return combined
+            )
+            digest = trials.digests[task_id]
+            same = digests.setdefault(task_id, digest) == digest
+            digests[task_id] = digest if same else None
+            by_task[task_id] = by_task.get(task_id, ()) + renumbered
+    return Trials(by_task, digests)
 
 
 def read_clusters(path: Path, holders: Holders, field: str) -> dict[str, str | None]:
@@ -192,8 +213,8 @@ def require_metric(
     path: Path, by_side: Mapping[Side, Trials], holders: Holders, metric: str
 ) -> None:
     """Raise `InvalidInput`, naming the metrics there are, where no slot has a value of `metric`."""
-    tasks = (of_task for of_side in by_side.values() for of_task in of_side.values())
-    if any(trial.number is not None for of_task in tasks for trial in of_task.trials):
+    tasks = (of_task for of_side in by_side.values() for of_task in of_side.by_task.values())
+    if any(trial.number is not None for of_task in tasks for trial in of_task):
         return
     _, rows = query(path, _NAMES_SQL, {"runs": _run_ids(holders)})
     names = ["pass_rate", *(name for (name,) in rows)]
