@@ -139,10 +139,9 @@ def read_trials(
     shared_tasks: dict[TaskTrials, TaskTrials] = {}
     trial_of: Callable[[Any], Trial] = shared_trials.__getitem__ if metric is None else Trial._make
     for (part, variant_idx, task_idx), of_task in groupby(rows, _TASK_OF_ROW):
-        of_side = by_index.get((part, variant_idx))
-        if of_side is None:
+        of_side, task_id = by_index.get((part, variant_idx)), task_ids[part].get(task_idx)
+        if of_side is None or task_id is None:  # None: the run was extended by it meanwhile.
             continue
-        task_id = task_ids[part][task_idx]
         trials = of_side.get(task_id, ()) + tuple(map(trial_of, map(_VALUES_OF_ROW, of_task)))
         of_side[task_id] = trials if metric is not None else shared_tasks.setdefault(trials, trials)
     of_name = {name: [p for p, part in enumerate(parts) if part[0] == name] for name in holders}

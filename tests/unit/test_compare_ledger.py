@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labledger.api import open_ledger
-from labledger.compare import estimates
+from labledger.compare import estimates, side_trials
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
@@ -70,6 +70,18 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
     assert found[0].detectable is not None
     assert alone.detectable is not None
     assert (found[0].detectable.difference or 2) > (alone.detectable.difference or 2)
+
+
+def test_a_run_that_grows_while_it_is_read_is_compared_without_what_is_new(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are read before trials: trials of a task that was added in between are not taken."""
+    runs.make_run(path, BASE_BETTER)
+    before = side_trials._TASKS_SQL + " WHERE run_task.task_idx < 10"
+    monkeypatch.setattr(side_trials, "_TASKS_SQL", before)
+    sides = [side_trials.Side("run-1", "base"), side_trials.Side("run-1", "treat")]
+    read = side_trials.read_trials(path, sides, {"run-1": ["run-1"]}, None)
+    assert [len(read[side].by_task) for side in sides] == [10, 10]
 
 
 def test_two_runs_compare_variants_of_the_same_name(path: Path) -> None:
