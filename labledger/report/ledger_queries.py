@@ -111,24 +111,22 @@ class ReportedCommits:
         shared = ({} if texts is None else texts).setdefault
         run_id = self.run_id if self.is_part else None
         for row in self._rows(_TRIALS_SQL):
-            idx, variant, task, repl, status, reason, message, verdict, passed, metric, *rest = row
-            *numbers, image_ref, image_id = rest
-            yield Trial(
+            idx, variant, task, repl, status, reason, message, verdict, passed, *rest = row
+            metric, *numbers, image_ref, image_id = rest
+            values = (
                 idx,
-                shared(variant, variant),
-                shared(task, task),
+                *(shared(variant, variant), shared(task, task)),
                 repl,
-                shared(status, status),
-                shared(reason, reason),
+                *(shared(status, status), shared(reason, reason)),
                 message,
                 shared(verdict, verdict),
                 passed,
                 shared(metric, metric),
                 *numbers,
-                shared(image_ref, image_ref),
-                shared(image_id, image_id),
+                *(shared(image_ref, image_ref), shared(image_id, image_id)),
                 run_id,
             )
+            yield Trial._make(values)
 
     def metrics(self) -> Iterator[tuple[str, str, str, float]]:
         """Yield the id, variant, task and value of every numeric metric, in no particular order."""

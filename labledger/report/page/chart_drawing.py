@@ -89,8 +89,9 @@ def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
     ]
     drawn = iter(_svg(specifications))
     return {
-        name: chart
-        and Drawing(
+        name: None
+        if chart is None
+        else Drawing(
             {width: _tidied(next(drawn)) for width in chart.specifications}, chart.text_alternative
         )
         for name, chart in charts.items()
