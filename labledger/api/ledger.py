@@ -9,6 +9,8 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from datetime import datetime
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
@@ -458,18 +460,30 @@ class Ledger:
 
         Raises `ExtraMissing` if a library that the page needs is not installed.
         """
+        stream = BytesIO()
+        self.write_report(run_id, stream, form, options)
+        return stream.getvalue()
+
+    def write_report(
+        self,
+        run_id: str,
+        out: str | Path | BinaryIO,
+        form: str = "html",
+        options: ReportOptions | None = None,
+    ) -> int:
+        """Write a run's report to a file or a binary stream, and return its size in bytes.
+
+        A file appears whole or not at all. JSON is streamed. See `rendered_report`.
+        """
         from labledger.report.options import ReportOptions
         from labledger.report.run_report import render
 
-        return render(self._reader, run_id, form, options or ReportOptions())
-
-    def write_report(
-        self, run_id: str, out: str | Path, form: str = "html", options: ReportOptions | None = None
-    ) -> int:
-        """Write a run's report to a file, and return its size in bytes. See `rendered_report`."""
-        content = self.rendered_report(run_id, form, options)
-        with replace_output(Path(out)) as handle:
-            return handle.write(content)
+        pieces = render(self._reader, run_id, form, options or ReportOptions())
+        with closing(pieces):
+            first = next(pieces)  # Which may take long, or fail.
+            file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
+            with file as stream:
+                return sum(map(stream.write, chain([first], pieces)))
 
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
         """Compare variants or runs over the tasks that both sides have.

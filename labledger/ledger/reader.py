@@ -44,10 +44,15 @@ from labledger.ledger.read import (
     variant_counts,
 )
 from labledger.ledger.read.lookup import current_grading_run_no, ledger_id, run_number
+from labledger.ledger.read.trial_contents import (
+    TrialContents,
+    digest_bytes,
+    read_artifact,
+    unchanged,
+)
 from labledger.ledger.verification import chain_check
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
 from labledger.records.timeouts import TimeoutCounts
@@ -232,14 +237,13 @@ class LedgerReader:
             for row in connection.exec_driver_sql(_SLOTS_SQL, (run_no, start)):
                 yield Slot(*row)
 
-    def scheduled(self, run_id: str) -> dict[tuple[str, str], int]:
-        """Return the number of cells of each (variant id, task id) that has any.
+    def scheduled(self, run_id: str) -> Iterator[tuple[str, str, int]]:
+        """Yield variant id, task id and the number of cells of each that have any.
 
         A slot that supersedes another one is of the same cell.
         """
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(_SLOT_COUNTS_SQL, (run_no,))
-            return {(variant_id, task_id): count for variant_id, task_id, count in rows}
+            yield from connection.exec_driver_sql(_SLOT_COUNTS_SQL, (run_no,))
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
         """Return one slot. Raises `SlotNotFound`."""
@@ -261,6 +265,12 @@ class LedgerReader:
                 raise LedgerError(f"run {run_id} has no task {task_id!r}")
         row: JsonObject = json.loads(body)
         return row
+
+    def task_ids(self, run_id: str) -> Iterator[str]:
+        """Yield the id of each task, in the order of the dataset."""
+        with self._of_run(run_id) as (connection, run_no):
+            sql = "SELECT task_id FROM run_task WHERE run_no = ? ORDER BY task_idx"
+            yield from connection.exec_driver_sql(sql, (run_no,)).scalars()
 
     def task_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task by its id, in the order of the dataset."""
@@ -400,7 +410,7 @@ class LedgerReader:
         """Return whether the ledger has an artifact (64 hex digits)."""
         with self._snapshot("search for an artifact") as connection:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
-            return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None
+            return connection.exec_driver_sql(sql, (digest_bytes(sha256),)).first() is not None
 
     def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Return the content of each of these artifacts that the ledger itself stores, by digest.
@@ -411,10 +421,10 @@ class LedgerReader:
             contents = {}
             for sha256 in digests:
                 content = connection.exec_driver_sql(
-                    "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
+                    "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
                 ).scalar()
                 if content is not None:
-                    contents[sha256] = _unchanged(content, sha256)
+                    contents[sha256] = unchanged(content, sha256)
             return contents
 
     def artifact(self, sha256: str) -> bytes:
@@ -423,18 +433,18 @@ class LedgerReader:
         The content is checked against its digest.
         """
         with self._snapshot("read an artifact") as connection:
-            row = connection.exec_driver_sql(
-                "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
-            ).first()
-        if row is None:
-            raise LedgerError(f"the ledger has no artifact {sha256}")
-        try:
-            content: bytes = row[0] if row[0] is not None else self._store.path(sha256).read_bytes()
-        except OSError as error:
-            raise LedgerError(
-                f"could not read artifact {sha256}: {error.strerror} ({self._store.path(sha256)})"
-            ) from error
-        return _unchanged(content, sha256)
+            return read_artifact(connection, self._store, sha256)
+
+    @contextmanager
+    def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:
+        """Yield the trials of a run, to be read in one snapshot by the thread that asks.
+
+        `root_id` is the run whose agents ran, `run_id` the run or the regrading that holds the
+        evidence.
+        """
+        with self._of_run(run_id) as (connection, run_no):
+            root_no = run_number(connection, root_id)
+            yield TrialContents(connection, root_no, run_no, self._store)
 
     # -- connections
 
@@ -447,16 +457,3 @@ class LedgerReader:
     def _of_run(self, run_id: str) -> Iterator[tuple[Connection, int]]:
         with self._snapshot(f"read run {run_id}") as connection:
             yield connection, run_number(connection, run_id)
-
-
-def _unchanged(content: bytes, sha256: str) -> bytes:
-    if sha256_hex(content) != sha256:
-        raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
-    return content
-
-
-def _digest_bytes(sha256: str) -> bytes:
-    try:
-        return bytes.fromhex(sha256)
-    except ValueError:
-        raise LedgerError(f"{sha256!r} is not the SHA-256 of an artifact in hex") from None

@@ -10,13 +10,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from labledger.compare.comparison_document import Comparison, RunReruns, field_names, to_json
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
 from labledger.records.pass_rate import PassCounts
-from labledger.report.ledger_queries import Trial
+from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.text.terminal_text import plain_text
 
 SCHEMA = "report_v1"
@@ -112,6 +114,13 @@ class Cell:
         return bool(self.passed and self.not_passed)
 
 
+@lru_cache(maxsize=1024)
+def _counted_and_share(cells: tuple[Cell, ...]) -> tuple[int, float | None]:
+    """Return a task's `counted` and `share`; many tasks of a large run have equal cells."""
+    counted = sum(cell.counted for cell in cells)
+    return counted, sum(cell.passed for cell in cells) / counted if counted else None
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOutcomes:
     """The outcomes of a task's slots, with a cell for each variant in the experiment's order."""
@@ -126,12 +135,12 @@ class TaskOutcomes:
     @property
     def counted(self) -> int:
         """How many of its slots the pass rate counts."""
-        return sum(cell.counted for cell in self.cells)
+        return _counted_and_share(self.cells)[0]
 
     @property
     def share(self) -> float | None:
         """The share that passed, over all variants; None where nothing counts."""
-        return self.passed / self.counted if self.counted else None
+        return _counted_and_share(self.cells)[1]
 
     @property
     def spread(self) -> float:
@@ -335,15 +344,32 @@ class Report:
         json_schemas.require_valid({**document, **ends}, SCHEMA)
         return document
 
+    def commits(self, path: Path) -> dict[str | None, ReportedCommits]:
+        """Return the commits of the run, or of each run, by `Trial.run_id`.
+
+        They are those that its trials were collected from; `path` is the ledger's.
+        """
+        if not self.runs:
+            return {None: self._commits_of(path, self.provenance, is_part=False)}
+        return {
+            part.provenance.grading.run_id: self._commits_of(path, part.provenance, is_part=True)
+            for part in self.runs
+        }
+
+    def _commits_of(self, path: Path, provenance: Provenance, *, is_part: bool) -> ReportedCommits:
+        grading = provenance.grading
+        return ReportedCommits(
+            path,
+            grading.root_id,
+            grading.run_id,
+            provenance.verification.commits,
+            is_part=is_part,
+            has_reruns=any(of_run.run_id == grading.root_id for of_run in self.reruns),
+        )
+
     def with_plain_text(self) -> Report:
-        """Return the report with plain text only, and without the comparisons' rows by task."""
-        comparisons = tuple(map(_without_tasks, self.comparisons))
-        return with_plain_text(replace(self, comparisons=comparisons))
-
-
-def _without_tasks(document: Comparison) -> Comparison:
-    compared = (replace(each, by_task=()) for each in document.comparisons)
-    return replace(document, comparisons=tuple(compared))
+        """Return the report with plain text only."""
+        return with_plain_text(self)
 
 
 T = TypeVar("T")
@@ -363,6 +389,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return plain_text(value)
+    if isinstance(value, Cell):
+        return value  # It has numbers only, and a large report very many of it.
     if isinstance(value, dict):
         return {plain_text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -6,7 +6,7 @@ with each other although the run continues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,10 +87,8 @@ class Trial(NamedTuple):
         return rank, self.run_id or "", self.schedule_idx
 
 
-def _with_shared_texts(row: Iterable[Any], texts: dict[Any, Any]) -> Iterator[Any]:
-    """Yield the values of a row, with one object for equal texts: most are names that recur."""
-    for value in row:
-        yield texts.setdefault(value, value) if type(value) is str else value
+Texts = dict[Any, Any]
+"""Each text once, so that names that recur are one object; filled as trials are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +106,27 @@ class ReportedCommits:
     has_reruns: bool = False
     """Whether a later commit can take the place of one of these."""
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self, texts: Texts | None = None) -> Iterator[Trial]:
         """Yield every committed slot in schedule order."""
-        texts: dict[Any, Any] = {}
+        shared = ({} if texts is None else texts).setdefault
         run_id = self.run_id if self.is_part else None
-        rows = self._rows(_TRIALS_SQL)
-        return (Trial(*_with_shared_texts((*row, run_id), texts)) for row in rows)
+        for row in self._rows(_TRIALS_SQL):
+            idx, variant, task, repl, status, reason, message, verdict, passed, *rest = row
+            metric, *numbers, image_ref, image_id = rest
+            values = (
+                idx,
+                *(shared(variant, variant), shared(task, task)),
+                repl,
+                *(shared(status, status), shared(reason, reason)),
+                message,
+                shared(verdict, verdict),
+                passed,
+                shared(metric, metric),
+                *numbers,
+                *(shared(image_ref, image_ref), shared(image_id, image_id)),
+                run_id,
+            )
+            yield Trial._make(values)
 
     def metrics(self) -> Iterator[tuple[str, str, str, float]]:
         """Yield the id, variant, task and value of every numeric metric, in no particular order."""

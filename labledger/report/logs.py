@@ -10,13 +10,15 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import starmap
 
 from labledger.errors import LedgerError
+from labledger.ledger.read.trial_contents import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
-from labledger.report.document import with_plain_text
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import LogSelection
 from labledger.text.phrases import counted
@@ -63,16 +65,20 @@ def pack(
     ranked = sorted(trials, key=lambda trial: trial.badness)
     requested = [trial for trial in ranked if _is_requested(trial, logs)]
     islands: dict[str, str] = {}
-    for trial in requested:
-        run, schedule_idx = commits[trial.run_id], trial.schedule_idx
-        texts = list(_inputs_and_reports(reader, run.root_id, schedule_idx))
-        attempts = _records(reader, run.run_id, "evidence", schedule_idx)
-        texts += _texts(reader, attempts[-1]["evidence"] if attempts else {})
-        island = _compressed(texts)
-        max_bytes -= len(island)
-        if max_bytes < 0:
-            break
-        islands[trial.key] = island
+    with ExitStack() as stack:
+        stored = {
+            key: stack.enter_context(reader.trial_contents(run.root_id, run.run_id))
+            for key, run in commits.items()
+        }
+        for trial in requested:
+            of_run = stored[trial.run_id]
+            texts = list(_inputs_and_reports(of_run, trial.schedule_idx))
+            texts += _texts(of_run, trial.schedule_idx)
+            island = _compressed(texts)
+            max_bytes -= len(island)
+            if max_bytes < 0:
+                break
+            islands[trial.key] = island
     return PackedLogs(islands, len(requested))
 
 
@@ -83,45 +89,37 @@ def _is_requested(trial: Trial, logs: LogSelection) -> bool:
     return logs is LogSelection.ALL or not has_passed
 
 
-def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:
+def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
     """Yield each text that is not empty: its name, size, beginning and end, and the bytes cut."""
+    references = stored.evidence(schedule_idx)
     for name in NAMES:
         reference = references.get(name)
         if reference is None:
             continue
         try:
-            content = reader.artifact(digest_of(reference))
+            content = stored.artifact(digest_of(reference))
         except LedgerError as error:
-            yield {"name": name, "size": None, "problem": error.message}
+            yield {"name": name, "size": None, "problem": plain_text(error.message)}
             continue
         if content:
             yield {"name": name, "size": len(content), **_truncated(content)}
 
 
-def _metric_line(metric: JsonObject) -> str:
-    value = metric["value"]
-    return f"{metric['metric_id']}: {format(value, '.10g') if isinstance(value, float) else value}"
+def _metric_line(metric_id: str, value: float | str) -> str:
+    return f"{metric_id}: {format(value, '.10g') if isinstance(value, float) else value}"
 
 
-def _inputs_and_reports(
-    reader: LedgerReader, run_id: str, schedule_idx: int
-) -> Iterator[JsonObject]:
+def _inputs_and_reports(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
     """Yield a trial's task, and the metrics and events that it reported."""
-    task_id = reader.slot(run_id, schedule_idx).task_id
-    yield _text("task", _task(reader.task(run_id, task_id)))
-    if metrics := _records(reader, run_id, "metrics", schedule_idx):
-        yield _text("metrics", "\n".join(map(_metric_line, metrics)))
-    if events := _records(reader, run_id, "events", schedule_idx):
-        shown = [json.dumps(event["event"], ensure_ascii=False) for event in events[:_MAX_EVENTS]]
-        if len(events) > _MAX_EVENTS:
-            shown.append(f"… and {counted(len(events) - _MAX_EVENTS, 'more event')}")
+    yield _text("task", _task(stored.task(schedule_idx)))
+    if metrics := stored.metrics(schedule_idx):
+        yield _text("metrics", "\n".join(starmap(_metric_line, metrics)))
+    events, more = stored.events(schedule_idx, _MAX_EVENTS)
+    if events:
+        shown = [json.dumps(event, ensure_ascii=False) for event in events]
+        if more:
+            shown.append(f"… and {counted(more, 'more event')}")
         yield _text("events", "\n".join(shown))
-
-
-def _records(reader: LedgerReader, run_id: str, kind: str, schedule_idx: int) -> list[JsonObject]:
-    """Return a slot's records of one kind, in order of its attempts."""
-    lines = reader.record_lines(run_id, kind, schedule_idx, schedule_idx + 1)
-    return [json.loads(line) for _, line in lines]
 
 
 def _task(row: JsonObject) -> str:
@@ -153,5 +151,5 @@ def _decoded(content: bytes) -> str:
 
 
 def _compressed(texts: list[JsonObject]) -> str:
-    data = json.dumps(with_plain_text(texts), ensure_ascii=False).encode()
+    data = json.dumps(texts, ensure_ascii=False).encode()
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()

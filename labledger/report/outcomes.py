@@ -7,7 +7,6 @@ ranked here, by how hard and how flaky they are.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from labledger import optional_libraries
@@ -25,19 +24,18 @@ from labledger.report.document import (
 )
 from labledger.report.tally import CellTally, Tally, VariantTally
 
-Scheduled = Mapping[tuple[str, str], int]
-"""How many slots each (variant, task) has."""
+_NOT_COMMITTED = CellTally()
+
+Scheduled = Mapping[str, Mapping[str, int]]
+"""How many slots each task has, by variant."""
 
 
 def by_variant(
     variants: Sequence[Variant], tally: Tally, scheduled: Scheduled, confidence: float
 ) -> tuple[VariantOutcomes, ...]:
     """Return the outcomes of each variant, in the order of the experiment."""
-    totals: Counter[str] = Counter()
-    for (variant_id, _), count in scheduled.items():
-        totals[variant_id] += count
     return tuple(
-        _variant(v, tally.variants[v.variant_id], totals[v.variant_id], confidence)
+        _variant(v, tally.variants[v.variant_id], sum(scheduled[v.variant_id].values()), confidence)
         for v in variants
     )
 
@@ -64,11 +62,10 @@ def _variant(
 
 def _pass_rate(tally: VariantTally, confidence: float) -> Estimate | None:
     """Return the share that passed; its interval takes account of which trials share a task."""
-    groups = [
-        [1.0] * cell.passed + [0.0] * cell.not_passed
-        for cell in tally.cells.values()
-        if cell.passed or cell.not_passed
-    ]
+    values = {
+        cell: [1.0] * cell.passed + [0.0] * cell.not_passed for cell in set(tally.cells.values())
+    }
+    groups = [of_cell for cell in tally.cells.values() if (of_cell := values[cell])]
     if not groups:
         return None
     share = tally.passed / (tally.passed + tally.not_passed)
@@ -92,25 +89,23 @@ def _primary_metric(tally: VariantTally) -> PrimaryMetric | None:
 def by_task(
     variants: Sequence[Variant], tally: Tally, scheduled: Scheduled, task_ids: Iterable[str]
 ) -> tuple[TaskOutcomes, ...]:
-    """Return the outcomes of each scheduled task, in the order of the dataset."""
+    """Return the outcomes of each scheduled task, in the order of the dataset.
+
+    Tasks with equal outcomes share their cells.
+    """
+    ids = [variant.variant_id for variant in variants]
+    columns = [(scheduled[id_], tally.variants[id_].cells) for id_ in ids]
+    shared: dict[tuple[tuple[int, CellTally], ...], tuple[Cell, ...]] = {}
     tasks = []
     for task_id in task_ids:
-        keys = [(variant.variant_id, task_id) for variant in variants]
-        if any(key in scheduled for key in keys):
-            cells = tuple(_cell(tally, *key, scheduled.get(key, 0)) for key in keys)
-            tasks.append(TaskOutcomes(task_id, cells))
+        counts = tuple(
+            (slots.get(task_id, 0), cells.get(task_id, _NOT_COMMITTED)) for slots, cells in columns
+        )
+        if any(slots for slots, _ in counts):
+            if counts not in shared:
+                shared[counts] = tuple(Cell(slots, *committed) for slots, committed in counts)
+            tasks.append(TaskOutcomes(task_id, shared[counts]))
     return tuple(tasks)
-
-
-def _cell(tally: Tally, variant_id: str, task_id: str, scheduled: int) -> Cell:
-    counts = tally.variants[variant_id].cells.get(task_id, CellTally())
-    return Cell(
-        scheduled=scheduled,
-        committed=counts.committed,
-        scored=counts.scored,
-        passed=counts.passed,
-        not_passed=counts.not_passed,
-    )
 
 
 def errors(variants: Sequence[Variant], tally: Tally) -> tuple[ErrorGroup, ...]:

@@ -6,10 +6,9 @@ A report is about the slots that are committed when it begins; the run may conti
 
 from __future__ import annotations
 
-import json
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from heapq import nsmallest
 from itertools import chain
@@ -24,9 +23,9 @@ from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.timeouts import TimeoutCounts
-from labledger.report import markdown, outcomes, sentences, spending
+from labledger.report import markdown, outcomes, report_json, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
-from labledger.report.ledger_queries import ReportedCommits, Trial
+from labledger.report.ledger_queries import ReportedCommits, Texts, Trial
 from labledger.report.options import ReportOptions
 from labledger.report.page import page
 from labledger.report.provenance import combined_provenance, provenance
@@ -36,8 +35,10 @@ from labledger.text.phrases import counted
 FORMS = ("html", "markdown", "json")
 
 
-def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions) -> bytes:
-    """Return the report of a run, in UTF-8.
+def render(
+    reader: LedgerReader, run_id: str, form: str, options: ReportOptions
+) -> Generator[bytes]:
+    """Yield the report of a run, in UTF-8, piece by piece.
 
     `form` is one of `FORMS`. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
     """
@@ -47,39 +48,53 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
     if form == "html":
         # Fail before the facts are collected, which may take long.
         optional_libraries.require_page()
+        max_trials = page.MAX_LISTED_TRIALS
         # The report is not bound to a name here, so that the page can release its memory early.
-        return page.render(
-            reader, collect(reader, run_id, options, page.MAX_LISTED_TRIALS), options
+        yield page.render(
+            reader, collect(reader, run_id, options, max_trials, rows_by_task=False), options
         )
-    if form == "markdown":
-        return markdown.render(collect(reader, run_id, options, 0)).encode()
-    document = collect(reader, run_id, options).as_json()
-    return (json.dumps(document, indent=2) + "\n").encode()
+    elif form == "markdown":
+        report = collect(reader, run_id, options, 0, rows_by_task=False)
+        yield markdown.render(report).encode()
+    else:
+        report = collect(reader, run_id, options, 0)
+        commits = report.commits(reader.path).values()
+        trials = chain.from_iterable(of_run.trials() for of_run in commits)
+        yield from map(str.encode, report_json.pieces(report, trials))
 
 
 def collect(
-    reader: LedgerReader, run_id: str, options: ReportOptions, max_trials: int | None = None
+    reader: LedgerReader,
+    run_id: str,
+    options: ReportOptions,
+    max_trials: int | None = None,
+    *,
+    rows_by_task: bool = True,
 ) -> Report:
     """Return the facts about the committed slots of a run, of one of its gradings, or of several.
 
-    The report lists the trials in schedule order: all of them, or the worst `max_trials`. Raises
-    `RunNotFound`, or `InvalidInput` if an option or a side to compare is not valid.
+    The report lists the trials in schedule order: all of them, or the worst `max_trials`. Its
+    comparisons have a row for each task only with `rows_by_task`. Raises `RunNotFound`, or
+    `InvalidInput` if an option or a side to compare is not valid.
     """
     options.check()
     combined = read_combined(reader, run_id)
     parts = [_Part.of(reader, graded, is_part=len(combined.runs) > 1) for graded in combined.runs]
     # Comparisons come first, because they need the most memory.
     comparisons, missing = _compare(reader, combined, options)
+    if not rows_by_task:
+        comparisons = tuple(map(_without_task_rows, comparisons))
+    run_ids = [part.graded.run.run_id for part in parts]
+    texts: Texts = {task_id: task_id for run_id in run_ids for task_id in reader.task_ids(run_id)}
+    task_ids = list(texts)
     tally = Tally()
-    trials = _worst(tally.counting(_trials(parts)), max_trials)
-    scheduled: Counter[tuple[str, str]] = Counter()
-    for part in parts:
-        scheduled.update(part.scheduled)
+    trials = _worst(tally.counting(_trials(parts, texts)), max_trials)
+    scheduled, totals = _scheduled(reader, run_ids, texts)
     variants = outcomes.by_variant(combined.variants, tally, scheduled, options.confidence)
-    reported = [part.reported(reader, tally, options) for part in parts]
-    task_ids = dict.fromkeys(
-        task_id for part in parts for task_id in reader.task_digests(part.graded.run.run_id)
-    )
+    reported = [
+        part.reported(reader, tally, total, options)
+        for part, total in zip(parts, totals, strict=True)
+    ]
     values = chain.from_iterable(part.commits.metrics() for part in parts)
     return Report(
         written_at=clock.utc_now(),
@@ -112,7 +127,6 @@ class _Part:
     graded: Graded
     root: RunInfo
     commits: ReportedCommits
-    scheduled: Mapping[tuple[str, str], int]
     tally: Tally | None
     """Its own trials, counted; None where the report's tally has them alone."""
 
@@ -128,21 +142,40 @@ class _Part:
             has_reruns=any(part.kind == "rerun" for part in root.parts),
         )
         tally = Tally() if is_part else None
-        return cls(graded, root, commits, reader.scheduled(run.run_id), tally)
+        return cls(graded, root, commits, tally)
 
-    def reported(self, reader: LedgerReader, whole: Tally, options: ReportOptions) -> ReportedPart:
+    def reported(
+        self, reader: LedgerReader, whole: Tally, scheduled: int, options: ReportOptions
+    ) -> ReportedPart:
         """Return its facts; `whole` is the report's tally, once all trials are counted."""
         tally = self.tally or whole
         return ReportedPart(
-            _run(self.graded, self.root, tally, sum(self.scheduled.values())),
+            _run(self.graded, self.root, tally, scheduled),
             provenance(reader, self.graded, self.commits, tally, options),
         )
 
 
-def _trials(parts: Iterable[_Part]) -> Iterator[Trial]:
+def _scheduled(
+    reader: LedgerReader, run_ids: Sequence[str], texts: Texts
+) -> tuple[outcomes.Scheduled, list[int]]:
+    """Return how many slots each task of some runs has, by variant, and how many each run has."""
+    scheduled: dict[str, dict[str, int]] = defaultdict(dict)
+    totals = []
+    for run_id in run_ids:
+        total = 0
+        for variant_id, task_id, slots in reader.scheduled(run_id):
+            of_variant = scheduled[variant_id]
+            # The key is the object that also the tally has.
+            of_variant[texts.get(task_id, task_id)] = of_variant.get(task_id, 0) + slots
+            total += slots
+        totals.append(total)
+    return scheduled, totals
+
+
+def _trials(parts: Iterable[_Part], texts: Texts) -> Iterator[Trial]:
     """Yield the trials, run by run, in schedule order."""
     for part in parts:
-        trials = part.commits.trials()
+        trials = part.commits.trials(texts)
         yield from trials if part.tally is None else part.tally.counting(trials)
 
 
@@ -217,6 +250,11 @@ def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> Reporte
 
 
 # -- comparisons
+
+
+def _without_task_rows(document: Comparison) -> Comparison:
+    compared = (replace(each, by_task=()) for each in document.comparisons)
+    return replace(document, comparisons=tuple(compared))
 
 
 def _compare(

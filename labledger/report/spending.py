@@ -70,14 +70,15 @@ def _spread(durations: Sequence[int]) -> Spread | None:
 
 
 class _Values:
-    """The values of a metric that a variant's trials reported, each with its task's number.
+    """The values of a metric that a variant's trials reported.
 
-    Arrays take eight bytes a value, of which a large run has millions.
+    Arrays take few bytes a value, of which a large run has millions.
     """
 
     def __init__(self) -> None:
         self.values = array("d")
-        self.tasks = array("q")
+        self.tasks = array("I")
+        """The number of each one's task, for a metric that has an interval."""
 
     def interval(self, confidence: float) -> Estimate | None:
         """Return the mean with a t interval over tasks; None without the extra `analysis`."""
@@ -111,7 +112,8 @@ def metrics(
         if value >= 0 or metric_id not in USUAL_METRICS:
             of_variant = values[metric_id][variant_id]
             of_variant.values.append(value)
-            of_variant.tasks.append(numbers.setdefault(task_id, len(numbers)))
+            if adds_up(metric_id):
+                of_variant.tasks.append(numbers.setdefault(task_id, len(numbers)))
     return tuple(
         Metric(
             metric_id,

@@ -1,7 +1,8 @@
 """Count a run's trials in one pass, so that a report need not hold every trial in memory.
 
 `Tally.counting` passes the trials on while it counts them. Afterwards `outcomes` and `spending`
-read it. Its memory grows with the number of tasks, and by a few numbers a trial.
+read it. Its memory grows with the number of tasks, and by a few numbers a trial; equal cells are
+one object.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.report.ledger_queries import Trial
@@ -18,14 +20,16 @@ _EXAMPLES = 3
 PHASES = ("setup", "agent", "grader")
 
 
-@dataclass(slots=True)
-class CellTally:
+class CellTally(NamedTuple):
     """The committed slots of a variant on a task."""
 
     committed: int = 0
     scored: int = 0
     passed: int = 0
     not_passed: int = 0
+
+
+_NOTHING = CellTally()
 
 
 @dataclass(slots=True)
@@ -35,7 +39,7 @@ class VariantTally:
     statuses: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     """Of scored slots."""
-    cells: dict[str, CellTally] = field(default_factory=lambda: defaultdict(CellTally))
+    cells: dict[str, CellTally] = field(default_factory=dict)
     """By task."""
     agent_failed: int = 0
     """Slots without a verdict that did not pass."""
@@ -68,11 +72,16 @@ class VariantTally:
     def not_passed(self) -> int:
         return sum(cell.not_passed for cell in self.cells.values())
 
-    def add(self, trial: Trial) -> None:
-        cell = self.cells[trial.task_id]
-        cell.committed += 1
-        cell.passed += trial.passed == 1
-        cell.not_passed += trial.passed == 0
+    def add(self, trial: Trial, shared_cells: dict[CellTally, CellTally]) -> None:
+        """Count a trial; `shared_cells` has each different cell once."""
+        committed, scored, passed, not_passed = self.cells.get(trial.task_id, _NOTHING)
+        cell = CellTally(
+            committed + 1,
+            scored + trial.counted,
+            passed + (trial.passed == 1),
+            not_passed + (trial.passed == 0),
+        )
+        self.cells[trial.task_id] = shared_cells.setdefault(cell, cell)
         self.statuses[trial.status] += 1
         self.ran += trial.attempt is not None
         self.left_out += trial.passed is None and trial.status not in NEVER_RUN
@@ -80,7 +89,6 @@ class VariantTally:
         if verdict is None:
             self.agent_failed += trial.passed == 0
         else:
-            cell.scored += 1
             self.verdicts[verdict] += 1
             self.metric_names.add(trial.metric_name)
             if trial.metric_value is not None:
@@ -122,8 +130,9 @@ class Tally:
 
     def counting(self, trials: Iterable[Trial]) -> Iterator[Trial]:
         """Yield the trials, in schedule order, and count each."""
+        shared_cells: dict[CellTally, CellTally] = {}
         for trial in trials:
-            self.variants[trial.variant_id].add(trial)
+            self.variants[trial.variant_id].add(trial, shared_cells)
             if trial.status != SlotStatus.COMPLETED.value:
                 self.errors[trial.status, trial.reason or ""].add(trial)
             if trial.image_ref is not None:

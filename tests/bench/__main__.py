@@ -37,7 +37,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "import": ("Importing a run of another ledger", exchange.imports),
     "views": ("Queries of the views of a large ledger, as library calls", views.measure),
     "verify": ("Verifying a run of simulated trials", verifying.measure),
-    "answers": ("Complete commands over a run of very many slots", answers.measure),
+    "answers": ("Complete commands over a run of very many simulated trials", answers.measure),
     "hosts": ("Complete commands on three hosts of this machine, as root", many_hosts.hosts),
     "fleet": ("The coordinator, with hosts and trials that are made up", many_hosts.fleet),
     "resume": ("The coordinator's start, with simulated trials", coordinator.resume),

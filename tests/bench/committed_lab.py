@@ -5,7 +5,10 @@ Every slot has a prediction, a score, evidence, metrics, events and artifacts.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench import synthetic
+from bench.report import say
 from labledger.export import run_folder, summary
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database import migrations
@@ -17,6 +20,16 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
 RUN = "bench"
+
+
+def shared(folder: Path, *, quick: bool) -> tuple[LabFolder, int]:
+    """Return the lab that several sections measure, and its slots; the first one writes it."""
+    slots = 20_000 if quick else 200_000
+    lab = LabFolder(folder / "committed")
+    if not lab.root.exists():
+        say(f"committing a run of {slots:,} slots")
+        write(lab, slots)
+    return lab, slots
 
 
 def write(lab: LabFolder, slots: int) -> None:

@@ -18,6 +18,7 @@ from labledger.storage.lab_folder import LabFolder
 
 GOAL_S = 40.0
 """Of a run of 200,000 slots on a quiet machine."""
+_ROUNDS = 3
 _TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
     *("evidence_record", "slot_outcome", "artifact"),
@@ -39,12 +40,10 @@ class Side:
 
 
 def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
-    slots, rounds = (2_000, 3) if quick else (200_000, 3)
+    lab, slots = committed_lab.shared(folder, quick=quick)
     say(f"verify: a run of {slots:,} slots")
-    lab = LabFolder(folder / "verify")
-    committed_lab.write(lab, slots)
     ours, plain = Side(), Side()
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         plain.time(lambda: _read_and_digest(lab))
         ours.time(lambda: _verify(lab))
     row = _row(f"verify of {slots:,} slots and their mirrors", ours.wall, plain.wall)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import sample_ledgers as kit
 from scipy import stats
 
+from labledger import clock
 from labledger.api import ReportOptions, open_ledger
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput
@@ -283,3 +285,51 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
             "> Tampering is suspected in 1 scored trial:"
             in ledger.rendered_report("run-1", "markdown").decode()
         )
+
+
+def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON is written row by row, and is what `json.dumps` makes of the report's facts."""
+    monkeypatch.setattr(clock, "utc_now", lambda: "2026-01-31T12:00:00.000Z")
+    letters = {"base": ["PF", "F", "i"], "treat": ["P", "FF", "-"], "more": ["PP", "g", "P"]}
+    for run_id in ("run-1", "run-2"):
+        comparison_ledgers.make_run(path, letters, run_id)
+    comparison_ledgers.make_run(path, {"base": ["-"], "treat": ["-"]}, "empty")
+    for run_id in ("run-1", "run-1+run-2", "empty"):
+        with open_ledger(path) as ledger:
+            found = ledger.rendered_report(run_id, "json").decode()
+            assert found == json.dumps(ledger.report(run_id), indent=2) + "\n"
+
+
+def test_a_report_is_written_to_a_stream(path: Path, tmp_path: Path) -> None:
+    """The bytes, and the number returned, are those of the file."""
+    comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
+    stream, file = BytesIO(), tmp_path / "report.md"
+    with open_ledger(path) as ledger:
+        sizes = [ledger.write_report("run-1", out, "markdown") for out in (stream, file)]
+    assert stream.getvalue() == file.read_bytes()
+    assert sizes == [file.stat().st_size] * 2
+
+
+def test_equal_tasks_share_their_cells(path: Path) -> None:
+    """A report of very many tasks holds each different cell once."""
+    comparison_ledgers.make_run(path, {"base": ["P", "P", "F"], "treat": ["F", "F", "F"]})
+    first, second, third = (task.cells for task in collected(path).tasks)
+    assert first is second
+    assert first != third
+
+
+def test_json_does_not_hold_its_trials(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read again while they are written, from the commits that were counted."""
+    comparison_ledgers.make_run(path, {"base": ["P"] * 3, "treat": ["F"] * 3})
+    held = []
+
+    def collect(*args: Any, **options: Any) -> Report:
+        held.append(run_report_collect(*args, **options))
+        return held[-1]
+
+    run_report_collect = run_report.collect
+    monkeypatch.setattr(run_report, "collect", collect)
+    with open_ledger(path) as ledger:
+        document = json.loads(ledger.rendered_report("run-1", "json"))
+    assert held[0].trials == ()
+    assert len(document["trials"]) == 6

@@ -17,9 +17,10 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
+from labledger import optional_libraries
 from labledger.api import ReportOptions, comparison_texts, open_ledger
 from labledger.compare.options import Estimand
-from labledger.errors import InvalidInput
+from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.model import Variant
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
@@ -30,7 +31,7 @@ from labledger.report.document import with_plain_text
 from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
 from labledger.report.options import LogSelection
-from labledger.report.page import page
+from labledger.report.page import chart_drawing, page
 from labledger.report.page.page import trials_that_fit
 from labledger.report.run_report import collect
 from labledger.text import figures
@@ -50,6 +51,20 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
     assert '<code>base</code></td>\n<td style="text-align:right">8</td>' in html
     assert "<code>infra_error</code>" in html
     assert "d" * 64 in html
+
+
+def test_charts_are_drawn_by_a_process_of_their_own(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JavaScript engine does not stay in the memory of who writes a page; failures are told."""
+    comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["F"] * 4})
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # To import it here would fail.
+    with open_ledger(path) as ledger:
+        monkeypatch.setattr(optional_libraries, "require_page", lambda: None)
+        assert b"<svg" in ledger.rendered_report("run-1", "html")
+        monkeypatch.setattr(chart_drawing, "_PROGRAM", "raise SystemExit('no memory')")
+        with pytest.raises(LabLedgerError, match=r"could not draw the charts: .* no memory"):
+            ledger.rendered_report("run-1", "html")
 
 
 def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

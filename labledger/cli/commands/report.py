@@ -148,7 +148,7 @@ def report(
     arguments.require_folder("--out", path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if str(path) == "-":
-            exact_stdout().write(ledger.rendered_report(run_id, form, options))
+            ledger.write_report(run_id, exact_stdout(), form, options)
         else:
             size = ledger.write_report(run_id, path, form, options)
             say(f"wrote {path} ({counted(size, 'byte')})")

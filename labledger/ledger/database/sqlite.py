@@ -37,10 +37,12 @@ _SAFE_SQLITE = (3, 51, 3)
 _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
-    "PRAGMA cache_size = -32768",
+    # Each reader has its own; a larger one makes reading a large run no faster.
+    "PRAGMA cache_size = -8192",
     "PRAGMA temp_store = MEMORY",
 )
 _WRITER_PRAGMAS = (
+    "PRAGMA cache_size = -32768",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA wal_autocheckpoint = 4000",

@@ -1,14 +1,21 @@
-"""Draw a chart: a Vega-Lite specification becomes SVG, whose colours the page's CSS decides.
+"""Draw charts: a Vega-Lite specification becomes SVG, whose colours the page's CSS decides.
 
 A chart is drawn for a wide and for a narrow page, so that its letters keep their size on a phone.
+All charts of a page are drawn by a process of their own: the library holds a JavaScript engine,
+which would keep 100 MB of this one until its end.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 
 WIDTHS = {"wide": 920, "narrow": 346}
@@ -46,31 +53,83 @@ _SIZES = {"wide": (200, 6, 5), "narrow": (96, 2, 3)}
 """The width for a variant's name, the entries in a row of the legend, and about how many ticks."""
 
 
+_PROGRAM = """
+import json, sys, vl_convert
+json.dump([vl_convert.vegalite_to_svg(each) for each in json.load(sys.stdin)], sys.stdout)
+"""
+_MESSAGE_CHARACTERS = 500
+
+Name = TypeVar("Name")
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart, drawn for each width."""
+    """One chart, to be drawn for each width."""
 
-    drawings: Mapping[str, str]
-    """SVG, by the name of the width."""
+    specifications: Mapping[str, JsonObject]
+    """Vega-Lite, by the name of the width."""
     text_alternative: str
     """What the chart shows, for screen readers."""
 
 
-def draw(
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart that was drawn."""
+
+    svg: Mapping[str, str]
+    """By the name of the width."""
+    text_alternative: str
+    """As that of the chart."""
+
+
+def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
+    """Draw some charts; None stays None. Raises `LabLedgerError`."""
+    specifications = [
+        each for chart in charts.values() if chart for each in chart.specifications.values()
+    ]
+    drawn = iter(_svg(specifications))
+    return {
+        name: None
+        if chart is None
+        else Drawing(
+            {width: _tidied(next(drawn)) for width in chart.specifications}, chart.text_alternative
+        )
+        for name, chart in charts.items()
+    }
+
+
+def _svg(specifications: Sequence[JsonObject]) -> list[str]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            input=json.dumps(specifications).encode(),
+            capture_output=True,
+            check=True,
+        )
+    except OSError as error:
+        raise LabLedgerError(f"could not draw the charts: {error}") from error
+    except subprocess.CalledProcessError as error:
+        last_words = error.stderr.decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
+        raise LabLedgerError(
+            f"could not draw the charts: vl-convert ended with {error.returncode}: {last_words}"
+        ) from error
+    svg: list[str] = json.loads(done.stdout)
+    return svg
+
+
+def layered(
     layers: Sequence[JsonObject], text_alternative: str, *, named_by_legend: bool = False
 ) -> Chart:
-    """Draw layers at both widths, each layer on top of the one before.
+    """Return a chart of layers, each on top of the one before.
 
     Variants are named along the vertical axis or, where `named_by_legend` is set, in a legend with
     enough space for names.
     """
-    drawings = {name: _draw_svg(layers, name, named_by_legend) for name in WIDTHS}
-    return Chart(drawings, text_alternative)
+    specifications = {name: _specification(layers, name, named_by_legend) for name in WIDTHS}
+    return Chart(specifications, text_alternative)
 
 
-def _draw_svg(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> str:
-    import vl_convert
-
+def _specification(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> JsonObject:
     limit, columns, ticks = _SIZES[width]
     axis_y = {"labelLimit": limit, "minExtent": limit if limit < 100 else 0}
     legend = {"columns": columns}
@@ -86,7 +145,7 @@ def _draw_svg(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -
         "axisX": {"tickCount": ticks, "titleLimit": WIDTHS[width] - limit - 36},
         "legend": {**_CONFIG["legend"], **legend},
     }
-    spec: JsonObject = {
+    return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": WIDTHS[width],
         "height": {"step": 34},
@@ -95,7 +154,6 @@ def _draw_svg(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -
         "config": {**config, "aria": False},
         "layer": list(layers),
     }
-    return _tidied(vl_convert.vegalite_to_svg(spec))
 
 
 def _tidied(svg: str) -> str:

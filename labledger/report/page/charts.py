@@ -6,13 +6,14 @@ Everything that a chart shows is also in a table beside it. `chart_drawing` turn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from labledger.compare.comparison_document import Comparison, to_json
 from labledger.records import JsonObject
 from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
-from labledger.report.page.chart_drawing import Chart, draw
+from labledger.report.page.chart_drawing import Chart, layered
 from labledger.report.spending import VariantCost
 from labledger.text.phrases import counted
 
@@ -62,7 +63,7 @@ def rates(variants: Sequence[VariantOutcomes]) -> Chart:
     ]
     x = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
     axis = {"axis": {"format": "%"}}
-    return draw(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
+    return layered(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
 
 
 def differences(document: Comparison, labels: Sequence[str], title: str) -> Chart:
@@ -88,7 +89,7 @@ def differences(document: Comparison, labels: Sequence[str], title: str) -> Char
         "encoding": {"x": {"field": "value", **x}},
     }
     y = {"field": "variant", "type": "nominal", "sort": list(labels), "title": None}
-    return draw([zero, *_intervals(values, x, y)], "Paired differences.")
+    return layered([zero, *_intervals(values, x, y)], "Paired differences.")
 
 
 def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> list[JsonObject]:
@@ -133,7 +134,7 @@ def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
             "order": {"field": "order"},
         },
     }
-    return draw([bars], "Slots by variant and outcome.")
+    return layered([bars], "Slots by variant and outcome.")
 
 
 def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
@@ -183,7 +184,7 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
             "color": _colours(CELL_COLOURS, shown),
         },
     }
-    return draw([cells], "Tasks by variant, the hardest first.")
+    return layered([cells], "Tasks by variant, the hardest first.")
 
 
 def cell_outcome(cell: Cell) -> str:
@@ -198,10 +199,13 @@ def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
     """Return tasks with the hardest first; of equally hard ones, similar ones side by side."""
     kinds = list(CELL_COLOURS)
 
+    @lru_cache(maxsize=1024)
+    def kinds_of(cells: Sequence[Cell]) -> tuple[int, ...]:
+        return tuple(kinds.index(cell_outcome(cell)) for cell in cells)
+
     def rank(task: TaskOutcomes) -> tuple[Any, ...]:
         share = task.share
-        cells = tuple(kinds.index(cell_outcome(cell)) for cell in task.cells)
-        return (2.0 if share is None else share, cells, task.task_id)
+        return (2.0 if share is None else share, kinds_of(task.cells), task.task_id)
 
     return sorted(tasks, key=rank)
 
@@ -219,7 +223,7 @@ def durations(variants: Sequence[VariantTimes]) -> Chart:
         "scale": {"zero": True},
     }
     y, data, colour = _names(variants), {"values": values}, "var(--accent)"
-    return draw(
+    return layered(
         [
             {
                 "data": data,
@@ -264,7 +268,7 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
     known = [row for row in values if row["low"] is not None]
     spans = [row for row in values if row["least"] is not None]
-    return draw(
+    return layered(
         [
             {
                 "data": {"values": known},
@@ -325,4 +329,4 @@ def phases(variants: Sequence[VariantTimes]) -> Chart:
             "order": {"field": "order"},
         },
     }
-    return draw([bars], "Mean time by variant and phase.")
+    return layered([bars], "Mean time by variant and phase.")

@@ -27,11 +27,11 @@ from labledger.report.document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.ledger_queries import TRIAL_FIELDS, ReportedCommits, Trial
+from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
 from labledger.report.logs import PackedLogs, pack
 from labledger.report.options import ReportOptions
 from labledger.report.page import charts
-from labledger.report.page.chart_drawing import Chart
+from labledger.report.page.chart_drawing import Chart, Drawing, draw
 from labledger.text import figures
 from labledger.text.phrases import counted
 
@@ -60,7 +60,7 @@ View = dict[str, Any]
 def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
     """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
     optional_libraries.require_page()
-    commits = _commits(reader, report)
+    commits = report.commits(reader.path)
     report = report.with_plain_text()
     listed = trials_that_fit(report.trials, options.max_bytes // 2)
     view = _view(report, listed)
@@ -68,31 +68,6 @@ def render(reader: LedgerReader, report: Report, options: ReportOptions) -> byte
     remaining = options.max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), options))
     logs = pack(reader, commits, listed, options.logs, remaining)
     return _fill_template(view, report, logs, options)
-
-
-def _commits(reader: LedgerReader, report: Report) -> dict[str | None, ReportedCommits]:
-    """Return the commits of the run, or of each run, by `Trial.run_id`."""
-    if not report.runs:
-        return {None: _commits_of(reader, report, report.provenance, is_part=False)}
-    return {
-        part.provenance.grading.run_id: _commits_of(reader, report, part.provenance, is_part=True)
-        for part in report.runs
-    }
-
-
-def _commits_of(
-    reader: LedgerReader, report: Report, provenance: Provenance, *, is_part: bool
-) -> ReportedCommits:
-    """Return the commits of a run as they were when its trials were collected."""
-    grading = provenance.grading
-    return ReportedCommits(
-        reader.path,
-        grading.root_id,
-        grading.run_id,
-        provenance.verification.commits,
-        is_part=is_part,
-        has_reruns=any(of_run.run_id == grading.run_id for of_run in report.reruns),
-    )
 
 
 def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
@@ -140,6 +115,8 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
     provenance = report.provenance
     names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
     worth = spending.cost_and_quality(report.variants, report.metrics)
+    shown = _charts(report, worth) | dict(enumerate(map(_differences, report.comparisons)))
+    drawings = draw(shown)
     return {
         "run": report.run,
         "headline": report.headline,
@@ -167,9 +144,12 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "time_text": sentences.times(report),
         "cost_text": sentences.METRICS,
         "worth": worth,
-        "charts": _charts(report, worth),
+        "charts": drawings,
         "differences_text": comparisons.method(report.comparisons),
-        "comparisons": [_comparison(document, report) for document in report.comparisons],
+        "comparisons": [
+            _comparison(document, report, drawings[number])
+            for number, document in enumerate(report.comparisons)
+        ],
         **_tasks(report),
         "verification": provenance.verification,
         "verified": sentences.verified(report),
@@ -208,7 +188,7 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
     yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
 
-def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str, Chart | None]:
+def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str | int, Chart | None]:
     variants, tasks = report.variants, charts.overview_order(report.tasks)
     ran = [variant for variant in report.time.variants if variant.trial is not None]
     return {
@@ -224,12 +204,10 @@ def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str, 
 # -- comparisons
 
 
-def _comparison(document: Comparison, report: Report) -> View:
+def _comparison(document: Comparison, report: Report, chart: Drawing | None) -> View:
     variants = sentences.variants_by_side(report)
-    differences = [compared.difference for compared in document.comparisons]
-    has_chart = document.is_rate and any(differences) and len(differences) <= _MAX_CHART_PAIRS
     return {
-        "chart": _differences(document) if has_chart else None,
+        "chart": chart,
         "ranking": ranking_text(document),
         "p": comparisons.p_heading([document]),
         "metric": None if document.is_rate else document.metric,
@@ -237,8 +215,11 @@ def _comparison(document: Comparison, report: Report) -> View:
     }
 
 
-def _differences(document: Comparison) -> Chart:
+def _differences(document: Comparison) -> Chart | None:
     """Return the chart of differences, labelled with B alone where A is the same throughout."""
+    differences = [compared.difference for compared in document.comparisons]
+    if not document.is_rate or not any(differences) or len(differences) > _MAX_CHART_PAIRS:
+        return None
     pairs = [compared.labels for compared in document.comparisons]
     baselines = {a for a, _ in pairs}
     if len(baselines) == 1 and len({b for _, b in pairs}) == len(pairs):
