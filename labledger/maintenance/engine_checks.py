@@ -6,11 +6,13 @@ preflight, resuming, regrading and `labledger doctor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from labledger.docker.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment.plan_sections import Resources
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import JsonObject
@@ -87,6 +89,29 @@ def check_controllers(info: JsonObject) -> Iterator[CheckResult]:
         yield _refusal(_without_controllers(facts))
 
 
+def check_networks(info: JsonObject, settings: Iterable[TrialSettings]) -> Iterator[CheckResult]:
+    """Yield a failed check if trials change networks before their grader, which Podman cannot."""
+    if EngineFacts.of(info).product != "Podman":
+        return
+    if any(map(_changes_network, settings)):
+        yield CheckResult(
+            "networks",
+            "benchmark.grader.network: Podman cannot take a container out of its network, so the "
+            "grader cannot have another one than the agent",
+            ok=False,
+            hint="use a Docker engine, the grading mode `separate`, or one network for both",
+            exit_code=Exit.INVALID,
+            concerns=_changes_network,
+        )
+
+
+def _changes_network(trial: TrialSettings) -> bool:
+    return (
+        trial.agent_network != trial.grader_network
+        and trial.grading.mode is not GradingMode.SEPARATE
+    )
+
+
 def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
     """Yield what does not work on an engine, as warnings where preflight refuses every run."""
     if facts.unenforced:
@@ -101,7 +126,7 @@ def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
         yield CheckResult(
             "docker",
             f"{facts} runs every container with {facts.default_runtime}: `runtime.oci` cannot name "
-            "another OCI runtime",
+            "another OCI runtime; no network `allowlist`, and no network of the grader's own",
         )
 
 

@@ -40,7 +40,12 @@ from labledger.maintenance.check_results import (
     check_size,
     runs_in,
 )
-from labledger.maintenance.engine_checks import check_controllers, check_limits, check_oci_runtime
+from labledger.maintenance.engine_checks import (
+    check_controllers,
+    check_limits,
+    check_networks,
+    check_oci_runtime,
+)
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -147,6 +152,7 @@ def preflight(
         of_engine = check_oci_runtime(info, oci)
         if runs_here:
             of_engine.extend(check_controllers(info))
+            of_engine.extend(check_networks(info, (merged for _, merged in experiment.settings)))
         checks += of_engine
         if all(check.ok for check in of_engine):
             probes = ImageProbes(engine, info, use_cache, oci)

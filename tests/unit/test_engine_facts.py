@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labledger.docker.engine_facts import EngineFacts
 from labledger.errors import Exit
+from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.settings.grading import Grading, GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.engine_checks import (
     check_controllers,
+    check_networks,
     check_oci_runtime,
     describe_shortcomings,
 )
@@ -104,3 +110,16 @@ def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
     assert any(
         "runtime.oci" in check.detail for check in describe_shortcomings(EngineFacts.of(PODMAN))
     )
+
+
+def test_podman_cannot_change_the_network_before_the_grader() -> None:
+    """A grader with a network of its own needs Docker, or a container of its own."""
+    same = TrialSettings(Runtime(network="none"), {}, Grading())
+    own = replace(same, grading=Grading(network="full"))
+    separate = replace(same, grading=Grading(network="full", mode=GradingMode.SEPARATE))
+    assert not list(check_networks(DOCKER, [own]))
+    assert not list(check_networks(PODMAN, [same, separate]))
+    [refused] = check_networks(PODMAN, [same, own, separate])
+    assert not refused.ok
+    assert refused.concerns is not None
+    assert [refused.concerns(trial) for trial in (same, own, separate)] == [False, True, False]
