@@ -383,8 +383,8 @@ class EngineLog:
         def all_gone() -> bool:
             happened = list(self._of(labels))
             made, gone = (
-                {about["name"] for found, about in happened if found == action}
-                for action in ("create", "destroy")
+                {about["name"] for found, about in happened if found in action}
+                for action in ({"create"}, {"destroy", "remove"})  # As Docker and Podman say.
             )
             return made <= gone
 
@@ -425,7 +425,8 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
     """Write the engine's events down while this lasts."""
     path = folder / "engine-events"
     command = ["docker", "events", "--format", "{{json .}}", "--filter", "type=container"]
-    command += ["--filter", f"label={Labels.RUN}", "--since", f"{time.time():.3f}"]
+    # Not by a label: Podman's filter needs its value.
+    command += ["--since", f"{time.time():.3f}"]
     with path.open("wb") as log, subprocess.Popen(command, stdout=log) as process:
         try:
             yield EngineLog(path)

@@ -54,14 +54,26 @@ class Networks:
     def provide_internal(self, name: str, labels: Mapping[str, str]) -> InternalNetwork:
         """Return the internal network with this name and these labels; create it if it is missing.
 
-        Raises `ContainerFailed` if another network has the name, or if the engine has no free range
-        of addresses.
+        Raises `ContainerFailed` if another network has the name, if the engine has no free range of
+        addresses, or if containers could reach its machine.
         """
-        for network in self.with_labels(labels):
-            if network.name == name:
-                return network
-        self._create(name, labels)
-        return next(each for each in self.with_labels(labels) if each.name == name)
+        network = self._find(name, labels)
+        if network is None:
+            self._create(name, labels)
+            network = self._find(name, labels)
+            assert network is not None
+        with self.engine.api(f"inspect network {name}") as client:
+            options = client.inspect_network(network.network_id)["Options"] or {}
+        if not _OPTIONS.items() <= options.items():
+            self.remove(network.network_id)
+            raise ContainerFailed(
+                f"could not create network {name}: the engine ignores the options that keep "
+                "containers from reaching its machine, as Podman does"
+            )
+        return network
+
+    def _find(self, name: str, labels: Mapping[str, str]) -> InternalNetwork | None:
+        return next((each for each in self.with_labels(labels) if each.name == name), None)
 
     def _create(self, name: str, labels: Mapping[str, str]) -> None:
         from docker.types import IPAMConfig, IPAMPool

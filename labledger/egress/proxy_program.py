@@ -13,6 +13,7 @@ import contextlib
 import ipaddress
 import json
 import re
+import resource
 import socket
 import sys
 from collections.abc import Iterable
@@ -255,4 +256,5 @@ async def main(address: str, entries: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))

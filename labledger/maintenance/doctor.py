@@ -13,12 +13,13 @@ from collections.abc import Iterator
 
 from labledger import __version__
 from labledger.docker.engine import Engine
+from labledger.docker.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.check_results import CheckResult, check_disk_space
-from labledger.records import JsonObject
+from labledger.maintenance.engine_checks import describe_shortcomings
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.disk_space import DiskSpace
 from labledger.run_control.process_identity import holder_is_dead
@@ -45,26 +46,13 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
         yield CheckResult("docker", error.message, ok=False, hint=error.hint)
         yield check_disk_space(DiskSpace.of(lab.existing, {}))
         return
+    facts = EngineFacts.of(info)
     yield CheckResult(
         "docker",
-        f"engine {info['ServerVersion']}, {info['Driver']}, cgroup {info.get('CgroupVersion', 1)}, "
-        f"{counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
+        f"{facts.details}, {counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
     )
-    yield from _limits(info)
+    yield from describe_shortcomings(facts)
     yield check_disk_space(DiskSpace.of(lab.existing, info))
-
-
-def _limits(info: JsonObject) -> Iterator[CheckResult]:
-    """Yield a warning for each resource limit that the engine cannot enforce."""
-    for key, what in (("MemoryLimit", "memory"), ("PidsLimit", "pids"), ("CpuCfsQuota", "cpus")):
-        if info.get(key) is False:
-            yield CheckResult(
-                "docker",
-                f"the engine cannot limit {what}: runtime.resources.{what} has no effect",
-                ok=False,
-                hint="enable the matching cgroup controller on the host",
-                warning=True,
-            )
 
 
 def _sqlite() -> CheckResult:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from labledger.docker.engine import Engine
+from labledger.docker.engine_facts import EngineFacts
 from labledger.docker.engine_pool import EnginePool
 from labledger.errors import (
     EngineUnavailable,
@@ -38,6 +39,12 @@ from labledger.maintenance.check_results import (
     check_disk_space,
     check_size,
     runs_in,
+)
+from labledger.maintenance.engine_checks import (
+    check_controllers,
+    check_limits,
+    check_networks,
+    check_oci_runtime,
 )
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
@@ -133,7 +140,7 @@ def preflight(
         return Preflight(named, images, has_engine=False, refused=refused)
     try:
         info = engine.info()
-        checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
+        checks.append(CheckResult("docker", f"{EngineFacts.of(info)} answers"))
         checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
         is_ready = all(check.ok or check.warning for check in checks)
         builds = experiment.plan.image_builds
@@ -142,12 +149,18 @@ def preflight(
         )
         checks += of_images
         oci = experiment.plan.runtime.oci
-        oci_runtime = check_oci_runtime(info, oci)
-        checks += oci_runtime
-        if all(check.ok for check in oci_runtime):
+        of_engine = check_oci_runtime(info, oci)
+        if runs_here:
+            of_engine.extend(check_controllers(info))
+            of_engine.extend(check_networks(info, (merged for _, merged in experiment.settings)))
+        checks += of_engine
+        if all(check.ok for check in of_engine):
             probes = ImageProbes(engine, info, use_cache, oci)
-            checks.extend(_check_containers(probes, images, experiment))
+            of_containers = _check_containers(probes, images, experiment)
+            checks.extend(of_containers)
             if runs_here:
+                if all(check.ok or check.warning for check in of_containers):
+                    checks.extend(_check_limits(probes, images, experiment))
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
                 width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
                 checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
@@ -301,25 +314,6 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
             yield CheckResult("ledger", f"{lab.ledger} cannot be written", False, hint)
 
 
-def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
-    """Check that the engine knows the OCI runtime that an experiment names, if any."""
-    if name is None:
-        return []
-    known = sorted(info.get("Runtimes") or {})
-    if name in known:
-        return [CheckResult("oci runtime", f"the engine runs containers with {name}")]
-    return [
-        CheckResult(
-            "oci runtime",
-            f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {', '.join(known)}",
-            ok=False,
-            hint=f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
-            "reload the engine (SIGHUP to dockerd), or choose one that it has",
-            exit_code=Exit.INVALID,
-        )
-    ]
-
-
 _NEEDS = {
     "storage": "the engine needs a storage driver with quotas: btrfs, zfs, or overlay2 on XFS that "
     "is mounted with pquota",
@@ -340,6 +334,17 @@ def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[Chec
             exit_code=Exit.INVALID,
             concerns=_has_limit("cpus", cpus),
         )
+
+
+def _check_limits(
+    probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
+) -> Iterator[CheckResult]:
+    """Check that limits are in force, with those of the first trial whose image is here."""
+    for _, merged in experiment.settings:
+        image = images.get(str(merged.runtime.image))
+        if image is not None:
+            yield check_limits(probes, image, merged.runtime.resources)
+            return
 
 
 def _limits(merged: TrialSettings) -> Iterator[Resources]:

@@ -36,9 +36,10 @@ from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.engine_checks import check_oci_runtime
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_supply import Supply
-from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
+from labledger.maintenance.preflight import Preflight, preflight
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.budget import check_limits

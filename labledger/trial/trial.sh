@@ -701,6 +701,8 @@ read_earlier_phases() {
 }
 
 AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none shared=''
+# Not by the engine: Podman raises other limits with any that it is given, which may be refused.
+ulimit -c 0
 read_limits
 first_limits=$limits
 pressure='' pressure_file=pressure

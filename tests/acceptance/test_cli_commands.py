@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, UNGRADABLE, Project
+from sample_trials import ENGINE
 
 from labledger.export import mirrors, run_folder, summary
 
@@ -312,11 +313,14 @@ def test_db_without_a_ledger(tmp_path: Path) -> None:
 
 
 def test_doctor(project: Project, tmp_path: Path) -> None:
-    """`doctor` checks engine, SQLite, disk and ledger; a failure has a hint and exit code 3."""
+    """`doctor` names the engine, checks SQLite, disk, ledger; a failure has a hint, exit code 3."""
     looked = project.output("doctor")
     for name in ("labledger", "docker", "sqlite", "disk", "ledger", "artifacts"):
         assert any(line[6:].startswith(f"{name}: ") for line in looked.splitlines()), name
     assert "1 run, " in looked
+    engine = ENGINE.info()
+    named = f" {engine['ServerVersion']}, storage driver {engine['Driver']}, cgroup v"
+    assert named in looked
     checks = project.json("doctor", "--json", "--lab-dir", tmp_path / ".lab")
     assert any("none at" in check["detail"] for check in checks)
     sick = project.command("doctor", DOCKER_HOST="unix:///nonexistent.sock")

@@ -130,7 +130,11 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
         (other.folder / "out" / "gate").touch()
         thread.join()
     found = said(trials, result, "agent")
-    assert found == {"open": [], "answer": None, "proxy": True, "v6": ""}
+    answer, v6 = found.pop("answer"), found.pop("v6")
+    assert found == {"open": [], "proxy": True}
+    # Docker 26 has an IPv6 loopback, and its resolver says by itself that it failed (SERVFAIL).
+    assert answer is None or int(answer[4:8], 16) & 0xF == 2
+    assert all(line.endswith(" lo") for line in v6.splitlines())
 
 
 def test_names_are_asked_for_in_the_trial_itself(trials: Trials) -> None:

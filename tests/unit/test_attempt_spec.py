@@ -134,6 +134,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     writable = [mount["Target"] for mount in host["Mounts"] if not mount["ReadOnly"]]
     assert writable == ["/agentlab/out", "/agentlab/state", "/agentlab/workspace"]
     assert "Runtime" not in host
+    assert "Ulimits" not in host, "Podman would raise the limits that are not named, too"
     full = made.spec(
         runtime={"network": "full", "user": "1000", "root_read_only": True, "oci": "crun"}
     )

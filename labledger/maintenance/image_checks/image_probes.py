@@ -21,6 +21,8 @@ _ENGINE_PROPERTIES = (
     "DefaultRuntime",
     "SecurityOptions",
     "Driver",
+    "CgroupDriver",
+    "CgroupVersion",
     "Architecture",
 )
 """Properties of an engine that the result of a probe may depend on."""

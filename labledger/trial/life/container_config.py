@@ -176,18 +176,11 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             *_agent_outputs(spec),
             *_empty_volumes(spec),
         ],
-        "CapDrop": ["ALL"],
-        "CapAdd": list(CAPABILITIES),
-        "SecurityOpt": ["no-new-privileges"],
-        "Memory": resources.memory_bytes or 0,
-        "MemorySwap": resources.memory_bytes or 0,
-        "NanoCpus": round((resources.cpus or 0) * 1_000_000_000),
-        "PidsLimit": resources.pids or 0,
+        **confinement(resources),
         "ReadonlyRootfs": runtime.root_read_only,
         "Tmpfs": sealed_grader.sealed_tmpfs(spec)
         | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
-        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }
@@ -208,6 +201,19 @@ def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
         {"Type": "volume", "Target": folder, "VolumeOptions": {"NoCopy": True}}
         for folder in spec.kind.emptied_folders(spec)
     ]
+
+
+def confinement(resources: Resources) -> JsonObject:
+    """Return the configuration of a container's rights and of the limits that all engines know."""
+    return {
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": resources.memory_bytes or 0,
+        "MemorySwap": resources.memory_bytes or 0,
+        "NanoCpus": round((resources.cpus or 0) * 1_000_000_000),
+        "PidsLimit": resources.pids or 0,
+    }
 
 
 def storage_and_gpus(resources: Resources) -> JsonObject:

@@ -119,7 +119,6 @@ class EgressProxy:
                 "Memory": _MEMORY,
                 "MemorySwap": _MEMORY,
                 "PidsLimit": _PIDS,
-                "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
                 "LogConfig": {
                     "Type": "json-file",
                     "Config": {"max-size": str(_LOG_BYTES), "max-file": "2"},

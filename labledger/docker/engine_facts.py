@@ -1,0 +1,67 @@
+"""What an engine is, by its own description: Docker or Podman, its version, and what it cannot do.
+
+Engines that answer Docker's API differ in what they enforce. This is the only place that tells them
+apart. An engine may be wrong about itself: preflight tries limits in a container.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from labledger.records import JsonObject
+
+_LIMITS = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpus": "CpuCfsQuota"}
+"""Limits of `runtime.resources`, and what the engine says of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """An engine's description of itself."""
+
+    product: str
+    """`Docker` or `Podman`."""
+    version: str
+    storage_driver: str
+    cgroup_version: str
+    is_rootless: bool
+    default_runtime: str
+    oci_runtimes: tuple[str, ...]
+    """The OCI runtimes that a container can be given by name."""
+    unenforced: tuple[str, ...]
+    """The limits of `runtime.resources` that it cannot enforce, as far as it says."""
+
+    @classmethod
+    def of(cls, info: JsonObject) -> Self:
+        """Return the facts in what `Engine.info` returned."""
+        is_podman = "BuildahVersion" in info
+        is_rootless = bool(info.get("Rootless")) or "name=rootless" in (
+            info.get("SecurityOptions") or ()
+        )
+        cgroup_version = str(info.get("CgroupVersion") or 1)
+        # Rootless Podman says that it can limit everything, and ignores the limits.
+        has_no_groups = is_rootless and cgroup_version == "1"
+        default = str(info.get("DefaultRuntime") or "")
+        # Podman lists those that it has heard of, and ignores the name in a container's settings.
+        runtimes = [default] if is_podman else sorted(info.get("Runtimes") or {})
+        return cls(
+            product="Podman" if is_podman else "Docker",
+            version=str(info["ServerVersion"]),
+            storage_driver=str(info.get("Driver")),
+            cgroup_version=cgroup_version,
+            is_rootless=is_rootless,
+            default_runtime=default,
+            oci_runtimes=tuple(runtimes),
+            unenforced=tuple(
+                name for name, key in _LIMITS.items() if has_no_groups or info.get(key) is False
+            ),
+        )
+
+    def __str__(self) -> str:
+        rootless = "rootless " if self.is_rootless else ""
+        return f"{rootless}{self.product} {self.version}"
+
+    @property
+    def details(self) -> str:
+        """The engine with its storage driver and its version of control groups."""
+        return f"{self}, storage driver {self.storage_driver}, cgroup v{self.cgroup_version}"

@@ -1,0 +1,55 @@
+"""Whether limits are in force is read in a container: an engine that accepts one may ignore it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sample_trials import ENGINE, PYTHON, SHELLS
+
+from labledger.errors import Exit
+from labledger.experiment.plan_sections import Resources
+from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.engine_checks import check_limits
+from labledger.maintenance.image_checks.image_probes import ImageProbes
+from labledger.trial.life import container_config
+
+pytestmark = pytest.mark.docker
+
+LIMITS = Resources(cpus=0.5, memory_bytes=64 << 20, pids=32)
+
+
+def check(image_id: str, resources: Resources = LIMITS) -> CheckResult:
+    return check_limits(ImageProbes(ENGINE, ENGINE.info(), use_cache=False), image_id, resources)
+
+
+@pytest.mark.parametrize("image", SHELLS)
+def test_limits_that_are_in_force(image_ids: dict[str, str], image: str) -> None:
+    """The shells of all images find the limits of their container."""
+    assert check(image_ids[image]).ok, check(image_ids[image]).detail
+
+
+@pytest.mark.parametrize("image", SHELLS)
+def test_an_engine_that_ignores_limits_is_refused(
+    image_ids: dict[str, str], image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that was started without the limits it was to have is found by what it sees."""
+    asked = container_config.confinement
+    unlimited = Resources(cpus=None, memory_bytes=None, pids=None)
+    monkeypatch.setattr(container_config, "confinement", lambda _: asked(unlimited))
+    refused = check(image_ids[image])
+    assert (refused.ok, refused.warning, refused.exit_code) == (False, False, Exit.INVALID)
+    assert "started a container with limits, and in it memory, pids and cpus had none" in (
+        refused.detail
+    )
+    assert check(image_ids[image], replace(unlimited, pids=8)).detail.endswith(
+        "in it pids had none"
+    )
+    assert check(image_ids[image], unlimited).ok
+
+
+def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
+    """What the engine says of limits that it cannot give is in the message."""
+    refused = check(image_ids[PYTHON], replace(LIMITS, cpus=10_000))
+    assert not refused.ok
+    assert "the engine refused a container with limits: could not create" in refused.detail

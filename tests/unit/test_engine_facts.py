@@ -1,0 +1,125 @@
+"""What engines say of themselves, as Docker and Podman of several releases answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labledger.docker.engine_facts import EngineFacts
+from labledger.errors import Exit
+from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.settings.grading import Grading, GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.maintenance.engine_checks import (
+    check_controllers,
+    check_networks,
+    check_oci_runtime,
+    describe_shortcomings,
+)
+from labledger.records import JsonObject
+
+LIMITS = {"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
+DOCKER: JsonObject = LIMITS | {
+    "ServerVersion": "20.10.24+dfsg1",
+    "Driver": "overlay2",
+    "CgroupVersion": "1",
+    "SecurityOptions": ["name=seccomp,profile=default"],
+    "DefaultRuntime": "runc",
+    "Runtimes": {"io.containerd.runc.v2": {}, "runc": {}, "crun": {}},
+}
+ROOTLESS_DOCKER = DOCKER | {
+    "Driver": "fuse-overlayfs",
+    "CgroupVersion": "2",
+    "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"],
+    "MemoryLimit": False,
+    "PidsLimit": False,
+    "CpuCfsQuota": False,
+}
+PODMAN = DOCKER | {
+    "ServerVersion": "4.3.1",
+    "Driver": "overlay",
+    "BuildahVersion": "1.28.2",
+    "Rootless": False,
+    "Runtimes": {"crun": {}, "kata": {}, "runc": {}},
+}
+ROOTLESS_PODMAN = PODMAN | {"Rootless": True, "Driver": "vfs"}
+"""It says that it can limit everything."""
+
+
+@pytest.mark.parametrize(
+    ("info", "details", "unenforced"),
+    [
+        (DOCKER, "Docker 20.10.24+dfsg1, storage driver overlay2, cgroup v1", ""),
+        (
+            ROOTLESS_DOCKER,
+            "rootless Docker 20.10.24+dfsg1, storage driver fuse-overlayfs, cgroup v2",
+            "memory, pids and cpus",
+        ),
+        (PODMAN, "Podman 4.3.1, storage driver overlay, cgroup v1", ""),
+        (PODMAN | {"PidsLimit": False}, "Podman 4.3.1, storage driver overlay, cgroup v1", "pids"),
+        (
+            ROOTLESS_PODMAN,
+            "rootless Podman 4.3.1, storage driver vfs, cgroup v1",
+            "memory, pids and cpus",
+        ),
+        (
+            ROOTLESS_PODMAN | {"CgroupVersion": "2"},
+            "rootless Podman 4.3.1, storage driver vfs, cgroup v2",
+            "",
+        ),
+    ],
+)
+def test_an_engine_and_the_limits_that_it_cannot_enforce(
+    info: JsonObject, details: str, unenforced: str
+) -> None:
+    """Doctor warns of limits that have no effect, and preflight refuses such an engine."""
+    facts = EngineFacts.of(info)
+    assert facts.details == details
+    warnings = [check for check in describe_shortcomings(facts) if not check.ok]
+    refusals = list(check_controllers(info))
+    assert len(warnings) == len(refusals) == bool(unenforced)
+    for check in (*warnings, *refusals):
+        assert f"cannot limit {unenforced}" in check.detail
+        assert "control groups" in (check.hint or "")
+    assert all(check.warning for check in warnings)
+    assert not any(check.warning for check in refusals)
+
+
+def test_an_engine_of_old_that_says_nothing_of_control_groups() -> None:
+    """Before Docker 20.10 there was version 1 alone."""
+    assert EngineFacts.of({"ServerVersion": "19.03"}).details.endswith("cgroup v1")
+
+
+def test_an_oci_runtime_that_the_engine_can_choose() -> None:
+    """Docker runs a container with each runtime that it knows."""
+    assert check_oci_runtime(DOCKER, None) == []
+    assert [check.ok for check in check_oci_runtime(DOCKER, "crun")] == [True]
+    [refused] = check_oci_runtime(DOCKER, "kata")
+    assert "it has crun, io.containerd.runc.v2, runc" in refused.detail
+
+
+def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
+    """Podman would run the container with its own runtime and say nothing."""
+    assert [check.ok for check in check_oci_runtime(PODMAN, "runc")] == [True]
+    [refused] = check_oci_runtime(PODMAN, "crun")
+    assert not refused.ok
+    assert refused.exit_code is Exit.INVALID
+    assert "it would run containers with runc, not with 'crun'" in refused.detail
+    assert "containers.conf" in (refused.hint or "")
+    assert any(
+        "runtime.oci" in check.detail for check in describe_shortcomings(EngineFacts.of(PODMAN))
+    )
+
+
+def test_podman_cannot_change_the_network_before_the_grader() -> None:
+    """A grader with a network of its own needs Docker, or a container of its own."""
+    same = TrialSettings(Runtime(network="none"), {}, Grading())
+    own = replace(same, grading=Grading(network="full"))
+    separate = replace(same, grading=Grading(network="full", mode=GradingMode.SEPARATE))
+    assert not list(check_networks(DOCKER, [own]))
+    assert not list(check_networks(PODMAN, [same, separate]))
+    [refused] = check_networks(PODMAN, [same, own, separate])
+    assert not refused.ok
+    assert refused.concerns is not None
+    assert [refused.concerns(trial) for trial in (same, own, separate)] == [False, True, False]
