@@ -51,12 +51,14 @@ report(begun)
 _BARE_EXPORT = """
 from labledger.ledger.database.sqlite import DRIVER
 begun = time.perf_counter()
-found = DRIVER.connect(str(ledger)).execute(
+raw = DRIVER.connect(str(ledger))
+found = raw.execute(
     "SELECT schedule_idx, trial_id, variant_id, task_id, repl_idx, row_seq, type, body "
     "FROM events WHERE run_id = 'bench'"
 )
 with out.open("w", newline="") as file:
     csv.writer(file).writerows(found)
+raw.close()
 report(begun)
 """
 _VERIFY = """

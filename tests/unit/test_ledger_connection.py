@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +106,21 @@ def test_regular_expressions_can_be_asked(reading: Engine) -> None:
     with reading.connect() as connection:
         sql = "SELECT 'slot 12' REGEXP '[0-9]+$', 'slot' REGEXP '[0-9]', NULL REGEXP 'x'"
         assert connection.exec_driver_sql(sql).one() == (1, 0, None)
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is no database keeps no connection open, which newer Pythons complain of."""
+    (tmp_path / "no.sqlite").write_text("no database" * 999)
+    connect, opened = DRIVER.connect, []
+
+    def recorded(*words: Any, **options: Any) -> Any:
+        opened.append(connect(*words, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(DRIVER, "connect", recorded)
+    with pytest.raises(DRIVER.DatabaseError, match="not a database"):
+        writable_engine(tmp_path / "no.sqlite").connect()
+    with pytest.raises(DRIVER.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_options_are_checked_at_once(path: Path) -> None:
 
 def change(path: Path, table: str, change: str) -> None:
     """Change rows behind the ledger's back."""
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         for action in ("update", "delete"):
             raw.execute(f"DROP TRIGGER IF EXISTS {table}_refuses_{action}")
         raw.execute(change)

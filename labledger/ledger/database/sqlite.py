@@ -167,14 +167,7 @@ def _engine(
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
     reading = not pragmas
 
-    def connect() -> Any:
-        connection = DRIVER.connect(
-            uri,
-            uri=True,
-            timeout=LOCK_WAIT_S,
-            isolation_level=None,
-            check_same_thread=not reading,
-        )
+    def set_up(connection: Any) -> None:
         for pragma in (*_PRAGMAS, *pragmas):
             connection.execute(pragma)
         connection.create_function("regexp", 2, _regexp, deterministic=True)
@@ -184,6 +177,20 @@ def _engine(
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
+
+    def connect() -> Any:
+        connection = DRIVER.connect(
+            uri,
+            uri=True,
+            timeout=LOCK_WAIT_S,
+            isolation_level=None,
+            check_same_thread=not reading,
+        )
+        try:
+            set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     return Engine(connect, writes=not reading)
