@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-PATIENCE_S = 120
+from waiting import PATIENCE_S, wait_until
+
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"),
@@ -83,6 +84,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._waiting:
+            assert select.select([self._from], [], [], PATIENCE_S)[0], "the browser is silent"
             chunk = os.read(self._from, 1 << 20)
             assert chunk, "the browser has ended"
             self._waiting += chunk
@@ -117,9 +119,7 @@ class Browser:
 
     def until(self, expression: str) -> None:
         """Return when the expression is true."""
-        end = time.monotonic() + PATIENCE_S
-        while not self.run(f"Boolean({expression})"):
-            assert time.monotonic() < end, f"waited in vain for {expression}"
+        wait_until(lambda: self.run(f"Boolean({expression})"), expression)
 
     def text(self, selector: str) -> str:
         """The text of an element, as it is shown."""

@@ -21,6 +21,7 @@ from commands import CHECKOUT
 from experiments import BY_MODE, FAILS, PASSING, RIGHT, UNGRADABLE, Coordinator
 from host_cluster.cluster import SCHEDULER, Cluster, Plan, cluster_in
 from host_cluster.projects import ClusterProject, comparable_rows
+from torture import RUNS_PER_KILL
 
 from labledger.api import open_ledger
 
@@ -31,6 +32,10 @@ PARTITION_S = (1.0, 90.0)
 """Partitions last from less to longer than every time-out."""
 _BEFORE_NEXT_S = (0.5, 6.0)
 _REPAIR_S = (0.2, 8.0)
+_MOST_LIVES = 200
+"""A run of 40 slots needs about ten coordinators."""
+_MOST_STROKES = 500
+"""One stroke in a few ends the coordinator."""
 
 
 @dataclass
@@ -134,6 +139,7 @@ def torment(
     assert project.start(WHOLE).complete
     toll = Toll(slots=len(project.rows(WHOLE)["slots"]))
     while toll.deaths.total() < deaths:
+        assert toll.runs <= RUNS_PER_KILL * deaths, f"the runs end before anything dies: {toll}"
         run_id = f"run-{toll.runs}"
         toll.runs += 1
         _survive(project, run_id, Tormentor(project.cluster, chance, toll, before_next_s), toll)
@@ -147,13 +153,16 @@ def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: T
     # One stroke after the other first, then at random.
     strokes = list(STROKES) if toll.runs == 1 else []
     coordinator = project.run(run_id, *PASSING)
-    while True:
+    for _ in range(_MOST_LIVES):
         with closing(coordinator):
             coordinator.until("run_started")
             if _is_over_before_kill(coordinator, tormentor, strokes):
                 break
         toll.deaths["coordinator"] += 1
         coordinator = project.resume(run_id, *PASSING)
+    else:
+        coordinator.close()
+        raise AssertionError(f"{run_id} is not complete after {_MOST_LIVES} coordinators")
     tormentor.repair(everything=True)
 
 
@@ -161,7 +170,7 @@ def _is_over_before_kill(
     coordinator: Coordinator, tormentor: Tormentor, strokes: list[str]
 ) -> bool:
     """Hurt the cluster until the coordinator ends by itself (True) or is killed (False)."""
-    while True:
+    for _ in range(_MOST_STROKES):
         pause_until = time.monotonic() + tormentor.pause_s()
         while time.monotonic() < pause_until:
             tormentor.repair()
@@ -172,6 +181,7 @@ def _is_over_before_kill(
         if what == "coordinator":
             return not coordinator.kill_unless_ended()
         tormentor.strike(what)
+    raise AssertionError(f"the run has not ended after {_MOST_STROKES} strokes")
 
 
 def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:

@@ -209,12 +209,17 @@ def holds_the_ledger(project: Project) -> bool:
 
 def await_loss(project: Project, coordinator: Coordinator) -> None:
     """Return when a coordinator is suspended, outside any transaction, and its lease is over."""
-    wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
-    while holds_the_ledger(project):
+
+    def is_suspended_without_the_ledger() -> bool:
+        wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
+        if not holds_the_ledger(project):
+            return True
         # One thread reached the point while another one was writing: a moment longer.
         coordinator.signal(signal.SIGCONT)
         coordinator.signal(signal.SIGSTOP)
-        wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
+        return False
+
+    wait_until(is_suspended_without_the_ledger, "the coordinator to end its transaction")
     wait_until(lambda: expires_at(project) <= clock.utc_now(), "its lease to expire")
 
 

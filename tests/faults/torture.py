@@ -25,6 +25,7 @@ from experiments import (
     Project,
     engine_log_in,
 )
+from waiting import PATIENCE_S
 
 from labledger.api import open_ledger
 from labledger.errors import RunNotFound
@@ -35,6 +36,9 @@ LONGEST_LIFE_S = 2.5
 
 On a busy machine it may need longer: after a life without a commit, the next may be twice as long.
 """
+
+RUNS_PER_KILL = 20
+"""Most runs are killed more than once. Where so many are not, kills come too late."""
 
 
 @dataclass
@@ -101,6 +105,7 @@ def torment(
     whole = project.rows("whole")
     toll = Toll()
     while toll.kills < kills:
+        assert toll.runs <= RUNS_PER_KILL * kills, f"the runs end before they are killed: {toll}"
         run_id = f"run-{toll.runs}"
         if mode == "grown":
             for slots, words in zip(GROWTH, _steps(run_id), strict=True):
@@ -136,7 +141,7 @@ def _survive_growth(
                 return
         toll.kills += 1
         before, (committed, total) = committed, _progress(project, run_id)
-        longest_s = LONGEST_LIFE_S if committed > before else 2 * longest_s
+        longest_s = _next_life_s(longest_s, progress=committed > before)
         if total == slots:
             words = ("resume", run_id)
 
@@ -159,12 +164,20 @@ def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -
     while True:
         with closing(coordinator):
             before, committed = committed, coordinator.until("run_started")["committed"]
-            longest_s = LONGEST_LIFE_S if committed > before else 2 * longest_s
+            longest_s = _next_life_s(longest_s, progress=committed > before)
             time.sleep(chance.uniform(0, longest_s))
             if not coordinator.kill_unless_ended():
                 return
         toll.kills += 1
         coordinator = project.resume(run_id, *PASSING)
+
+
+def _next_life_s(longest_s: float, *, progress: bool) -> float:
+    """How long the next coordinator may live; fails where long lives have committed nothing."""
+    if progress:
+        return LONGEST_LIFE_S
+    assert longest_s < PATIENCE_S, f"no commit in a life of up to {longest_s:.0f} s"
+    return 2 * longest_s
 
 
 def _count(

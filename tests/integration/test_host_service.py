@@ -352,7 +352,9 @@ def test_large_outputs_are_read_in_pieces_and_removed_with_their_attempt(host: H
         content = b""
         while len(content) < artifact.size:
             request = ReadChunk(host.service.session, key, (0, 1), artifact.sha256, len(content))
-            content += host.ask(request).content
+            piece = host.ask(request).content
+            assert piece
+            content += piece
         assert sha256_hex(content) == artifact.sha256
     host.remove(spec)
     request = ReadChunk(host.service.session, key, (0, 1), large[0].sha256, 0)

@@ -8,11 +8,13 @@ import queue
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
+from waiting import PATIENCE_S
 
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
@@ -92,7 +94,8 @@ def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Proj
         running = asyncio.create_task(
             asyncio.to_thread(labledger.run, project.folder, options), name="run"
         )
-        while (await asyncio.to_thread(events.get))["event"] != "slot_dispatched":
+        next_event = partial(events.get, timeout=PATIENCE_S)
+        while (await asyncio.to_thread(next_event))["event"] != "slot_dispatched":
             assert not running.done()
         options.stop_request.raise_level("a stop button")
         stopped = await running

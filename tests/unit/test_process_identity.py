@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from waiting import wait_until
 
 from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.run_control import process_identity
@@ -43,8 +44,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     owner = owner_of(other)
     assert not process_identity.holder_is_dead(held_by(owner))
     other.send_signal(signal.SIGKILL)
-    while process_identity._process_token(other.pid) is not None:
-        pass
+    wait_until(lambda: process_identity._process_token(other.pid) is None, "its end")
     assert process_identity.holder_is_dead(held_by(owner))
     other.wait()
     assert process_identity.holder_is_dead(held_by(owner))
