@@ -3,6 +3,7 @@
 # ruff: noqa: E402
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 # Before any of them is imported, so that a failed assert of a helper says what it found.
 _TESTS = Path(__file__).parent
@@ -24,12 +26,31 @@ from sample_trials import SHELLS, Trials, trials_in
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable
 
+EXIT_LIMIT_S = 60
+"""A test process ends at the latest so long after its last test."""
+
 # Where compiled modules are not kept, each command that a test starts compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Under nohup the commands that tests start would ignore it too, as they should.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Start the limit of `faulthandler_timeout` again: pytest stops all limits of failed tests."""
+    limit_s = float(item.config.getini("faulthandler_timeout"))
+    if limit_s > 0:
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=stderr)
+    yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Limit how long the interpreter waits for threads that tests have left running."""
+    faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True, file=2)
 
 
 @pytest.fixture(scope="session", autouse=True)
