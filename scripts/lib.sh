@@ -26,3 +26,23 @@ apt_install() {
     flock "$apt_lock" apt-get -q -o DPkg::Lock::Timeout=300 \
     install -y --no-install-recommends "$@" 2>&1) || die "apt could not install $*: $(tail -n 20 <<<"$output")"
 }
+
+# The versions of Python that pyproject.toml names as supported, oldest first, one a line.
+supported_pythons() {
+  sed -n 's/^ *"Programming Language :: Python :: \(3\.[0-9]*\)",$/\1/p' pyproject.toml
+}
+
+# The version of a Python command, if it can make environments.
+python_version() {
+  "$1" -c 'import sys, venv, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# The first of these commands that is a usable Python of that version.
+python_among() {
+  local version=$1 candidate
+  shift
+  for candidate in "$@"; do
+    if [ "$(python_version "$candidate")" = "$version" ]; then echo "$candidate"; return; fi
+  done
+  return 1
+}
