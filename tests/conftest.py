@@ -17,7 +17,9 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 _TESTS = Path(__file__).parent
 _PACKAGES = {path.parent for path in _TESTS.rglob("__init__.py")}
 _MODULES = {path for path in _TESTS.rglob("*.py") if path.parent not in _PACKAGES}
-pytest.register_assert_rewrite(*sorted(path.stem for path in _PACKAGES | _MODULES))
+# Debian's Python has imported a `sitecustomize` of its own.
+_NAMES = {path.stem for path in _PACKAGES | _MODULES} - sys.modules.keys()
+pytest.register_assert_rewrite(*sorted(_NAMES))
 
 import commands
 from experiments import EngineLog, Project, engine_log_in
