@@ -16,7 +16,7 @@ from labledger import api
 if TYPE_CHECKING:
     from labledger.api import *
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if not TYPE_CHECKING:  # A type checker cannot evaluate this list and would treat it as empty.
     __all__ = api.__all__

@@ -23,6 +23,7 @@ from labledger.storage.lab_folder import LabFolder
 
 RUNS = {
     "labledger-0.2.0": ("first", "first.g2", "stopped"),
+    "labledger-0.3.0": ("first", "first.g2", "stopped", "grown", "hosts", "harbor"),
 }
 """The runs of each frozen lab; a regrading is one, too."""
 FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
@@ -98,6 +99,28 @@ def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
         assert stop is not None
         assert (stop.cause, ledger.run("stopped").budget) == ("budget", {"tokens": 1})
         assert ledger.run("stopped").next_schedule_idx < ledger.run("stopped").total_slots
+
+
+@pytest.mark.parametrize("version", ["labledger-0.3.0"])
+def test_parts_hosts_and_a_benchmark_are_answered(lab: LabFolder) -> None:
+    """How a run grew, what ran again, which hosts ran trials, and what a benchmark's agents did."""
+    with open_ledger(lab_dir=lab.root) as ledger:
+
+        def rows(sql: str) -> list[tuple[object, ...]]:
+            return [tuple(row.values()) for row in ledger.query(sql)]
+
+        parts = """SELECT part, kind, scheduled, committed FROM run_parts
+            WHERE run_id = 'grown' ORDER BY 1"""
+        assert rows(parts) == [(1, "started", 4, 4), (2, "extended", 6, 6), (3, "rerun", 4, 4)]
+        tries = """SELECT status, verdict, superseded_by IS NULL FROM all_trials
+            WHERE run_id = 'grown' AND task_id = 'spoilt' AND variant_id = 'base'
+            ORDER BY schedule_idx"""
+        assert rows(tries) == [("grade_error", None, 0), ("completed", "pass", 1)]
+        hosts = "SELECT DISTINCT host FROM trials WHERE run_id = 'hosts' ORDER BY 1"
+        assert [str(host).split("-")[0] for (host,) in rows(hosts)] == ["alpha", "beta"]
+        scores = """SELECT variant_id, verdict FROM scores
+            WHERE run_id = 'harbor' ORDER BY schedule_idx"""
+        assert rows(scores) == [("oracle", "pass"), ("nop", "fail")] * 2
 
 
 def test_the_stopped_run_of_a_frozen_lab_can_be_owned(lab: LabFolder) -> None:
