@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import subprocess
 
 from waiting import wait_until
@@ -13,6 +14,12 @@ def docker(*words: str, stdin: bytes | None = None) -> str:
     done = subprocess.run(["docker", *words], input=stdin, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
+
+
+def touch(container: str, path: str) -> None:
+    """Make a file in a container, which may end because of it before the command does."""
+    done = subprocess.run(["docker", "exec", container, "touch", path], capture_output=True)
+    assert done.returncode in (0, 128 + signal.SIGKILL), done.stderr.decode()
 
 
 def pause_container(name: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from containers import docker
+from containers import docker, touch
 from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import Trials, brief
 from waiting import PATIENCE_S, wait_until
@@ -122,7 +122,7 @@ def is_running(spec: AttemptSpec) -> bool:
 
 def let_go(spec: AttemptSpec) -> None:
     wait_until(lambda: is_running(spec), "its container")
-    docker("exec", spec.container_name, "touch", "/tmp/go")
+    touch(spec.container_name, "/tmp/go")
 
 
 def records(spec: AttemptSpec, durable: set[int]) -> RunRecords:

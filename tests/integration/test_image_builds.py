@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_env, command_line
-from containers import docker
+from containers import docker, touch
 from experiments import HOLDING, PASSING, RIGHT, Project
 from sample_trials import ENGINE, PYTHON
 from waiting import wait_until
@@ -304,7 +304,7 @@ def test_builds_run_at_the_same_time(built: BuiltProject) -> None:
     def open_gates() -> None:
         wait_until(lambda: all(map(containers_of, words)), "both builds to run")
         for word in words:
-            docker("exec", containers_of(word)[0], "touch", "/go")
+            touch(containers_of(word)[0], "/go")
 
     opener = threading.Thread(target=open_gates)
     opener.start()

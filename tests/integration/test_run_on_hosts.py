@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from containers import docker
+from containers import docker, touch
 from dask_clusters import dask_cluster
 from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, RIGHT, Project
 from harbor_tasks import plain, write_task
@@ -91,7 +91,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         assert refused.returncode == 2, refused.stderr
         assert "slots 0, 1, 2, 3 of run many are on hosts of a cluster" in refused.stderr
         for name in begun.values():
-            docker("exec", name, "touch", "/agentlab/out/gate")
+            touch(name, "/agentlab/out/gate")
         with closing(project.resume("many", *HOLDING)) as coordinator:
             assert coordinator.finish() == 0, coordinator.stderr
         with open_ledger(lab_dir=project.lab) as ledger:
