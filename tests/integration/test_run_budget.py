@@ -160,7 +160,8 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     """`kill -9`, and a plain `resume` stops where the run that was killed would have."""
     budgets = ("--budget-usd", 1.5, "--budget-tokens", 5000)
     project.tasks(dict.fromkeys("abcd", PAYS + HOLDS))
-    with closing(project.run("paid", *HOLDING, *budgets)) as killed:
+    # One at a time: of two, the later slot may be paid for first, and wait for one not started.
+    with closing(project.run("paid", *HOLDING, *budgets, "-n", 1)) as killed:
         killed.until("slot_dispatched")
         first = project.await_agents("paid", 1)
         project.open_gate("paid", *first)
@@ -168,7 +169,7 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
         second = project.await_agents("paid", 1)
         killed.kill()
     project.open_gate("paid", *second)
-    with closing(project.resume("paid", *PASSING)) as resumed:
+    with closing(project.resume("paid", *PASSING, "-n", 1)) as resumed:
         assert resumed.finish() == 3, resumed.stderr
     started, ended = resumed.of("run_started")[0], resumed.of("run_ended")[0]
     assert started["budget"] == {"cost_usd": 1.5, "tokens": 5000}
