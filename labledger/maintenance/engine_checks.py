@@ -155,7 +155,10 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        return _refusal(f"the engine refused a container with limits: {error.message}")
+        return _refusal(
+            f"the engine refused a container with limits: {error.message}",
+            f"raise limits that are too low or ask for less, or {_GROUPS_HINT}",
+        )
     if unlimited := output.split():
         return _refusal(
             f"{facts} started a container with limits, and in it those of {_listed(unlimited)} "
@@ -164,12 +167,12 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
     return CheckResult("limits", "the engine's containers keep runtime.resources")
 
 
-def _refusal(found: str) -> CheckResult:
+def _refusal(found: str, hint: str = _GROUPS_HINT) -> CheckResult:
     return CheckResult(
         "limits",
         f"runtime.resources: {found}",
         ok=False,
-        hint=_GROUPS_HINT,
+        hint=hint,
         exit_code=Exit.INVALID,
     )
 

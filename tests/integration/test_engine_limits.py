@@ -52,7 +52,10 @@ def test_an_engine_that_ignores_limits_is_refused(
 
 
 def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
-    """What the engine says of limits that it cannot give is in the message."""
+    """What the engine says of limits that it cannot give is in the message, with other limits as a
+    way out."""
     refused = check(image_ids[PYTHON], replace(LIMITS, cpus=10_000))
     assert not refused.ok
     assert "the engine refused a container with limits: could not create" in refused.detail
+    assert refused.hint is not None
+    assert refused.hint.startswith("raise limits that are too low or")
