@@ -41,6 +41,9 @@ class EngineFacts:
         cgroup_version = str(info.get("CgroupVersion") or 1)
         # Rootless Podman says that it can limit everything, and ignores the limits.
         has_no_groups = is_rootless and cgroup_version == "1"
+        # With version 2, Podman looks for the controller of processors where version 1 had it.
+        denies_quota = is_podman and cgroup_version == "2"
+        said = info | {"CpuCfsQuota": True} if denies_quota else info
         default = str(info.get("DefaultRuntime") or "")
         # Podman lists those that it has heard of, and ignores the name in a container's settings.
         runtimes = [default] if is_podman else sorted(info.get("Runtimes") or {})
@@ -53,7 +56,7 @@ class EngineFacts:
             default_runtime=default,
             oci_runtimes=tuple(runtimes),
             unenforced=tuple(
-                name for name, key in _LIMITS.items() if has_no_groups or info.get(key) is False
+                name for name, key in _LIMITS.items() if has_no_groups or said.get(key) is False
             ),
         )
 

@@ -6,6 +6,7 @@ preflight, resuming, regrading and `labledger doctor`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from labledger.docker.engine_facts import EngineFacts
@@ -21,7 +22,7 @@ from labledger.trial.life import container_config
 _READABLE_RUNTIMES = ("runc", "crun")
 """OCI runtimes whose containers see their own control group; others have kernels of their own."""
 
-_FIND_UNLIMITED = """\
+_DEFINE_LOOK = """\
 groups=/sys/fs/cgroup own=$groups
 [ ! -e $groups/cgroup.controllers ] || while IFS=: read -r number _ path; do
     [ "$number" != 0 ] || own=$groups${path%/}
@@ -30,18 +31,22 @@ look() {
     value=''
     if [ -e $groups/cgroup.controllers ]; then
         value=max
-        [ ! -r "$own/$3" ] || read -r value _ <"$own/$3"
-    elif [ -d "${2%/*}" ]; then
+        [ ! -r "$own/$4" ] || read -r value _ <"$own/$4"
+    elif [ -d "$groups/${3%/*}" ]; then
         value=max
-        [ ! -r "$2" ] || read -r value _ <"$2"
+        [ ! -r "$groups/$3" ] || read -r value _ <"$groups/$3"
     fi
-    case $value in max | -1 | 9223372036854771712) echo "$1" ;; esac
+    case $value in '') return ;; max | -1) ;; *) [ "$value" -gt "$2" ] || return 0 ;; esac
+    echo "$1"
 }
-look memory $groups/memory/memory.limit_in_bytes memory.max
-look pids $groups/pids/pids.max pids.max
-look cpus $groups/cpu/cpu.cfs_quota_us cpu.max
 """
-"""Prints the limits that are not in force in the container that runs it."""
+"""Defines `look NAME ASKED V1_FILE V2_FILE`, which prints the name of a limit that is absent or
+higher than asked. systemd gives a container without a limit of processes one of its own."""
+_LOOKS = {
+    "memory": "look memory {} memory/memory.limit_in_bytes memory.max\n",
+    "pids": "look pids {} pids/pids.max pids.max\n",
+    "cpus": "look cpus {} cpu/cpu.cfs_quota_us cpu.max\n",
+}
 
 _GROUPS_HINT = (
     "use an engine whose containers have control groups with the controllers memory, pids and cpu: "
@@ -139,29 +144,35 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
     facts = EngineFacts.of(probes.engine_info)
     runtime = probes.oci_runtime or facts.default_runtime
     is_readable = any(name in runtime for name in _READABLE_RUNTIMES)
-    script = _FIND_UNLIMITED if is_readable else ":"
+    # Microseconds in 100 ms; systemd rounds up to whole percents.
+    quota = resources.cpus and math.ceil(resources.cpus * 100) * 1000
+    asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpus": quota}
+    looks = [_LOOKS[name].format(value) for name, value in asked.items() if value]
+    script = _DEFINE_LOOK + "".join(looks) if is_readable else ":"
     host_config = container_config.confinement(resources)
     try:
         _, output = probes.run_probe(image, script, host_config=host_config)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        return _refusal(f"the engine refused a container with limits: {error.message}")
-    asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpus": resources.cpus}
-    unlimited = [name for name in output.split() if asked.get(name)]
-    if unlimited:
         return _refusal(
-            f"{facts} started a container with limits, and in it {_listed(unlimited)} had none"
+            f"the engine refused a container with limits: {error.message}",
+            f"raise limits that are too low or ask for less, or {_GROUPS_HINT}",
+        )
+    if unlimited := output.split():
+        return _refusal(
+            f"{facts} started a container with limits, and in it those of {_listed(unlimited)} "
+            "were not in force"
         )
     return CheckResult("limits", "the engine's containers keep runtime.resources")
 
 
-def _refusal(found: str) -> CheckResult:
+def _refusal(found: str, hint: str = _GROUPS_HINT) -> CheckResult:
     return CheckResult(
         "limits",
         f"runtime.resources: {found}",
         ok=False,
-        hint=_GROUPS_HINT,
+        hint=hint,
         exit_code=Exit.INVALID,
     )
 

@@ -17,6 +17,9 @@ from labledger.trial.life import container_config
 pytestmark = pytest.mark.docker
 
 LIMITS = Resources(cpus=0.5, memory_bytes=64 << 20, pids=32)
+UNLIMITED = Resources(cpus=None, memory_bytes=None, pids=None)
+TWICE = Resources(cpus=1, memory_bytes=128 << 20, pids=64)
+"""As where systemd's own limit of processes stands in for one that the engine ignored."""
 
 
 def check(image_id: str, resources: Resources = LIMITS) -> CheckResult:
@@ -29,27 +32,30 @@ def test_limits_that_are_in_force(image_ids: dict[str, str], image: str) -> None
     assert check(image_ids[image]).ok, check(image_ids[image]).detail
 
 
+@pytest.mark.parametrize("given", [UNLIMITED, TWICE], ids=["none", "twice"])
 @pytest.mark.parametrize("image", SHELLS)
 def test_an_engine_that_ignores_limits_is_refused(
-    image_ids: dict[str, str], image: str, monkeypatch: pytest.MonkeyPatch
+    image_ids: dict[str, str], image: str, given: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container that was started without the limits it was to have is found by what it sees."""
+    """A container that was started with no limits, or others than it was to have, is found by what
+    it sees."""
     asked = container_config.confinement
-    unlimited = Resources(cpus=None, memory_bytes=None, pids=None)
-    monkeypatch.setattr(container_config, "confinement", lambda _: asked(unlimited))
+    monkeypatch.setattr(container_config, "confinement", lambda _: asked(given))
     refused = check(image_ids[image])
     assert (refused.ok, refused.warning, refused.exit_code) == (False, False, Exit.INVALID)
-    assert "started a container with limits, and in it memory, pids and cpus had none" in (
+    assert "started a container with limits, and in it those of memory, pids and cpus were not" in (
         refused.detail
     )
-    assert check(image_ids[image], replace(unlimited, pids=8)).detail.endswith(
-        "in it pids had none"
-    )
-    assert check(image_ids[image], unlimited).ok
+    only_pids = check(image_ids[image], replace(UNLIMITED, pids=8))
+    assert only_pids.detail.endswith("in it those of pids were not in force")
+    assert check(image_ids[image], UNLIMITED).ok
 
 
 def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
-    """What the engine says of limits that it cannot give is in the message."""
+    """What the engine says of limits that it cannot give is in the message, with other limits as a
+    way out."""
     refused = check(image_ids[PYTHON], replace(LIMITS, cpus=10_000))
     assert not refused.ok
     assert "the engine refused a container with limits: could not create" in refused.detail
+    assert refused.hint is not None
+    assert refused.hint.startswith("raise limits that are too low or")

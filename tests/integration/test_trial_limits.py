@@ -120,8 +120,9 @@ def test_memory_limit(trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "yields"),
-    [(6 << 20, 1000), (32 << 20, 250), (256 << 20, 32), (None, 1)],
-    ids=("least", "tight", "usual", "none"),
+    # With control groups of version 2, the start of runc 1.1 itself needs about 15 MB.
+    [(32 << 20, 250), (256 << 20, 32), (None, 1)],
+    ids=("tight", "usual", "none"),
 )
 def test_kernel_out_of_memory_spares_trial_sh(
     trials: Trials, limit: int | None, yields: int

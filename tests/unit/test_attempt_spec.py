@@ -125,6 +125,9 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     limit = str(100 * PATIENCE_S)
     assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
+    resources = {"cpus": 1, "memory_bytes": 6 << 20, "pids": 128}
+    least = container_config(made.spec(runtime={"resources": resources}))
+    assert least["Cmd"][8] == "1000", "the kernel knows no higher oom_score_adj"
     assert "User" not in config
     host = config["HostConfig"]
     assert host["NetworkMode"] == "none"

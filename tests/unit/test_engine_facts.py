@@ -45,6 +45,13 @@ PODMAN = DOCKER | {
 }
 ROOTLESS_PODMAN = PODMAN | {"Rootless": True, "Driver": "vfs"}
 """It says that it can limit everything."""
+PODMAN_ON_DEBIAN_13 = PODMAN | {
+    "ServerVersion": "5.4.2",
+    "CgroupVersion": "2",
+    "DefaultRuntime": "crun",
+    "CpuCfsQuota": False,
+}
+"""It says that it cannot limit processors, and does."""
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,17 @@ ROOTLESS_PODMAN = PODMAN | {"Rootless": True, "Driver": "vfs"}
         (
             ROOTLESS_PODMAN | {"CgroupVersion": "2"},
             "rootless Podman 4.3.1, storage driver vfs, cgroup v2",
+            "",
+        ),
+        (PODMAN_ON_DEBIAN_13, "Podman 5.4.2, storage driver overlay, cgroup v2", ""),
+        (
+            PODMAN_ON_DEBIAN_13 | {"MemoryLimit": False},
+            "Podman 5.4.2, storage driver overlay, cgroup v2",
+            "memory",
+        ),
+        (
+            PODMAN_ON_DEBIAN_13 | {"Rootless": True},
+            "rootless Podman 5.4.2, storage driver overlay, cgroup v2",
             "",
         ),
     ],
