@@ -1,7 +1,6 @@
 """Checks of what an engine can give the containers of an experiment: OCI runtime and limits.
 
-An engine that accepts a limit may ignore it, so limits are read back in a container. Used by
-preflight, resuming, regrading and `labledger doctor`.
+An engine that accepts a limit may ignore it, so limits are read back in a container.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
     script = _DEFINE_LOOK + "".join(looks) if is_readable else ":"
     host_config = container_config.confinement(resources)
     try:
-        _, output = probes.run_probe(image, script, host_config=host_config)
+        status, output = probes.run_probe(image, script, host_config=host_config)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
@@ -159,7 +158,10 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
             f"the engine refused a container with limits: {error.message}",
             f"raise limits that are too low or ask for less, or {_GROUPS_HINT}",
         )
-    if unlimited := output.split():
+    words = output.split()
+    if status or not asked.keys() >= set(words):
+        return _refusal(f"the limits of a container could not be read in it: {output.strip()}")
+    if unlimited := [name for name in asked if name in words]:
         return _refusal(
             f"{facts} started a container with limits, and in it those of {_listed(unlimited)} "
             "were not in force"

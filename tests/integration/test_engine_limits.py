@@ -9,6 +9,7 @@ from sample_trials import ENGINE, PYTHON, SHELLS
 
 from labledger.errors import Exit
 from labledger.experiment.plan_sections import Resources
+from labledger.maintenance import engine_checks
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.engine_checks import check_limits
 from labledger.maintenance.image_checks.image_probes import ImageProbes
@@ -59,3 +60,13 @@ def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
     assert "the engine refused a container with limits: could not create" in refused.detail
     assert refused.hint is not None
     assert refused.hint.startswith("raise limits that are too low or")
+
+
+def test_limits_that_cannot_be_read_are_no_limits(
+    image_ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a container says that is no name of a limit is shown, and refused."""
+    monkeypatch.setattr(engine_checks, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
+    refused = check(image_ids[PYTHON])
+    assert not refused.ok
+    assert refused.detail.endswith("the limits of a container could not be read in it: damaged")
