@@ -16,6 +16,7 @@ from sample_trials import ENGINE, Trials, brief, phase, run_attempt
 from waiting import wait_until
 
 from labledger.records.attempt_result import AttemptResult
+from labledger.run_control.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import MAX_STARTING
@@ -172,7 +173,9 @@ def test_mostly_errors_stop_the_run(tmp_path: Path, image_ids: dict[str, str]) -
 
 def test_what_a_person_is_told_of_a_pause(proxy: EngineProxy, tmp_path: Path) -> None:
     """Off a terminal a pause and its end are lines of their own, with what to expect."""
-    project = Project(tmp_path / "project", {"a": RIGHT, "b": RIGHT}, max_concurrency=1)
+    # With more slots than refusals before a pause, no slot is tried a second time before it.
+    tasks = {f"t{n}": RIGHT for n in range(REFUSALS_BEFORE_PAUSE)}
+    project = Project(tmp_path / "project", tasks, max_concurrency=1)
     starts = itertools.count()
     refusal = error(400, "the runtime is broken")
     proxy.rule = lambda kind: refusal if kind == START and next(starts) < 6 else None
