@@ -36,7 +36,7 @@ from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.engine_checks import check_oci_runtime
+from labledger.maintenance.engine_checks import check_controllers, check_oci_runtime
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, preflight
@@ -236,7 +236,10 @@ def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str,
 
 
 def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
-    """Raise `PreflightFailed` if the engine lacks an image, or the OCI runtime `oci`."""
+    """Raise `PreflightFailed` if the engine lacks an image or `oci`, or cannot enforce limits.
+
+    A run may be continued on another engine than it began on.
+    """
     problems = []
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
@@ -244,9 +247,9 @@ def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
             problems.append(
                 Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
             )
-    if oci is not None:
-        checks = check_oci_runtime(engine.info(), oci)
-        problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    info = engine.info()
+    checks = [*check_oci_runtime(info, oci), *check_controllers(info)]
+    problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from labledger.docker.engine import Engine
 from labledger.docker.engine_facts import EngineFacts
-from labledger.errors import Exit
+from labledger.errors import Exit, PreflightFailed
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.settings.grading import Grading, GradingMode
 from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.ledger.database.model import RunInfo
 from labledger.maintenance.engine_checks import (
     check_controllers,
     check_networks,
@@ -18,6 +22,7 @@ from labledger.maintenance.engine_checks import (
     describe_shortcomings,
 )
 from labledger.records import JsonObject
+from labledger.runner.start_and_resume import require_images
 
 LIMITS = {"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 DOCKER: JsonObject = LIMITS | {
@@ -128,6 +133,18 @@ def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
     assert any(
         "runtime.oci" in check.detail for check in describe_shortcomings(EngineFacts.of(PODMAN))
     )
+
+
+def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
+    """Resuming, extending, rerunning and regrading refuse an engine that cannot enforce limits."""
+
+    def require(info: JsonObject) -> None:
+        engine, run = SimpleNamespace(info=lambda: info), SimpleNamespace(images={})
+        require_images(cast("Engine", engine), cast("RunInfo", run), None)
+
+    require(DOCKER)
+    with pytest.raises(PreflightFailed, match="cannot limit memory"):
+        require(DOCKER | {"MemoryLimit": False})
 
 
 def test_podman_cannot_change_the_network_before_the_grader() -> None:
