@@ -69,15 +69,20 @@ def _run_phase(spec: AttemptSpec, name: str) -> int:
         "AGENTLAB_RESULT_PATH": out / contract.RESULT,
         "AGENTLAB_TRAJECTORY_PATH": state / contract.EVENTS,
     }
-    for stream in ("stdout", "stderr"):
-        (spec.folder / "state" / f"{name}.{stream}").touch()
-    with subprocess.Popen(
-        ["sh", "-c", text],
-        cwd=spec.folder / "workspace",
-        env=os.environ | {key: str(path) for key, path in variables.items()},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+    log = spec.folder / "state" / name
+    with (
+        Path(f"{log}.stdout").open("wb") as stdout,
+        Path(f"{log}.stderr").open("wb") as stderr,
+        subprocess.Popen(
+            ["sh", "-c", text],
+            cwd=spec.folder / "workspace",
+            env=os.environ | {key: str(path) for key, path in variables.items()},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        ) as process,
+    ):
         assert process.wait(LIMIT_S) == 0, f"the {name} failed"
         return process.pid
 
