@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_env, command_line
-from containers import docker, touch
+from containers import SESSION_LABEL, docker, touch
 from experiments import HOLDING, PASSING, RIGHT, Project
 from sample_trials import ENGINE, PYTHON
 from tiers import tiered
@@ -34,7 +34,7 @@ class BuiltProject:
         self.project = Project(folder, {"a": RIGHT})
         self.image = f"127.0.0.1:9/{secrets.token_hex(6)}:1"  # No registry answers there.
         # Equal content would be the same image in tests that run at once.
-        self._own = f"LABEL project={secrets.token_hex(6)}"
+        self._own = f"LABEL project={secrets.token_hex(6)} {SESSION_LABEL}"
         self.project.document["runtime"]["image"] = self.image
         (folder / "env").mkdir()
         self.dockerfile("RUN echo hello >/greeting")
