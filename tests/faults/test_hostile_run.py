@@ -27,6 +27,7 @@ from hostile_files import (
     written,
 )
 from sample_trials import predicts, scores
+from tiers import thorough
 
 from labledger.api import open_ledger
 from labledger.errors import Exit
@@ -34,7 +35,7 @@ from labledger.executors.local_executor import LocalExecutor
 from labledger.trial.full_disks import FullDisks
 from labledger.workspace import untrusted_files
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, thorough]
 
 AGENT = "set -e\n. ./do.sh\n"
 GRADER = (

@@ -172,7 +172,10 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
     assert brief(result) == ("completed", None, 0)
 
 
-@pytest.mark.parametrize("agent", ["sleep 300", f"{ONE_START}; exit 3"])
+@pytest.mark.parametrize(
+    "agent",
+    tiered(["sleep 300", f"{ONE_START}; exit 3"], default=[f"{ONE_START}; exit 3"]),
+)
 def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agent: str) -> None:
     """An agent that failed or timed out after its container was paused is an infra_error, also
     where only the engine knows of the pause."""

@@ -21,6 +21,7 @@ from sample_trials import (
     run_attempt,
 )
 from sealed_trials import isolation, stage
+from tiers import tiered
 
 from labledger.docker.container_files import ContainerFiles
 from labledger.experiment.settings.grading import Sealing
@@ -102,7 +103,9 @@ def test_folder_of_the_image_is_replaced(trials: Trials) -> None:
     assert trials.content(result, "grader_stdout") == b"a\nz\n"
 
 
-@pytest.mark.parametrize("path", ["/agentlab/workspace", "/logs"])
+@pytest.mark.parametrize(
+    "path", tiered(["/agentlab/workspace", "/logs"], default=["/agentlab/workspace"])
+)
 def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: str) -> None:
     """What the host reads by itself is packed to the same bytes as the engine's tar of it."""
     agent = (
@@ -284,17 +287,24 @@ def test_modes_are_kept_for_root(trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [
-        ({"setup": "exit 3"}, ("setup_error", "setup_exit_nonzero", 20)),
-        (
-            {"agent": "exit 3", "benchmark": {"policy": {"grade_failed_agents": False}}},
-            ("agent_error", "agent_exit_nonzero", 30),
-        ),
-        ({"grader": "exit 3"}, ("grade_error", "grader_exit_nonzero", 40)),
-        ({"grader": "true"}, ("grade_error", "prediction_missing", 0)),
-        ({"grader": "kill -9 $$"}, ("grade_error", "grader_exit_nonzero", 40)),
-        ({"agent": "kill -9 $$"}, ("agent_error", "agent_exit_nonzero", 10)),
-    ],
+    tiered(
+        [
+            ({"setup": "exit 3"}, ("setup_error", "setup_exit_nonzero", 20)),
+            (
+                {"agent": "exit 3", "benchmark": {"policy": {"grade_failed_agents": False}}},
+                ("agent_error", "agent_exit_nonzero", 30),
+            ),
+            ({"grader": "exit 3"}, ("grade_error", "grader_exit_nonzero", 40)),
+            ({"grader": "true"}, ("grade_error", "prediction_missing", 0)),
+            ({"grader": "kill -9 $$"}, ("grade_error", "grader_exit_nonzero", 40)),
+            ({"agent": "kill -9 $$"}, ("agent_error", "agent_exit_nonzero", 10)),
+        ],
+        default=[
+            ({"setup": "exit 3"}, ("setup_error", "setup_exit_nonzero", 20)),
+            ({"grader": "exit 3"}, ("grade_error", "grader_exit_nonzero", 40)),
+            ({"agent": "kill -9 $$"}, ("agent_error", "agent_exit_nonzero", 10)),
+        ],
+    ),
 )
 def test_failures_of_either_container(
     trials: Trials, settings: dict[str, Any], expected: tuple[str, str, int]
