@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
