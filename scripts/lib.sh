@@ -11,6 +11,14 @@ as_root() {
   fi
 }
 
+# As root, in a mount and a PID namespace of its own where they may be made: what the command mounts
+# is gone when it ends, and it ends with the script, unless sudo stands between.
+in_own_mounts() {
+  local namespaces=(setpriv --pdeathsig KILL -- unshare --mount --pid --fork --kill-child=KILL --)
+  (as_root "${namespaces[@]}" true) 2>/dev/null || namespaces=()
+  as_root "${namespaces[@]+"${namespaces[@]}"}" "$@"
+}
+
 # One script at a time: apt does not wait while another one updates the lists.
 apt_lock=/var/lib/apt/labledger.lock
 

@@ -17,6 +17,8 @@ from typing import Any, Self
 from waiting import PATIENCE_S, wait_until
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+_FOLDER = Path(__file__).parents[1] / "build/browser"
+"""Where `scripts/browser` puts one that apt does not have."""
 _FLAGS = (
     *("--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"),
     *("--no-first-run", "--disable-dev-shm-usage", "--disable-background-networking"),
@@ -167,7 +169,8 @@ class Browser:
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A browser of this machine; `scripts/browser` installs one."""
-    command = next(filter(None, map(shutil.which, _NAMES)), None)
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(_FOLDER)])
+    command = next(filter(None, (shutil.which(name, path=places) for name in _NAMES)), None)
     assert command is not None, "no Chromium on PATH; `scripts/browser` installs one"
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,

@@ -1,0 +1,48 @@
+"""What scripts mount on the way is gone when they end, however they end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+PROJECT = Path(__file__).parents[2]
+NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "true")
+
+SCRIPT = """
+. scripts/lib.sh
+in_own_mounts sh -c 'mount -t tmpfs none "$1" && touch "$1.mounted" && sleep 600' sh "$1"
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(NAMESPACES, check=False, stderr=subprocess.DEVNULL).returncode != 0,
+    reason="this user may make no mount namespace",
+)
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_stays_mounted_after_a_kill(tmp_path: Path, ending: signal.Signals) -> None:
+    """A script that is killed while its command has something mounted leaves no mount behind."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with subprocess.Popen(["bash", "-c", SCRIPT, "bash", str(folder)], cwd=PROJECT) as script:
+        wait_until(folder.with_name("folder.mounted").exists, "the mount")
+        assert str(folder) not in Path("/proc/self/mounts").read_text("utf-8")
+        script.send_signal(ending)
+    wait_until(lambda: not processes_with(str(folder)), "the end of the command")
+    assert str(folder) not in Path("/proc/self/mounts").read_text("utf-8")
+
+
+def processes_with(argument: str) -> list[str]:
+    """Return the command lines of this machine's processes that hold an argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_text("utf-8", "replace")
+        except OSError:
+            continue
+        if argument in line.split("\0"):
+            found.append(line)
+    return found
