@@ -61,8 +61,11 @@ class DaskCluster:
         with socket.socket() as client:
             return client.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def start_worker(self, name: str, slots: int = 2, port: int = 0) -> None:
-        """Start the worker of a host, which keeps its folder from one worker to the next."""
+    def start_worker(self, name: str, slots: int = 2, port: int = 0, **environment: str) -> None:
+        """Start the worker of a host, which keeps its folder from one worker to the next.
+
+        `environment` are changes to the environment of its process.
+        """
         files: list[str] = []
         if self.tls is not None:
             pem = [self.tls / name for name in ("ca.pem", "worker.pem", "worker-key.pem")]
@@ -72,6 +75,7 @@ class DaskCluster:
             *("-m", "labledger", "worker", self.address, "--slots", str(slots), "--name", name),
             *("--folder", str(self.host_folder(name)), "--port", str(port), *files),
             log=f"{name}.log",
+            **environment,
         )
 
     def host_folder(self, name: str) -> Path:
@@ -106,12 +110,12 @@ class DaskCluster:
                     process.kill()
                 process.wait()
 
-    def _process(self, *words: str, log: str) -> subprocess.Popen[bytes]:
+    def _process(self, *words: str, log: str, **environment: str) -> subprocess.Popen[bytes]:
         with (self.folder / log).open("ab") as file:
             return subprocess.Popen(
                 [sys.executable, *words],
                 cwd=self.folder,
-                env=commands.command_env() | {"PYTHONWARNINGS": "ignore"},
+                env=commands.command_env(PYTHONWARNINGS="ignore", **environment),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

@@ -6,6 +6,7 @@ Dask is imported when the first connection is made.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,13 +20,15 @@ from labledger.cluster.coordinator_side import image_lookup
 from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.cluster.coordinator_side.image_lookup import AskedHost, ImagesOfHosts
 from labledger.cluster.dask_transport import DaskTransport, require_dask
-from labledger.cluster.host_messages import StorePlace
+from labledger.cluster.host_messages import LimitsToTry, StorePlace, TriedLimits, TryLimits
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 
 _FIND_S = 5.0
 """How long a list of hosts waits for the first worker."""
+_TRY_LIMITS_S = 90.0
+"""A host's engine is given up after a minute."""
 
 
 def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
@@ -96,6 +99,27 @@ def find_images(
         if host.described is not None
     ]
     return image_lookup.find_images(connection, asked, refs, pull=pull)
+
+
+def try_limits(
+    connection: ClusterConnection, hosts: Sequence[FoundHost], limits: LimitsToTry
+) -> list[TriedLimits]:
+    """Have hosts try limits. Return for each what came of it: nothing if it does not answer."""
+
+    async def ask(host: FoundHost) -> TriedLimits:
+        if host.described is None:
+            return TriedLimits()
+        request = TryLimits(host.described.session, limits)
+        try:
+            tried: TriedLimits = await connection.call(host.address, request, _TRY_LIMITS_S)
+        except LabLedgerError:
+            return TriedLimits()
+        return tried
+
+    async def ask_all() -> list[TriedLimits]:
+        return list(await asyncio.gather(*map(ask, hosts)))
+
+    return connection.run(ask_all()).result()
 
 
 def serve(

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from labledger.errors import LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.plan_sections import Resources
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
@@ -84,6 +85,35 @@ class Described:
     monotonic: float
     """The host's own clock, in seconds; only its own values are compared."""
     unix_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsToTry:
+    """The limits of trials, and in which containers a host can try whether they are in force."""
+
+    images: tuple[str, ...]
+    """Ids. The first one that the host has is used; nothing is tried if it has none."""
+    resources: Resources
+    oci_runtime: str | None
+    """None for the engine's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryLimits:
+    """Have a host start a container and read which limits are in force in it."""
+
+    session: str
+    limits: LimitsToTry
+
+
+@dataclass(frozen=True, slots=True)
+class TriedLimits:
+    """What came of it. A host whose engine ignores limits says so in its state from then on."""
+
+    problem: str | None = None
+    """Why nothing is placed on the host, if the engine ignored limits."""
+    refusal: str | None = None
+    """Why no container could be started with these limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +405,7 @@ class Refusal:
 
 REPLIES: Mapping[type, type] = {
     Describe: Described,
+    TryLimits: TriedLimits,
     Exchange: ExchangeReply,
     MissingInputs: MissingReply,
     FindImages: FoundImages,

@@ -6,6 +6,7 @@ apart. An engine may be wrong about itself: preflight tries limits in a containe
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -68,3 +69,22 @@ class EngineFacts:
     def details(self) -> str:
         """The engine with its storage driver and its version of control groups."""
         return f"{self}, storage driver {self.storage_driver}, cgroup v{self.cgroup_version}"
+
+    @property
+    def shortcoming(self) -> str | None:
+        """Which limits it says that it cannot enforce, as a clause; None if there are none."""
+        if not self.unenforced:
+            return None
+        return f"{self} with cgroup v{self.cgroup_version} cannot limit {_listed(self.unenforced)}"
+
+    def say_ignored(self, limits: Collection[str]) -> str:
+        """Return a clause about limits that were not in force in a container."""
+        listed = _listed([name for name in _LIMITS if name in limits])
+        return (
+            f"{self} started a container with limits, and in it those of {listed} were not in force"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

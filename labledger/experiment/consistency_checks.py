@@ -33,7 +33,10 @@ RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 """Fields of a metric `from: runner`: durations in milliseconds."""
 
 MIN_MEMORY_BYTES = 6 << 20
-"""The least memory with which Docker starts a container."""
+"""The least memory with which Docker starts a container, with control groups of version 1.
+
+With version 2, what runc itself takes counts, and preflight tries whether a container starts.
+"""
 
 USER_OF_IMAGE = "image"
 """The `runtime.user` of a container that starts as root and runs phases as the image's USER."""
@@ -177,7 +180,10 @@ def _memory_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProbl
     memory = valid.get(path)
     if memory is not None and parse_size(memory) < MIN_MEMORY_BYTES:
         hint = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
-        message = f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more"
+        message = (
+            f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more, and "
+            "about 16m with control groups of version 2"
+        )
         yield FieldProblem(path, message, hint)
 
 

@@ -5,53 +5,17 @@ An engine that accepts a limit may ignore it, so limits are read back in a conta
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from labledger.docker.engine_facts import EngineFacts
-from labledger.errors import EngineUnavailable, Exit, LabLedgerError
+from labledger.errors import Exit
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import JsonObject
-from labledger.trial.life import container_config
-
-_READABLE_RUNTIMES = ("runc", "crun")
-"""OCI runtimes whose containers see their own control group; others have kernels of their own."""
-
-_DEFINE_LOOK = """\
-groups=/sys/fs/cgroup own=$groups
-[ ! -e $groups/cgroup.controllers ] || while IFS=: read -r number _ path; do
-    [ "$number" != 0 ] || own=$groups${path%/}
-done </proc/self/cgroup
-look() {
-    value=''
-    if [ -e $groups/cgroup.controllers ]; then
-        value=max
-        [ ! -r "$own/$4" ] || read -r value _ <"$own/$4"
-    elif [ -d "$groups/${3%/*}" ]; then
-        value=max
-        [ ! -r "$groups/$3" ] || read -r value _ <"$groups/$3"
-    fi
-    case $value in '') return ;; max | -1) ;; *) [ "$value" -gt "$2" ] || return 0 ;; esac
-    echo "$1"
-}
-"""
-"""Defines `look NAME ASKED V1_FILE V2_FILE`, which prints the name of a limit that is absent or
-higher than asked. systemd gives a container without a limit of processes one of its own."""
-_LOOKS = {
-    "memory": "look memory {} memory/memory.limit_in_bytes memory.max\n",
-    "pids": "look pids {} pids/pids.max pids.max\n",
-    "cpus": "look cpus {} cpu/cpu.cfs_quota_us cpu.max\n",
-}
-
-_GROUPS_HINT = (
-    "use an engine whose containers have control groups with the controllers memory, pids and cpu: "
-    "one that runs as root, or a rootless one where systemd delegates control groups of version 2 "
-    "to its user"
-)
+from labledger.trial.life.limit_probe import GROUPS_HINT, LimitsRefused, find_ignored_limits
 
 
 def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
@@ -89,8 +53,8 @@ def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
 def check_controllers(info: JsonObject) -> Iterator[CheckResult]:
     """Yield a failed check if the engine says that it cannot enforce some limit."""
     facts = EngineFacts.of(info)
-    if facts.unenforced:
-        yield _refusal(_without_controllers(facts))
+    if facts.shortcoming is not None:
+        yield refuse_limits(facts.shortcoming)
 
 
 def check_networks(info: JsonObject, settings: Iterable[TrialSettings]) -> Iterator[CheckResult]:
@@ -118,12 +82,12 @@ def _changes_network(trial: TrialSettings) -> bool:
 
 def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
     """Yield what does not work on an engine, as warnings where preflight refuses every run."""
-    if facts.unenforced:
+    if facts.shortcoming is not None:
         yield CheckResult(
             "docker",
-            f"{_without_controllers(facts)}: preflight refuses runs here",
+            f"{facts.shortcoming}: preflight refuses runs here",
             ok=False,
-            hint=_GROUPS_HINT,
+            hint=GROUPS_HINT,
             warning=True,
         )
     if facts.product == "Podman":
@@ -134,51 +98,29 @@ def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
         )
 
 
-def _without_controllers(facts: EngineFacts) -> str:
-    return f"{facts} with cgroup v{facts.cgroup_version} cannot limit {_listed(facts.unenforced)}"
-
-
 def check_limits(probes: ImageProbes, image: str, resources: Resources) -> CheckResult:
     """Check that limits are in force in a container, which is started from an image for that."""
     facts = EngineFacts.of(probes.engine_info)
     runtime = probes.oci_runtime or facts.default_runtime
-    is_readable = any(name in runtime for name in _READABLE_RUNTIMES)
-    # Microseconds in 100 ms; systemd rounds up to whole percents.
-    quota = resources.cpus and math.ceil(resources.cpus * 100) * 1000
-    asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpus": quota}
-    looks = [_LOOKS[name].format(value) for name, value in asked.items() if value]
-    script = _DEFINE_LOOK + "".join(looks) if is_readable else ":"
-    host_config = container_config.confinement(resources)
+
+    def run_probe(script: str, host_config: JsonObject) -> tuple[int, str]:
+        return probes.run_probe(image, script, host_config=host_config)
+
     try:
-        status, output = probes.run_probe(image, script, host_config=host_config)
-    except EngineUnavailable:
-        raise
-    except LabLedgerError as error:
-        return _refusal(
-            f"the engine refused a container with limits: {error.message}",
-            f"raise limits that are too low or ask for less, or {_GROUPS_HINT}",
-        )
-    words = output.split()
-    if status or not asked.keys() >= set(words):
-        return _refusal(f"the limits of a container could not be read in it: {output.strip()}")
-    if unlimited := [name for name in asked if name in words]:
-        return _refusal(
-            f"{facts} started a container with limits, and in it those of {_listed(unlimited)} "
-            "were not in force"
-        )
+        ignored = find_ignored_limits(run_probe, runtime, resources)
+    except LimitsRefused as error:
+        return refuse_limits(error.message, error.hint)
+    if ignored:
+        return refuse_limits(facts.say_ignored(ignored))
     return CheckResult("limits", "the engine's containers keep runtime.resources")
 
 
-def _refusal(found: str, hint: str = _GROUPS_HINT) -> CheckResult:
+def refuse_limits(found: str, hint: str | None = None) -> CheckResult:
+    """Return a failed check: what was found of the limits of an engine or of a host's."""
     return CheckResult(
         "limits",
         f"runtime.resources: {found}",
         ok=False,
-        hint=hint,
+        hint=GROUPS_HINT if hint is None else hint,
         exit_code=Exit.INVALID,
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

@@ -1,4 +1,6 @@
-"""The checks of a cluster before a run: hosts' version, engine, clock, disk, images; object store.
+"""The checks of a cluster before a run: what hosts have and can do, and its object store.
+
+Of each host: its version, engine, limits of containers, clock, disk and images.
 
 What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
 run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
@@ -8,24 +10,30 @@ before its first trial. Used by starting runs and regradings, and by `labledger 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from labledger.cluster import connect
-from labledger.cluster.host_transport import FoundHost
+from labledger.cluster.host_messages import LimitsToTry
+from labledger.cluster.host_transport import ClusterConnection, FoundHost
 from labledger.cluster.object_store import StoreUnusable
 from labledger.errors import Exit, LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.executors.placement import Needs
+from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.engine_checks import refuse_limits
 from labledger.maintenance.host_images import check_host_images
 from labledger.maintenance.preflight import Preflight, name_tasks
 from labledger.maintenance.shared_resources import check_shared_resources
 from labledger.text.phrases import counted
+from labledger.trial.life.limit_probe import RAISE_LIMITS
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
 """Clocks are never compared for what starts when, but times of records come from the hosts."""
+_MAX_HOSTS_NAMED = 3
+"""For how many hosts the sentence that says that none can run trials has the reason."""
 
 
 def check_hosts(
@@ -56,6 +64,10 @@ def check_hosts(
                     named, of_tasks = name_tasks(experiment, of_images)
                     checks += named
                     refused |= of_tasks
+            if results.is_ready and (limits := _limits_to_try(experiment, images)) is not None:
+                tried = _try_limits(connection, found, limits)
+                found = tried.found
+                checks += tried.refusals
     except LabLedgerError as error:
         checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
     else:
@@ -65,15 +77,66 @@ def check_hosts(
 
 
 def check_hosts_for_regrading(
-    on: str, images: Set[str], *, insecure: bool, min_free_bytes: int
+    on: str, images: Set[str], runtime: Runtime, *, insecure: bool, min_free_bytes: int
 ) -> list[CheckResult]:
     """Check every host of a cluster. `images` are the ids of the images that graders need."""
     try:
-        found = connect.list_hosts(on, insecure=insecure)
+        tried = find_hosts(on, images, runtime, insecure=insecure)
     except LabLedgerError as error:
         return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
-    checks = _check_found(on, found, images, None, min_free_bytes)
-    return [*checks, *_check_object_store(on, insecure=insecure)]
+    checks = _check_found(on, tried.found, images, None, min_free_bytes)
+    return [*tried.refusals, *checks, *_check_object_store(on, insecure=insecure)]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedHosts:
+    """The workers of a cluster, after their hosts have tried the limits of trials."""
+
+    found: list[FoundHost]
+    """A host whose engine ignores limits says so in its state."""
+    refusals: list[CheckResult]
+    """A failed check for each host that could start no container with the limits."""
+    ignoring: list[CheckResult]
+    """A failed check for each host whose engine ignores limits."""
+
+    @property
+    def can_limit(self) -> bool:
+        """Whether some host's engine keeps limits, or none has said that it does not."""
+        answering = [host for host in self.found if host.described is not None]
+        return not self.ignoring or len(self.ignoring) < len(answering)
+
+
+def find_hosts(on: str, images: Iterable[str], runtime: Runtime, *, insecure: bool) -> TriedHosts:
+    """Return the workers of a cluster, whose hosts try the limits of a run that has `images`.
+
+    `images` are ids. Raises as `connect.connected` does.
+    """
+    limits = LimitsToTry(tuple(sorted(images)), runtime.resources, runtime.oci)
+    with connect.connected(on, insecure=insecure) as connection:
+        return _try_limits(connection, connect.find_hosts(connection), limits)
+
+
+def _limits_to_try(experiment: ResolvedExperiment, images: Mapping[str, str]) -> LimitsToTry | None:
+    """Return the limits of the first trial, and the images that have an id, its own first."""
+    for _, trial in experiment.settings:
+        own = images.get(str(trial.runtime.image))
+        if own is not None:
+            ids = tuple(dict.fromkeys((own, *images.values())))
+            return LimitsToTry(ids, trial.runtime.resources, experiment.plan.runtime.oci)
+    return None
+
+
+def _try_limits(
+    connection: ClusterConnection, found: Sequence[FoundHost], limits: LimitsToTry
+) -> TriedHosts:
+    """Have hosts try limits, and ask them for their state again."""
+    refusals, ignoring = [], []
+    for host, tried in zip(found, connect.try_limits(connection, found, limits), strict=True):
+        if tried.refusal is not None:
+            refusals.append(refuse_limits(f"{host.name}: {tried.refusal}", RAISE_LIMITS))
+        if tried.problem is not None:
+            ignoring.append(refuse_limits(f"{host.name}: {tried.problem}"))
+    return TriedHosts(connect.find_hosts(connection), refusals, ignoring)
 
 
 def _problem(host: FoundHost) -> str | None:
@@ -105,7 +168,7 @@ def _check_found(
             busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
             checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))
     if not usable:
-        detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
+        detail = say_none_usable(on, found)
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
         return checks
@@ -116,6 +179,14 @@ def _check_found(
                 experiment, state.slots, state.cpus, state.memory_bytes, machine=state.name
             )
     return checks
+
+
+def say_none_usable(on: str, found: Sequence[FoundHost]) -> str:
+    """Return a sentence about a cluster on which nothing can run, with what is wrong with hosts."""
+    reasons = [f"{host.name or host.address}: {_problem(host)}" for host in found]
+    named = "; ".join(reasons[:_MAX_HOSTS_NAMED])
+    detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
+    return f"{detail} ({named})" if named else detail
 
 
 def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:

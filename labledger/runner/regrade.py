@@ -171,6 +171,7 @@ def _check_requirements(
         checks += check_hosts_for_regrading(
             cluster,
             set(root.images.values()),
+            regrading.runtime,
             insecure=options.insecure,
             min_free_bytes=options.min_free_bytes,
         )

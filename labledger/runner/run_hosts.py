@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.executors.executor import TrialExecutor
+from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.database.model import LostHost, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.runner.options import RunOptions
 from labledger.storage.user_cache import expand_home
-from labledger.text.phrases import counted
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""
@@ -56,17 +56,30 @@ def _cluster_of(on: str) -> str:
     return on if "://" in on else str(expand_home(on).resolve())
 
 
-def require_host(cluster: str, *, insecure: bool) -> None:
+def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
     """Raise `PreflightFailed`, or why the cluster is not reached, unless some host runs trials."""
     # Imported late: runs on this machine need none of it.
-    from labledger.cluster import connect
+    from labledger.maintenance.host_checks import find_hosts, say_none_usable
 
-    found = connect.list_hosts(cluster, insecure=insecure)
+    found = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).found
     states = [host.described.state for host in found if host.described is not None]
     if not any(state.problem is None for state in states):
-        message = f"none of the {counted(len(found), 'worker')} of {cluster} can run trials"
         hint = f"`labledger hosts --on {cluster}` says why; nothing was added to the run"
+        message = say_none_usable(cluster, found)
         raise PreflightFailed([Problem("hosts", message, hint=hint)])
+
+
+def require_limits(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
+    """Raise `PreflightFailed` if the engine of every host that answers ignores limits of trials.
+
+    Hosts that do not answer may come back: the run waits for them.
+    """
+    # Imported late: runs on this machine need none of it.
+    from labledger.maintenance.host_checks import find_hosts
+
+    tried = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure)
+    if not tried.can_limit:
+        raise PreflightFailed([Problem(c.name, c.detail, hint=c.hint) for c in tried.ignoring])
 
 
 def require_reachable_attempts(

@@ -46,7 +46,7 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings
+from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings, require_limits
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -170,11 +170,13 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
                 if not options.frozen and run.regrades is None:
                     refuse_changed(run, reader.task_digests(run_id), options)
                 require_environment(run, plan.environment, values)
-                if cluster_of(run, options) is None:
+                if (cluster := cluster_of(run, options)) is None:
                     # Hosts of a cluster get images from a registry or this machine, each for its
                     # trials.
                     require_images(engine, run, plan.runtime.oci)
                     require_egress_image(engine, plan, options.egress_image)
+                else:
+                    require_limits(cluster, run, plan, insecure=options.insecure)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan.metrics, limits)

@@ -89,6 +89,8 @@ class Labels:
     """Additional label of a helper container, which is not the container of the attempt."""
     PART = "org.labledger.part"
     """Additional label of the second container of an attempt: `grader`."""
+    PROBE = "org.labledger.probe"
+    """The only label of a container that is started before a run, to try something in it."""
 
 
 def secret_variables(names: Iterable[str]) -> dict[str, str]:

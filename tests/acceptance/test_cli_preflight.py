@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from containers import docker
+from engine_proxy import engine_proxy, error
 from experiments import RIGHT, Project
 from sample_trials import BUSYBOX, PYTHON
 
@@ -105,6 +106,22 @@ def test_no_shell(project: Project, bare_image: str) -> None:
     said = refused(project, 3)
     assert "has no usable `sh`" in said
     assert "POSIX shell" in said
+
+
+def test_an_engine_that_starts_no_container_says_why(project: Project, tmp_path: Path) -> None:
+    """What crun says where both versions of control groups are mounted is not blamed on `sh`."""
+    hybrid = "cgroups in hybrid mode not supported, drop all controllers from cgroupv2: unknown"
+    why = f"failed to create shim task: OCI runtime create failed: {hybrid}"
+    with engine_proxy(tmp_path / "engine.sock") as proxy:
+        starts = "POST /containers/PROBE/start"
+        proxy.rule = lambda kind: error(400, why) if kind == starts else None
+        words = ("preflight", project.experiment)
+        checked = project.command(*words, DOCKER_HOST=proxy.address)
+    assert checked.returncode == 3
+    said = checked.stdout
+    assert f"the engine started no container of {BUSYBOX}:" in said
+    assert hybrid in said
+    assert "no usable" not in said
 
 
 def test_no_command(project: Project) -> None:

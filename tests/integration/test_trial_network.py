@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -327,6 +327,9 @@ def address_of(container: str) -> str | None:
 
 
 def local_addresses() -> list[str]:
-    return sorted(
-        {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    """The IPv4 addresses of this machine's links; its name may have none."""
+    listed = subprocess.run(
+        ["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True
     )
+    links = json.loads(listed.stdout)
+    return sorted({each["local"] for link in links for each in link["addr_info"]})

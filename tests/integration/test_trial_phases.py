@@ -23,7 +23,7 @@ from sample_trials import (
 from tiers import tiered
 
 from labledger import resources
-from labledger.maintenance.image_checks.image_probes import PROBE_LABEL
+from labledger.trial.contract import Labels
 
 pytestmark = [pytest.mark.docker]
 
@@ -282,7 +282,7 @@ def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
         wait "$other"; echo "the other process ended with $?"
         wait "$keepers"; echo "the keeper ended with $?"
     """
-    labels = {PROBE_LABEL: "1"}
+    labels = {Labels.PROBE: "1"}
     status, output = ENGINE.run_probe(image_ids[PYTHON], script, labels)
     assert (status, output.splitlines()) == (
         0,

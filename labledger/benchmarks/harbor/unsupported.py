@@ -71,7 +71,10 @@ def _environment(section: str, environment: Environment) -> Iterator[str]:
     if environment.cpus == 0:
         yield f"[{section}].cpus: is 0; needs a part of a processor"
     if environment.memory_mb is not None and environment.memory_mb < _MIN_MEMORY_MB:
-        yield f"[{section}].memory_mb: a Docker engine needs at least {_MIN_MEMORY_MB} MB"
+        yield (
+            f"[{section}].memory_mb: a Docker engine needs at least {_MIN_MEMORY_MB} MB, and about "
+            "16 MB with control groups of version 2"
+        )
     check = environment.healthcheck
     if check is not None and healthcheck_limit_s(environment) > MAX_TIMEOUT_S:
         yield f"[{section}.healthcheck]: may last longer than {MAX_TIMEOUT_S} seconds"

@@ -28,13 +28,16 @@ from labledger.cluster.host_side.store_transfers import StoreTransfers
 from labledger.cluster.message_bytes import BadMessage, decode, encode
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
+from labledger.docker.engine_facts import EngineFacts
 from labledger.docker.engine_pool import EnginePool
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
+from labledger.trial.contract import Labels
 from labledger.trial.full_disks import free_space
+from labledger.trial.life.limit_probe import LimitsRefused, find_ignored_limits, limits_of
 from labledger.trial.life.start_limiter import RunPermits
 
 _STATE_AGE_S = 5.0
@@ -79,6 +82,7 @@ class HostService:
         self._engine_info: JsonObject = {}
         self._images: frozenset[str] = frozenset()
         self._engine_problem: str | None = None
+        self._ignored_limits: frozenset[str] = frozenset()
         self._engine_read = float("-inf")
         self._shortage: str | None = None
         self._shortage_read = float("-inf")
@@ -86,6 +90,7 @@ class HostService:
         self._inputs.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
             messages.Describe: lambda _: self.describe(),
+            messages.TryLimits: self._try_limits,
             messages.Exchange: self._exchange,
             messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
             messages.FindImages: lambda r: messages.FoundImages(self._inputs.find_images(r.refs)),
@@ -165,6 +170,30 @@ class HostService:
 
     # -- requests
 
+    def _try_limits(self, request: messages.TryLimits) -> messages.TriedLimits:
+        """Try limits, and remember which are ignored. Raises `EngineUnavailable`."""
+        limits = request.limits
+        with self._engines.engine() as engine:
+            facts = EngineFacts.of(engine.info())
+            images = (each for each in limits.images if engine.image_id(each) is not None)
+            if (image := next(images, None)) is None:
+                return messages.TriedLimits(self._describe_limits(facts))
+
+            def run_probe(script: str, config: JsonObject) -> tuple[int, str]:
+                labels = {Labels.PROBE: "1"}
+                return engine.run_probe(
+                    image, script, labels, oci_runtime=limits.oci_runtime, host_config=config
+                )
+
+            runtime = limits.oci_runtime or facts.default_runtime
+            try:
+                ignored = find_ignored_limits(run_probe, runtime, limits.resources)
+            except LimitsRefused as error:
+                return messages.TriedLimits(self._describe_limits(facts), error.message)
+        in_force = limits_of(limits.resources).keys() - set(ignored)
+        self._ignored_limits = (self._ignored_limits - in_force).union(ignored)
+        return messages.TriedLimits(self._describe_limits(facts))
+
     def _exchange(self, request: messages.Exchange) -> messages.ExchangeReply:
         reply = self._run(request.setup.run).exchange(request)
         return replace(reply, state=self.state()) if request.wants_state else reply
@@ -226,11 +255,20 @@ class HostService:
         """Return why no trial should be placed here, None if trials may be."""
         if self._engine_problem is not None:
             return self._engine_problem
+        problem = self._describe_limits(EngineFacts.of(self._engine_info))
+        if problem is not None:
+            return problem
         if (shortage := self._find_shortage()) is not None:
             return shortage
         with self._changed:
             runs = list(self._runs.values())
         return next((problem for run in runs if (problem := run.problem) is not None), None)
+
+    def _describe_limits(self, facts: EngineFacts) -> str | None:
+        """Return which limits of trials the engine would not keep, None if it keeps all."""
+        if facts.shortcoming is None and self._ignored_limits:
+            return facts.say_ignored(self._ignored_limits)
+        return facts.shortcoming
 
     def _find_shortage(self) -> str | None:
         """Return which disk has too little space for further trials, looked at a moment ago."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 
@@ -18,6 +19,9 @@ from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.trial import contract
 from labledger.trial.life import container_start
 
+_NO_SHELL = re.compile(r"(?i)exec\w*\b.*\bsh\b")
+"""In what runc and crun say of a program that they cannot start, such as `exec: "sh": executable
+file not found in $PATH`."""
 _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 """What `trial.sh` itself runs besides the shell."""
 
@@ -45,12 +49,7 @@ def check_commands(
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        hint = "use an image with a POSIX shell, such as busybox or any Debian"
-        if probes.oci_runtime is not None:
-            hint += f"; or {probes.oci_runtime} cannot run its containers: leave `runtime.oci` out"
-        yield CheckResult(
-            "image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint
-        )
+        yield _describe_refusal(ref, error.message, probes.oci_runtime)
         return
     absent = output.split("\n")[:-1]
     if status != 0:
@@ -69,6 +68,19 @@ def check_commands(
         yield CheckResult(
             "image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}"
         )
+
+
+def _describe_refusal(ref: str, message: str, oci_runtime: str | None) -> CheckResult:
+    """Return a failed check of an image of which the engine started no container."""
+    if _NO_SHELL.search(message):
+        detail = f"{ref} has no usable `sh`: {message}"
+        hint = "use an image with a POSIX shell, such as busybox or any Debian"
+    else:
+        detail = f"the engine started no container of {ref}: {message}"
+        hint = "try `docker run --rm --network none` with the image, and mend what it reports"
+    if oci_runtime is not None:
+        hint += f"; or {oci_runtime} cannot run its containers: leave `runtime.oci` out"
+    return CheckResult("image", detail, ok=False, hint=hint)
 
 
 def phases_of(

@@ -23,7 +23,8 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_checks.image_probes import PROBE_LABEL, ImageProbes
+from labledger.maintenance.image_checks.image_probes import ImageProbes
+from labledger.trial.contract import Labels
 
 _PYTHON = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
 
@@ -98,7 +99,7 @@ def _check_networks(engine: Engine) -> CheckResult:
     networks = Networks(engine)
     try:
         network = networks.provide_internal(
-            f"labledger-probe-{secrets.token_hex(8)}", {PROBE_LABEL: secrets.token_hex(8)}
+            f"labledger-probe-{secrets.token_hex(8)}", {Labels.PROBE: secrets.token_hex(8)}
         )
         networks.remove(network.network_id)
     except EngineUnavailable:

@@ -12,8 +12,7 @@ from typing import Any
 from labledger.docker.engine import Engine
 from labledger.records import JsonObject, canonical_json
 from labledger.storage import user_cache
-
-PROBE_LABEL = "org.labledger.probe"
+from labledger.trial.contract import Labels
 
 _ENGINE_PROPERTIES = (
     "ID",
@@ -59,7 +58,7 @@ class ImageProbes:
         if self.use_cache and user_cache.read(key) is not None:
             return 0, ""
         status, output = self.engine.run_probe(
-            image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime, host_config
+            image, script, {Labels.PROBE: "1"}, user, self.oci_runtime, host_config
         )
         if (status, output) == (0, ""):
             user_cache.store(key, b"")

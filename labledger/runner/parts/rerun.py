@@ -57,7 +57,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
                 require_images(engine, run, experiment.runtime.oci)
                 require_egress_image(engine, experiment, options.egress_image)
             else:
-                require_host(cluster, insecure=options.insecure)
+                require_host(cluster, run, experiment, insecure=options.insecure)
             check_limits(experiment.metrics, options.budget)
             require_budget(reader, run, options.budget)
         with LedgerWriter.open(lab.ledger, store) as writer:

@@ -12,10 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from labledger.records import JsonObject
+
 ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
 
 Rule = Callable[[str], bytes | None]
 """Answers a request such as ``POST /containers/create``, or None to let the engine answer."""
+
+Change = Callable[[str, JsonObject], JsonObject]
+"""Returns the body with which a request such as ``POST /containers/create`` is passed on."""
 
 HANG = b""
 """An answer that never comes."""
@@ -26,8 +31,13 @@ LOSE = b"lose"
 
 def error(status: int, message: str) -> bytes:
     """What the engine would say to a request that fails."""
-    body = json.dumps({"message": message}).encode()
-    head = f"HTTP/1.1 {status} Error\r\nContent-Type: application/json\r\n"
+    return answer(f"{status} Error", {"message": message})
+
+
+def answer(status: str, document: JsonObject) -> bytes:
+    """What the engine would say, as JSON."""
+    body = json.dumps(document).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 
@@ -40,6 +50,7 @@ class EngineProxy:
     def __init__(self, path: Path) -> None:
         self.address = f"unix://{path}"
         self.rule: Rule = lambda _: None
+        self.change: Change = lambda _, body: body
         self.asked: Counter[str] = Counter()
         """How often each kind of request came."""
         self.busiest: Counter[str] = Counter()
@@ -87,18 +98,27 @@ class EngineProxy:
             if request is None:
                 return
             kind = _kind(request)
+            request = self._changed(kind, request)
             with self._counted(kind):
-                answer = self.rule(kind)
-            if answer is None:
+                reply = self.rule(kind)
+            if reply is None:
                 self._pass_on(near, request)
-            elif answer == HANG:
+            elif reply == HANG:
                 _until_closed(near)
             else:
-                if answer == LOSE:
+                if reply == LOSE:
                     self._pass_on(None, request)
-                    answer = error(500, "the answer was lost")
+                    reply = error(500, "the answer was lost")
                 with contextlib.suppress(OSError):
-                    near.sendall(answer)
+                    near.sendall(reply)
+
+    def _changed(self, kind: str, request: bytes) -> bytes:
+        head, _, body = request.partition(b"\r\n\r\n")
+        if b"content-type: application/json" not in head.lower() or not body:
+            return request
+        body = json.dumps(self.change(kind, json.loads(body))).encode()
+        length = b"\r\nContent-Length: %d" % len(body)
+        return re.sub(rb"(?i)\r\ncontent-length: *\d+", length, head) + b"\r\n\r\n" + body
 
     def _pass_on(self, near: socket.socket | None, request: bytes) -> None:
         with socket.socket(socket.AF_UNIX) as far, self._known(far):

@@ -1,0 +1,121 @@
+"""Hosts of a cluster whose engine ignores limits of trials: nothing is placed there.
+
+The hosts are workers behind a proxy that changes what their engine says of itself, or takes the
+limits from the containers that it creates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from containers import touch
+from dask_clusters import DaskCluster, dask_cluster
+from engine_proxy import EngineProxy, answer, engine_proxy
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
+from sample_trials import ENGINE
+
+from labledger.api import open_ledger
+from labledger.records import JsonObject
+
+pytestmark = pytest.mark.docker
+
+NO_LIMITS = {"Memory": 0, "MemorySwap": 0, "NanoCpus": 0, "PidsLimit": 0}
+
+
+def say_unable(proxy: EngineProxy) -> str:
+    """Let the engine say that it cannot limit memory. Return what is reported of the host."""
+    info = answer("200 OK", ENGINE.info() | {"MemoryLimit": False})
+    proxy.rule = lambda kind: info if kind == "GET /info" else None
+    return "cannot limit memory"
+
+
+def ignore_limits(proxy: EngineProxy) -> str:
+    """Let the engine start containers without limits. Return what is reported of the host."""
+
+    def change(kind: str, body: JsonObject) -> JsonObject:
+        if kind != "POST /containers/create":
+            return body
+        return body | {"HostConfig": body["HostConfig"] | NO_LIMITS}
+
+    proxy.change = change
+    return "started a container with limits, and in it those of memory, pids and cpus were not in"
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[EngineProxy]:
+    with engine_proxy(tmp_path / "engine.sock") as served:
+        yield served
+
+
+def add_host(cluster: DaskCluster, name: str, proxy: EngineProxy) -> str:
+    """Start a host behind the proxy. Return its name."""
+    name = f"{name}-{cluster.folder.parent.name[-6:]}"
+    cluster.start_worker(name, DOCKER_HOST=proxy.address)
+    cluster.wait_for_hosts(name)
+    return name
+
+
+@pytest.mark.parametrize("trouble", [say_unable, ignore_limits])
+def test_a_run_whose_hosts_ignore_limits_is_refused(
+    tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy, trouble: object
+) -> None:
+    """The host is named with what its engine does; with another host, trials run there alone."""
+    project = Project(tmp_path / "project", {"a": RIGHT, "b": RIGHT})
+    assert callable(trouble)
+    reported = trouble(proxy)
+    with dask_cluster(tmp_path / "cluster") as cluster:
+        unlimited = add_host(cluster, "unlimited", proxy)
+        on = ("--on", cluster.on)
+        refused = project.command("run", project.experiment, *PASSING, "--run-id", "many", *on)
+        assert refused.returncode != 0
+        assert "none of the 1 worker" in refused.stderr
+        assert f"{unlimited}/" in refused.stderr
+        assert reported in " ".join(refused.stderr.split())
+        assert not project.lab.exists() or "many" not in project.output("runs")
+        assert reported in " ".join(project.output("hosts", *on).split())
+        cluster.names = ("fine-" + unlimited.rpartition("-")[2],)
+        cluster.start_worker(*cluster.names)
+        cluster.wait_for_hosts(*cluster.names)
+        assert reported in " ".join(
+            project.output("preflight", project.experiment, *PASSING, *on).split()
+        )
+        with closing(project.run("many", *PASSING, *on)) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        hosts = {row["host"] for row in ledger.query("SELECT host FROM trials")}
+    assert [host.partition("/")[0] for host in hosts] == list(cluster.names)
+    project.check_run("many")
+    assert project.on_engine("many") == []
+
+
+def test_a_run_is_not_resumed_on_hosts_that_ignore_limits(
+    tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
+) -> None:
+    """A run begun where limits are kept continues only there; a rerun is refused as well."""
+    project = Project(tmp_path / "project", {"a": HOLDS, "b": RIGHT})
+    with dask_cluster(tmp_path / "cluster") as cluster:
+        name = add_host(cluster, "changed", proxy)
+        with closing(project.run("many", *HOLDING, "--on", cluster.on)) as coordinator:
+            coordinator.until("run_started")
+            project.await_agents("many", 1)
+            coordinator.kill()
+        reported = ignore_limits(proxy)
+        refused = project.command("resume", "many", *HOLDING)
+        assert refused.returncode != 0
+        assert f"runtime.resources: {name}/" in " ".join(refused.stderr.split())
+        assert reported in " ".join(refused.stderr.split())
+        proxy.change = lambda _, body: body
+        for container in project.running("many").values():
+            touch(container, "/agentlab/out/gate")
+        with closing(project.resume("many", *PASSING)) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+        ignore_limits(proxy)
+        again = ("--despite-verdict", "--because", "a test", "--yes")
+        refused = project.command("rerun", "many", *again, *PASSING)
+        assert refused.returncode != 0
+        assert reported in " ".join(refused.stderr.split())
+    project.check_run("many")
+    assert project.on_engine("many") == []
