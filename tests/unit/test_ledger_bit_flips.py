@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from ledger_templates import built_once
 
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
@@ -31,10 +32,10 @@ FLIPS = 200
 SEED = 20261122
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@built_once
+def runs_in_every_state(folder: Path) -> Path:
     """A ledger with a run that is complete, one that stopped with a result staged, one owned."""
-    path = kit.make_ledger(tmp_path)
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 6)
         writer.set_budget(lease, {"cost_usd": 20.0})
@@ -60,6 +61,11 @@ def path(tmp_path: Path) -> Path:
         writer.set_budget(lease, {"tokens": 1000})
         writer.leases.acquire_or_request("run-3", Owner("there", 99, "boot-2"), 30, 10)
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return runs_in_every_state(tmp_path)
 
 
 def shown(path: Path) -> dict[str, Any]:
