@@ -22,6 +22,7 @@ _NAMES = {path.stem for path in _PACKAGES | _MODULES} - sys.modules.keys()
 pytest.register_assert_rewrite(*sorted(_NAMES))
 
 import commands
+import containers
 from experiments import EngineLog, Project, engine_log_in
 from sample_trials import SHELLS, Trials, trials_in
 
@@ -50,8 +51,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """Limit how long the interpreter waits for threads that tests have left running."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the images that tests built, when all processes of this run have ended.
+
+    Limit how long the interpreter waits for threads that tests have left running.
+    """
+    if not hasattr(config, "workerinput"):
+        containers.remove_images_of_session()
     faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True, file=2)
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
 import signal
 import subprocess
+from contextlib import suppress
 
 from waiting import wait_until
+
+SESSION = os.environ.setdefault("LABLEDGER_TEST_SESSION", secrets.token_hex(6))
+"""Names this run of the tests, in all its processes."""
+SESSION_LABEL = f"org.labledger.test.session={SESSION}"
+OF_SESSION = f"LABEL {SESSION_LABEL}\n"
+"""Line of each Dockerfile that tests build: the image is removed at the end, also half of one."""
 
 
 def docker(*words: str, stdin: bytes | None = None) -> str:
@@ -34,8 +43,16 @@ def pause_container(name: str) -> None:
 
 
 def build_image(tag: str, dockerfile: str) -> str:
-    """Build an image from local ones, unless it is there, and return its id."""
-    digest = hashlib.sha256(dockerfile.encode()).hexdigest()[:16]
-    name = f"{tag}:{digest}"
-    docker("build", "--quiet", "--network", "none", "--tag", name, "-", stdin=dockerfile.encode())
+    """Build an image from local ones, for this run of the tests, and return its id."""
+    content = (dockerfile + OF_SESSION).encode()
+    name = f"{tag}:{hashlib.sha256(content).hexdigest()[:16]}"
+    docker("build", "--quiet", "--network", "none", "--tag", name, "-", stdin=content)
     return docker("image", "inspect", "--format", "{{.Id}}", name)
+
+
+def remove_images_of_session() -> None:
+    """Remove every image that this run of the tests has built."""
+    with suppress(FileNotFoundError, AssertionError):  # No docker command, or no engine.
+        words = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={SESSION_LABEL}")
+        for image_id in set(docker(*words).split()):
+            docker("rmi", "--force", image_id)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from containers import OF_SESSION
+
 IMAGE = "labledger/python:3"
 
 TESTS = (
@@ -148,7 +150,9 @@ def built_verifier(folder: Path) -> Path:
         {"artifacts": ["/srv/answer.txt"], "verifier": {"environment_mode": "separate"}},
         solution="#!/bin/sh\nmkdir -p /srv\necho done >/srv/answer.txt\n",
         tests=rewarded_if("[ -f /built ] && grep -q done /srv/answer.txt"),
-        files={"tests/Dockerfile": f"FROM {IMAGE}\nCOPY . /tests/\nRUN echo yes >/built\n"},
+        files={
+            "tests/Dockerfile": f"FROM {IMAGE}\nCOPY . /tests/\nRUN echo yes >/built\n{OF_SESSION}"
+        },
     )
 
 
@@ -214,7 +218,8 @@ def built_environment(folder: Path) -> Path:
         solution="#!/bin/sh\ncp /built answer.txt\n",
         tests=rewarded_if("grep -q 'made of environment' answer.txt"),
         files={
-            "environment/Dockerfile": f"FROM {IMAGE}\nCOPY built /built\nWORKDIR /work\n",
+            "environment/Dockerfile": f"FROM {IMAGE}\nCOPY built /built\nWORKDIR /work\n"
+            f"{OF_SESSION}",
             "environment/built": "made of environment\n",
         },
     )
@@ -326,6 +331,7 @@ def of_user_image(name: str = "daemon") -> dict[str, str]:
     dockerfile = (
         f"FROM {IMAGE}\nWORKDIR /work\nRUN chown {name} /work && mkdir /own && chown {name} /own\n"
         f'USER {name}\nENTRYPOINT ["sh", "-c", "id -un >/own/entrypoint; exec \\"$@\\"", "-"]\n'
+        f"{OF_SESSION}"
     )
     return {"environment/Dockerfile": dockerfile}
 
@@ -393,6 +399,7 @@ def health_of_image(folder: Path) -> Path:
         files={
             "environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /work\n"
             "HEALTHCHECK --interval=10s CMD echo x >>/tries; [ $(wc -l </tries) -ge 3 ]\n"
+            f"{OF_SESSION}"
         },
     )
 
@@ -405,6 +412,7 @@ def failing_health_of_image(folder: Path) -> Path:
         files={
             "environment/Dockerfile": f"FROM {IMAGE}\n"
             'HEALTHCHECK --interval=1ms --retries=2 CMD ["test", "-e", "/never"]\n'
+            f"{OF_SESSION}"
         },
     )
 

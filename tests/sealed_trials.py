@@ -30,6 +30,10 @@ DELIVERED: dict[str, Any] = {"sealing": Sealing.DELIVERED, "grading": {"mode": "
 """Settings of trials whose running containers get the grader's files when the agent has ended."""
 KEPT: dict[str, Any] = {**DELIVERED, "runtime": {"processes": "keep"}}
 """As `DELIVERED`, and what setup and agent leave running goes on."""
+SERVES = "( while :; do echo alive >/tmp/alive; sleep 0.02; done ) &"
+"""A service that an agent starts."""
+LOOKS = "rm -f /tmp/alive; until [ -e /tmp/alive ]; do sleep 0.02; done; echo alive"
+"""Shell text of a grader, which says so when the service is seen at work."""
 
 
 def isolation(result: AttemptResult) -> JsonObject:

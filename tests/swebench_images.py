@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from containers import docker
+from containers import OF_SESSION, docker
 from swebench_files import Repository
 
 BASE = "labledger/python:3"
@@ -22,7 +22,7 @@ def make_image(name: str, repository: Repository) -> None:
     """Build an image on the one that tests run in: this machine's git, patch and pytest."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
-        lines = [f"FROM {BASE}", "COPY root /", "WORKDIR /testbed"]
+        lines = [f"FROM {BASE}", "COPY root /", "WORKDIR /testbed", OF_SESSION]
         content = "\n".join(lines).encode()
         dockerfile = tarfile.TarInfo("Dockerfile")
         dockerfile.size = len(content)

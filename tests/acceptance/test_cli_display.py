@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from commands import command_env, command_line
 from experiments import FAILS, HOLDS, HOLDS_CAREFUL, RIGHT, EngineLog, Project
+from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.errors import LedgerError
@@ -137,7 +138,9 @@ def test_another_terminal_watches_the_run(project: Project) -> None:
     assert [json.loads(state)["status"] for state in states] == ["completed"]
 
 
-@pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",)])
+@pytest.mark.parametrize(
+    "options", tiered([((),), (("--quiet",),), (("--json",),)], default=[((),)])
+)
 def test_a_terminal_that_closes(
     tmp_path: Path, engine_log: EngineLog, options: tuple[str, ...]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_env, command_line
+from tiers import tiered
 from waiting import PATIENCE_S
 
 from labledger.experiment.templates import PROFILES
@@ -27,7 +28,7 @@ def labledger(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", tiered(PROFILES, default=["ab-test"]))
 def test_profiles_run_as_they_are(tmp_path: Path, image_ids: dict[str, str], profile: str) -> None:
     """What init writes passes every check, and its first task runs under every variant."""
     made = labledger(tmp_path, "init", "--profile", profile, "mine")

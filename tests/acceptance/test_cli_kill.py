@@ -18,6 +18,7 @@ from experiments import (
     Project,
 )
 from sample_trials import ENGINE
+from tiers import thorough
 from waiting import wait_until
 
 from labledger import clock
@@ -113,6 +114,7 @@ def test_killed_as_soon_as_it_exists(
     check(project, "at-once", engine_log, uninterrupted)
 
 
+@thorough
 def test_killed_again_and_again(
     project: Project, uninterrupted: dict[str, list[Any]], engine_log: EngineLog, ended: ExitStack
 ) -> None:

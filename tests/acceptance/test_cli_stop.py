@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from experiments import HOLDING, HOLDS, PASSING, Coordinator, EngineLog, Project, take_notes
+from tiers import tiered
 
 pytestmark = pytest.mark.docker
 
@@ -42,7 +43,7 @@ class Stopped:
     """Their slots: the first ones, but for the order in which their containers were ready."""
 
 
-@pytest.fixture(params=["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.fixture(params=tiered(["SIGINT", "SIGTERM", "SIGHUP"], default=["SIGINT"]))
 def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stopped]:
     run_id = f"{request.node.originalname}-{request.param}".replace("test_the_", "")
     with closing(project.run(run_id, *HOLDING)) as coordinator:

@@ -20,11 +20,13 @@ from humaneval.build import (
     read_problems,
 )
 from humaneval.drive import Drive
+from tiers import thorough
 
 LIMIT = None if os.environ.get("LABLEDGER_HUMANEVAL") == "full" else 8
 
 pytestmark = [
     pytest.mark.docker,
+    thorough,
     pytest.mark.skipif(
         not data_file().is_file(),
         reason=f"no HumanEval data at {data_file()}; HUMANEVAL_JSONL names another place",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from labledger import RunOptions, open_ledger
 
 pytestmark = pytest.mark.docker
 
-IMAGE = "labledger-test/swebench-calc:1"
+IMAGE = f"labledger-test/swebench-calc:{os.getpid()}"
 ONE, TWO = "tiny__calc-1", "tiny__calc-2"
 
 OWN_AGENT = """\

@@ -44,6 +44,9 @@ _HOARD = "(while :; do sleep 300 & done)"
 # The agent's own shell starts nothing more: where it could not, it would end by itself.
 _FOREVER = "trap '' TERM; {} 2>/dev/null; while :; do :; done"
 
+LOWERS = "lowers what trial.sh may have,"
+"""Begins the names of acts that differ in the limit that they lower."""
+
 ACTS = {
     # -- agents
     "plants both rows, and the grader writes none": Act(
@@ -95,7 +98,7 @@ ACTS = {
         shells=SHELLS,
     ),
     **{
-        f"lowers what trial.sh may have, {option}": Act(
+        f"{LOWERS} {option}": Act(
             f"prlimit --pid 1 {option} || kill -STOP $$; exit {status}",
             GRADES,
             ("agent_error", "script_hindered", 72),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ class Host:
 
     trials: Trials
     secret: Path
+    run_trial: Callable[[AttemptSpec], AttemptResult] = run_attempt
+    remove_trial: Callable[[AttemptSpec], None] = remove_attempt
 
     def run(self, agent: str = "true", grader: str = GRADES, **settings: Any) -> AttemptResult:
         limit = settings.pop("timeout_s", 30)
@@ -47,12 +51,12 @@ class Host:
         """The result of a trial, which must not touch the host; its folder is gone afterwards."""
         before = self._kept()
         with deadline(spec.deadline_s):
-            result = run_attempt(spec)
+            result = self.run_trial(spec)
         everything = self.trials.everything(result)
         assert self.secret.read_bytes() not in everything
         assert Path("/etc/passwd").read_bytes() not in everything
         assert len(result.message or "") <= MAX_MESSAGE + 3
-        remove_attempt(spec)
+        self.remove_trial(spec)
         assert not spec.folder.exists()
         assert self._kept() == before
         return result
@@ -61,6 +65,13 @@ class Host:
         return self.secret.read_bytes(), *(
             path.stat().st_mtime_ns for path in (self.secret, self.secret.parent)
         )
+
+
+def host_beside(secret: Path, trials: Trials, **ways: Any) -> Host:
+    """Return a host whose secret, made here, looks like a good score."""
+    secret.parent.mkdir()
+    secret.write_text(json.dumps({"verdict": "pass", "token": secrets.token_hex(16)}))
+    return Host(trials, secret, **ways)
 
 
 @contextmanager

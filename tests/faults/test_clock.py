@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, RIGHT, EngineLog, Project
 from killed_coordinators import RUN, begin_and_kill, make
+from tiers import tiered
 from waiting import wait_until
 
 from labledger import clock
@@ -46,7 +47,9 @@ def require_sane_times(project: Project) -> None:
         assert abs(lasted / timedelta(milliseconds=1) - trial["duration_ms"]) <= 1
 
 
-@pytest.mark.parametrize("shift", [HOUR_S, -HOUR_S], ids=["later", "earlier"])
+@pytest.mark.parametrize(
+    "shift", tiered([HOUR_S, -HOUR_S], default=[-HOUR_S]), ids=["later", "earlier"]
+)
 def test_the_clock_is_set_between_two_coordinators(
     shift: float, tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

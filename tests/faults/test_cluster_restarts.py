@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import ENGINE, Trials, trials_in
+from tiers import thorough
 from waiting import PATIENCE_S, wait_until
 
 from labledger.cluster.connect import open_executor
@@ -159,6 +160,7 @@ def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> No
         assert list(map(started, specs)) == begins
 
 
+@thorough
 def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) -> None:
     """Slots of a host without a worker wait, others go on, and a lost host delivers nothing."""
     with run.coordinator(lease_s=PATIENCE_S / 8) as executor:
@@ -191,6 +193,7 @@ def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) ->
             late.result(PATIENCE_S)
 
 
+@thorough
 def test_a_stopping_run_leaves_what_did_not_start(run: Run) -> None:
     """After a stop, running trials end, and those that wait for a slot are refused."""
     with run.coordinator() as executor:

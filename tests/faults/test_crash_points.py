@@ -1,4 +1,8 @@
-"""`kill -9` at every named point: resumed, the run is as if nothing had happened."""
+"""`kill -9` at every named point: resumed, the run is as if nothing had happened.
+
+Each point is tried once with two slots. `scripts/test --all` tries it with six slots, of which
+some fail and cannot be graded, and in every mode of grading that passes it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,36 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, PASSING, UNGRADABLE, EngineLog, Project
+from tiers import tiered
 
 from labledger.faults import POINTS, VARIABLE
 
 pytestmark = pytest.mark.docker
 
-TASKS = {"a": HOLDS, "b": BY_MODE, "c": UNGRADABLE}
-STAGED = 2
-"""A slot that can end before its turn: those of task `a` may hold."""
-AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "before_commit": 0}
-"""The slot that is hit, where it is not slot 3."""
+STAGING = frozenset({"before_stage", "inside_stage", "after_stage"})
+"""Points that only a slot passes that ends before its turn: slots before it are to hold."""
+
+
+class Size(NamedTuple):
+    """Tasks, the slot that is hit, and the one that can end before its turn."""
+
+    tasks: dict[str, str]
+    hit: int
+    staged: int
+
+    def slot(self, point: str) -> int:
+        """Return the slot in which a point is reached."""
+        return self.staged if point in STAGING else 0 if point == "before_commit" else self.hit
+
+
+SIZES = {
+    "two": Size({"a": f'if [ "$mode" = careful ]; then {HOLDS}; else answer=wrong; fi'}, 1, 1),
+    "six": Size({"a": HOLDS, "b": BY_MODE, "c": UNGRADABLE}, 3, 2),
+}
 EARLY = frozenset({"inside_upgrade"})
 """Points before there is a run to resume."""
 ELSEWHERE = frozenset(
@@ -40,22 +60,27 @@ SEPARATE = (
     *("before_grader_create", "after_grader_create"),
 )
 """Points that only trials pass whose graders have a container of their own."""
-CASES = [
-    *(
-        (point, AT.get(point, 3), "same")
-        for point in POINTS
-        if point not in {*ELSEWHERE, *IN_TWO_PARTS, *SEPARATE}
-    ),
-    *((point, 3, "separate") for point in (*SEPARATE, "grader_running")),
-    *((point, 3, "after_agent") for point in ("agent_running", "inside_unseal", "after_unseal")),
-    *((point, 3, "delivered") for point in (*IN_TWO_PARTS, "after_exit")),
+ONE_PART = tuple(p for p in POINTS if p not in {*ELSEWHERE, *IN_TWO_PARTS, *SEPARATE})
+
+
+def cases_of(size: str, points: dict[str, tuple[str, ...]]) -> list[tuple[str, int, str, str]]:
+    """Return the cases of these points by mode: point, slot, mode and size."""
+    slot = SIZES[size].slot
+    return [(point, slot(point), mode, size) for mode in points for point in points[mode]]
+
+
+MATRIX = [
+    *cases_of("two", {"same": ONE_PART, "separate": SEPARATE, "delivered": IN_TWO_PARTS}),
+    *cases_of("six", {"same": ONE_PART, "separate": (*SEPARATE, "grader_running")}),
+    *cases_of("six", {"after_agent": ("agent_running", "inside_unseal", "after_unseal")}),
+    *cases_of("six", {"delivered": (*IN_TWO_PARTS, "after_exit")}),
     # The transaction that commits slot 0 journals the dispatch of another one.
-    ("inside_commit", 0, "same"),
+    ("inside_commit", 0, "same", "six"),
 ]
 
 
-def new_project(folder: Path, mode: str) -> Project:
-    project = Project(folder, TASKS, max_concurrency=3)
+def new_project(folder: Path, mode: str, size: str) -> Project:
+    project = Project(folder, SIZES[size].tasks, max_concurrency=3)
     if mode != "same":
         project.document["benchmark"]["grader"]["mode"] = mode
     if mode == "separate":
@@ -68,12 +93,12 @@ def new_project(folder: Path, mode: str) -> Project:
 @pytest.fixture(scope="module")
 def uninterrupted(
     tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
-) -> Callable[[str], dict[str, list[Any]]]:
-    """The rows of a run that nobody killed, by the mode of its grading."""
+) -> Callable[[str, str], dict[str, list[Any]]]:
+    """The rows of a run that nobody killed, by the mode of its grading and by size."""
 
     @cache
-    def rows(mode: str) -> dict[str, list[Any]]:
-        project = new_project(tmp_path_factory.mktemp("whole"), mode)
+    def rows(mode: str, size: str) -> dict[str, list[Any]]:
+        project = new_project(tmp_path_factory.mktemp("whole"), mode, size)
         project.start("crashed")
         project.check_whole("crashed")
         return project.rows("crashed")
@@ -81,22 +106,26 @@ def uninterrupted(
     return rows
 
 
-@pytest.mark.parametrize(("point", "idx", "mode"), CASES)
+@pytest.mark.parametrize(
+    ("point", "idx", "mode", "size"),
+    tiered(MATRIX, default=[case for case in MATRIX if case[-1] == "two"]),
+)
 def test_killed_there(
     point: str,
     idx: int,
     mode: str,
+    size: str,
     tmp_path: Path,
-    uninterrupted: Callable[[str], dict[str, list[Any]]],
+    uninterrupted: Callable[[str, str], dict[str, list[Any]]],
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No row is lost or doubled, no agent is started twice, nothing is left over."""
-    project = new_project(tmp_path, mode)
+    project = new_project(tmp_path, mode, size)
     fault = point if point in ONCE else f"{point}:{idx}"
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, fault)
-        pace = HOLDING if AT.get(point) == STAGED else PASSING
+        pace = HOLDING if point in STAGING else PASSING
         started = project.run("crashed", *pace)
     with closing(started) as coordinator:
         assert coordinator.finish() == -9, f"{fault} was not reached\n{coordinator.stderr}"
@@ -106,16 +135,17 @@ def test_killed_there(
     again = project.run if point in EARLY else project.resume
     with closing(again("crashed", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    assert project.rows("crashed") == uninterrupted(mode)
+    expected = uninterrupted(mode, size)
+    assert project.rows("crashed") == expected
     starts = engine_log.starts(project, "crashed")
     parts = 2 if mode in {"after_agent", "separate"} else 1
-    assert starts == {(slot, 1): parts for slot in range(len(uninterrupted(mode)["slots"]))}
+    assert starts == {(slot, 1): parts for slot in range(len(expected["slots"]))}
     project.check_whole("crashed")
 
 
 def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
     """A misspelt point is an error, not a run that nothing happens to."""
-    project = Project(tmp_path, TASKS)
+    project = Project(tmp_path, SIZES["two"].tasks)
     done = project.command("runs", **{VARIABLE: "after_comit"})
     assert done.returncode == 2
     assert "after_commit" in done.stderr

@@ -6,26 +6,25 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import PASSING, EngineLog, Project, take_notes
+from experiments import PASSING, RIGHT, EngineLog, Project, take_notes
+from sealed_trials import LOOKS, SERVES
 from waiting import wait_until
 
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker
 
-SERVES = "(while :; do echo alive >/tmp/alive; sleep 0.02; done) & answer=right"
-LOOKS = "rm -f /tmp/alive; sleep 0.2; [ -e /tmp/alive ] || exit 9\n"
 RUN = "waits"
 
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
     """An experiment that grades a service, with one slot."""
-    made = Project(tmp_path, {"a": SERVES})
+    made = Project(tmp_path, {"a": f"{SERVES} {RIGHT}"})
     del made.document["variant_plan"]
     made.document["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 600}
     made.document["runtime"] |= {"processes": "keep", "entrypoint": "image"}
-    made.write("grader.sh", LOOKS + (made.folder / "grader.sh").read_text())
+    made.write("grader.sh", LOOKS + "\n" + (made.folder / "grader.sh").read_text())
     made.save()
     return made
 

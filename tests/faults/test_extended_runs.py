@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from experiments import BY_MODE, PASSING, RIGHT, WRONG, Coordinator, EngineLog, Project
+from tiers import tiered
 
 from labledger.api import RunOptions, extend, open_ledger
 from labledger.faults import VARIABLE
@@ -44,7 +45,13 @@ def uninterrupted(
     return project.rows(RUN)
 
 
-@pytest.mark.parametrize(("point", "idx"), [*WITHOUT_PART.items(), *WITH_PART.items()])
+@pytest.mark.parametrize(
+    ("point", "idx"),
+    tiered(
+        [*WITHOUT_PART.items(), *WITH_PART.items()],
+        default=[("inside_append", None), ("after_append", None), ("inside_commit", 2)],
+    ),
+)
 def test_killed_there(
     point: str,
     idx: int | None,

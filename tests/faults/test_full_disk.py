@@ -14,8 +14,18 @@ from typing import Any
 import pytest
 from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project
 from own_engine import own_engine
-from sample_trials import GRADES, SHELLS, Trials, brief, problems, remove_attempt, run_attempt
+from sample_trials import (
+    BUSYBOX,
+    GRADES,
+    SHELLS,
+    Trials,
+    brief,
+    problems,
+    remove_attempt,
+    run_attempt,
+)
 from sealed_trials import AFTER
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.records import JsonObject
@@ -101,7 +111,7 @@ def check_completed(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("place", "megabytes"),
-    [(".", 24), ("artifacts", 8), ("runs/full", 16)],
+    tiered([(".", 24), ("artifacts", 8), ("runs/full", 16)], default=[(".", 24)]),
     ids=["ledger and all", "artifacts", "run folder"],
 )
 def test_a_full_disk_is_waited_out(
@@ -247,8 +257,13 @@ def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., AttemptSpe
     return make
 
 
-@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
-@pytest.mark.parametrize("image", SHELLS)
+PARTS = pytest.mark.parametrize(
+    "sealed", tiered([{}, AFTER], default=[{}]), ids=["one part", "two parts"]
+)
+
+
+@PARTS
+@pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 @pytest.mark.parametrize("phase", ["setup", "agent", "grader"])
 def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
     on_small_disk: Callable[..., AttemptSpec], phase: str, image: str, sealed: JsonObject
@@ -261,8 +276,8 @@ def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
     assert "disk" in problems(result)
 
 
-@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
-@pytest.mark.parametrize("image", SHELLS)
+@PARTS
+@pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 def test_room_that_a_later_phase_makes_is_too_late(
     on_small_disk: Callable[..., AttemptSpec], image: str, sealed: JsonObject
 ) -> None:
@@ -286,7 +301,7 @@ def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -
     assert brief(result) == ("infra_error", "disk_full", 71)
 
 
-@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
+@PARTS
 def test_room_that_this_process_makes_is_no_room_that_was_there(
     on_small_disk: Callable[..., AttemptSpec], sealed: JsonObject
 ) -> None:

@@ -16,9 +16,10 @@ import pytest
 from engine_cgroups import CGROUP_PREFIX
 from host_cluster.cluster import Cluster, Plan
 from test_own_engine import cgroups, in_stand_in, machine_state, other_processes
+from tiers import thorough
 from waiting import wait_until
 
-pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
+pytestmark = [pytest.mark.docker, thorough, pytest.mark.usefixtures("as_root")]
 
 
 def make_and_die(folder: str) -> None:

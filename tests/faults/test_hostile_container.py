@@ -12,6 +12,7 @@ from containers import build_image
 from hostile_files import HOST_SECRET
 from hostile_trials import Host
 from sample_trials import PYTHON, problems, trials_in
+from tiers import tiered
 
 from labledger.trial.evidence.container_changes import archives, overlay
 
@@ -68,7 +69,7 @@ def host(tmp_path: Path, image_ids: dict[str, str], as_root: None) -> Iterator[H
         yield Host(trials, secret)
 
 
-@pytest.mark.parametrize("way", ["overlay", "engine"])
+@pytest.mark.parametrize("way", tiered(["overlay", "engine"], default=["overlay"]))
 @pytest.mark.parametrize("act", ACTS)
 def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -> None:
     """Whatever is left is listed within limits or said; nothing of the host is touched."""

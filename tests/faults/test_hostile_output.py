@@ -1,8 +1,10 @@
 """Hostile and broken output: whatever a container leaves, its trial has its documented outcome.
 
-The table is in `hostile_files`. Every case runs in a container of its own, and of every one holds
-besides: it ends within its deadline, and no file of the host is read, changed or followed into
-(`hostile_trials`). What agents and graders do beyond leaving files is in `test_hostile_acts`.
+The table is in `hostile_files`. A dozen cases run in a container; for the others the files are left
+by this machine's shell in a trial folder (`left_files`), unless `scripts/test --all` runs all in
+containers as well. Of every case holds besides: it ends within its deadline, and no file of the
+host is read, changed or followed into (`hostile_trials`). What agents and graders do beyond leaving
+files is in `test_hostile_acts`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile_files import (
@@ -25,18 +29,67 @@ from hostile_files import (
     content_for,
     written,
 )
-from hostile_trials import Host
+from hostile_trials import Host, host_beside
+from left_files import leave_files, remove_left_files, trials_without_engine
 from sample_trials import GRADES, brief, problems, run_attempt
+from tiers import thorough
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 
-pytestmark = [pytest.mark.docker]
+docker = pytest.mark.docker
+
+IN_CONTAINERS = {
+    *("link to a file of the host", "FIFO with a writer", "socket"),
+    *("NUL bytes", "nested 100,000 times"),
+    "sparse 100 GB",
+    *("benchmark_score.json: ids: another task's", "result.json: unknown field"),
+}
+"""Of these cases one runs in a container by default: with the last of the outputs."""
 
 
-together = pytest.mark.parametrize(
-    "outputs", TOGETHER, ids=lambda outputs: " ".join(output.name for output in outputs)
-)
+TWO_GB = "2 GB of text"
+"""What is said of it is said of a sparse file as well, which takes no time to write."""
+
+
+def in_both_ways(cases: list[tuple[Any, str]]) -> pytest.MarkDecorator:
+    """Parametrize a test by outputs and what is wrong: in a folder, and in a container."""
+    in_container = {what: outputs for outputs, what in cases if what in IN_CONTAINERS}
+    params = [
+        pytest.param(
+            outputs,
+            what,
+            "folder",
+            id=f"{name_of(outputs, what)}-folder",
+            marks=[thorough] if what == TWO_GB else [],
+        )
+        for outputs, what in cases
+    ]
+    params += [
+        pytest.param(
+            outputs,
+            what,
+            "container",
+            id=f"{name_of(outputs, what)}-container",
+            marks=[docker] if in_container.get(what) is outputs else [docker, thorough],
+        )
+        for outputs, what in cases
+    ]
+    return pytest.mark.parametrize(("outputs", "what", "host"), params, indirect=["host"])
+
+
+def name_of(outputs: tuple[Output, ...], what: str) -> str:
+    return f"{what}-{' '.join(output.name for output in outputs)}"
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    """As in all tests of hostile trials, or one whose trials need no container."""
+    secret = tmp_path / "host" / "secret"
+    if request.param == "container":
+        return host_beside(secret, request.getfixturevalue("trials"))
+    trials = trials_without_engine(tmp_path)
+    return host_beside(secret, trials, run_trial=leave_files, remove_trial=remove_left_files)
 
 
 def check_refused(
@@ -67,8 +120,7 @@ def check_kept(host: Host, result: AttemptResult, output: Output, content: bytes
     assert kept(result, output.name) == content
 
 
-@together
-@pytest.mark.parametrize("what", THINGS)
+@in_both_ways([(outputs, what) for what in THINGS for outputs in TOGETHER])
 def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> None:
     """What is not a regular file with one name is refused with its kind, and not stored."""
     thing = THINGS[what]
@@ -80,7 +132,8 @@ def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> No
     assert (result.events, result.events_dropped) == ((), 0)
 
 
-@together
+@pytest.mark.parametrize("host", [pytest.param("container", marks=docker)], indirect=True)
+@pytest.mark.parametrize("outputs", TOGETHER, ids=["prediction", "score trial_output events"])
 def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None:
     """No container can make a device; one that is there all the same is not opened."""
     result = host.leaves(dict.fromkeys(outputs, '! mknod "$F" c 1 5'))
@@ -95,8 +148,7 @@ def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None
     check_refused(result, outputs, Reason.OUTPUT_UNSAFE, "a device")
 
 
-@together
-@pytest.mark.parametrize("what", CONTENTS)
+@in_both_ways([(outputs, what) for what in CONTENTS for outputs in TOGETHER])
 def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
     """What is no JSON is refused with what was found in it, and kept as it was.
 
@@ -114,17 +166,11 @@ def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
         assert result.events_dropped == broken.lines_dropped
 
 
-@pytest.mark.parametrize(
-    ("output", "what"),
-    [
-        pytest.param(output, what, id=f"{output.name} {what}")
-        for what, size in SIZES.items()
-        for output in size.outputs
-    ],
-)
-def test_too_large(host: Host, output: Output, what: str) -> None:
+@in_both_ways([((output,), what) for what, size in SIZES.items() for output in size.outputs])
+def test_too_large(host: Host, outputs: tuple[Output, ...], what: str) -> None:
     """A file beyond its cap is refused by its size; of events the lines within it are kept."""
     size = SIZES[what]
+    (output,) = outputs
     result = host.leaves({output: size.made_by}, timeout_s=120)
     if output is not EVENTS:
         check_refused(result, (output,), size.reason, size.word)
@@ -135,11 +181,11 @@ def test_too_large(host: Host, output: Output, what: str) -> None:
     assert len(host.trials.content(result, "events")) == output.cap
 
 
-@pytest.mark.parametrize("what", MISFITS)
-def test_no_row(host: Host, what: str) -> None:
+@in_both_ways([((misfit.output,), what) for what, misfit in MISFITS.items()])
+def test_no_row(host: Host, outputs: tuple[Output, ...], what: str) -> None:
     """JSON that its schema does not know, or that is about another trial, is refused and kept."""
     output, value, reason, word = MISFITS[what]
     content = json.dumps(value).encode()
     result = host.leaves({output: written(content)})
-    check_refused(result, (output,), reason, word)
+    check_refused(result, outputs, reason, word)
     check_kept(host, result, output, content)

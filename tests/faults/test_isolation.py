@@ -24,6 +24,7 @@ from sample_trials import (
     scores,
 )
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
+from tiers import tiered
 
 from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import Engine
@@ -33,6 +34,7 @@ from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
 
 pytestmark = pytest.mark.docker
 
+IMAGES = tiered(SHELLS, default=[BUSYBOX])
 # -- what the agent can read
 
 SPIES = """
@@ -49,7 +51,7 @@ true
 """Looks for the grader wherever it may lie, and prints what it finds."""
 
 
-@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
+@pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 @pytest.mark.parametrize("way", WAYS)
 def test_reading_the_grader(trials: Trials, image: str, way: str) -> None:
     """A grader that is not sealed can be read; one that is cannot, and reads its files itself."""
@@ -65,7 +67,7 @@ def test_reading_the_grader(trials: Trials, image: str, way: str) -> None:
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
 
 
-@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
+@pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 def test_agents_user(trials: Trials, image: str) -> None:
     """The agent is whom the experiment says, with no capability and a home; the rest is root."""
     tell = "id -u; id -g; echo $HOME; grep CapEff /proc/self/status; echo seen >/dev/stderr"
@@ -82,7 +84,7 @@ def test_agents_user(trials: Trials, image: str) -> None:
     assert (facts["agent_user"], facts["setup"]) == ("1000", True)
 
 
-@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
+@pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
     """An agent that is another user is ended at its limit, with all that it left, and graded."""
     agent = "trap '' TERM; (while :; do echo x >>alive; done) & while :; do sleep 0.1; done"
@@ -93,7 +95,9 @@ def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
     assert result.verdict == "pass"
 
 
-@pytest.mark.parametrize("user", ["nobody-knows", "0", "agent:nobody-knows"])
+@pytest.mark.parametrize(
+    "user", tiered(["nobody-knows", "0", "agent:nobody-knows"], default=["nobody-knows"])
+)
 def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
     """A user that the image lacks is an infra_error, and the agent does not run."""
     result = trials.run("touch ran", runtime={"agent_user": user})
@@ -133,7 +137,7 @@ PYTHON_FAILS = python(
 )
 
 
-@pytest.mark.parametrize("way", ["none", "after_agent"])
+@pytest.mark.parametrize("way", tiered(["none", "after_agent"], default=["after_agent"]))
 def test_replacing_the_interpreter(trials: Trials, way: str) -> None:
     """A root agent's own `python3` forges the verdict, and the score says what was replaced."""
     result = trials.run(REPLACES_PYTHON, PYTHON_FAILS, image=PYTHON, **WAYS[way])
@@ -143,7 +147,10 @@ def test_replacing_the_interpreter(trials: Trials, way: str) -> None:
 
 @pytest.mark.parametrize(
     "prevented",
-    [{"root_read_only": True}, {"agent_user": "agent"}, {"user": "1000"}],
+    tiered(
+        [{"root_read_only": True}, {"agent_user": "agent"}, {"user": "1000"}],
+        default=[{"agent_user": "agent"}],
+    ),
     ids=("read-only root", "agent user", "container user"),
 )
 def test_replacing_the_interpreter_prevented(trials: Trials, prevented: JsonObject) -> None:
@@ -182,11 +189,14 @@ def test_planted_start_up_files(trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     ("image", "way", "read_only"),
-    [
-        (image, way, (n + m) % 2 == 0)
-        for n, image in enumerate(SHELLS)
-        for m, way in enumerate(WAYS)
-    ],
+    tiered(
+        [
+            (image, way, (n + m) % 2 == 0)
+            for n, image in enumerate(SHELLS)
+            for m, way in enumerate(WAYS)
+        ],
+        default=[(BUSYBOX, "none", True), (PYTHON, "after_agent", False)],
+    ),
 )
 def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) -> None:
     """Work in the workspace and in ordinary places is not reported, by either way of looking."""
@@ -305,7 +315,7 @@ def test_facts_without_a_container(trials: Trials) -> None:
 # -- what the agent can forge
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", tiered(WAYS, default=["none", "after_agent"]))
 def test_editing_the_grader(trials: Trials, way: str) -> None:
     """The grader's files and command cannot be changed by an agent, sealed or not."""
     agent = """
@@ -341,7 +351,7 @@ mkdir /agentlab/state/phases.d
 )
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", tiered(WAYS, default=["none", "after_agent"]))
 def test_forged_notes(trials: Trials, way: str) -> None:
     """An agent's own note of its phases, and its own rows, count for nothing."""
     grader = "echo status $AGENTLAB_AGENT_EXIT_STATUS"
@@ -366,7 +376,7 @@ def sealed_project(folder: Path, way: str) -> Project:
     return project
 
 
-@pytest.mark.parametrize("way", ["unreadable", "after_agent"])
+@pytest.mark.parametrize("way", tiered(["unreadable", "after_agent"], default=["unreadable"]))
 def test_whole_run(tmp_path: Path, image_ids: dict[str, str], way: str) -> None:
     """A run is whole whichever way it is sealed; its scores can be asked for how, and shown."""
     project = sealed_project(tmp_path, way)

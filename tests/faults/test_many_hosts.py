@@ -11,6 +11,7 @@ from experiments import FAILS, HOLDING, HOLDS, PASSING, RIGHT, UNGRADABLE, WRONG
 from host_cluster.cluster import Cluster, Plan, cluster_in
 from host_cluster.host import Host
 from host_cluster.projects import ClusterProject, comparable_rows
+from tiers import thorough
 from waiting import wait_until
 
 from labledger.api import open_ledger
@@ -89,6 +90,7 @@ def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> 
     check_started_once(project, PLACES + 2)
 
 
+@thorough
 def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
     """A host that is cut off until it is given up by Dask delivers when it is back."""
     project = holding(cluster, tmp_path)

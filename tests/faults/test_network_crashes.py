@@ -11,6 +11,7 @@ import pytest
 from experiments import HOLDING, PASSING, RIGHT, EngineLog, Project
 from sample_trials import ENGINE
 from served_hosts import machine_url, served_host
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.egress.allowed_hosts import HOST_NAME
@@ -42,18 +43,20 @@ def new_project(folder: Path, port: int, script: str = "hold", **grading: Any) -
     return project
 
 
-@pytest.mark.parametrize(
-    ("point", "grading"),
-    [
-        ("before_create", {}),
-        ("before_remove", {}),
-        (
-            "after_unseal",
-            {"mode": "after_agent", "network": "allowlist", "allowed_hosts": [HOST_NAME, "::1"]},
-        ),
-        ("grader_running", {"mode": "after_agent", "network": "none"}),
-    ],
-)
+GRADED_BY_LIST = {
+    "mode": "after_agent",
+    "network": "allowlist",
+    "allowed_hosts": [HOST_NAME, "::1"],
+}
+KILLS: list[tuple[str, dict[str, Any]]] = [
+    ("before_create", {}),
+    ("before_remove", {}),
+    ("after_unseal", GRADED_BY_LIST),
+    ("grader_running", {"mode": "after_agent", "network": "none"}),
+]
+
+
+@pytest.mark.parametrize(("point", "grading"), tiered(KILLS, default=[KILLS[0], KILLS[-1]]))
 def test_killed_there(
     point: str,
     grading: dict[str, Any],

@@ -21,6 +21,7 @@ from experiments import (
     EngineLog,
     Project,
 )
+from tiers import tiered
 from waiting import wait_until
 
 from labledger import clock
@@ -232,7 +233,11 @@ def left(project: Project) -> dict[str, tuple[int, bytes]]:
     }
 
 
-@pytest.mark.parametrize("point", SUSPENDED.values(), ids=SUSPENDED.keys())
+@pytest.mark.parametrize(
+    "point",
+    tiered(SUSPENDED.values(), default=["agent_running:2", "after_commit:1"]),
+    ids=SUSPENDED.keys(),
+)
 def test_a_suspended_coordinator_loses_without_harm(
     point: str,
     tmp_path: Path,

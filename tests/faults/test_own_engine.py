@@ -21,8 +21,9 @@ import pytest
 from engine_cgroups import CGROUP_PREFIX, CGROUPS, remove_left_cgroups
 from own_engine import IN_NAMESPACES, own_engine
 from sample_trials import BUSYBOX
+from tiers import thorough
 
-pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
+pytestmark = [pytest.mark.docker, thorough, pytest.mark.usefixtures("as_root")]
 
 FAULTS = Path(__file__).parent
 ENGINE_SCRIPT = FAULTS.parent.parent / "scripts" / "engine"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, PASSING, RIGHT, EngineLog, Project
 from sample_trials import ENGINE
+from tiers import tiered
 
 from labledger.export.mirrors import PATHS
 from labledger.faults import VARIABLE
@@ -219,7 +220,15 @@ def after_a_cut(path: Path, log: bytes) -> Held:
 
 @pytest.mark.parametrize(
     ("point", "slot"),
-    [("inside_stage", STAGED), ("after_stage", STAGED), ("inside_commit", 1), ("after_commit", 2)],
+    tiered(
+        [
+            ("inside_stage", STAGED),
+            ("after_stage", STAGED),
+            ("inside_commit", 1),
+            ("after_commit", 2),
+        ],
+        default=[("after_stage", STAGED), ("inside_commit", 1)],
+    ),
 )
 def test_power_lost_at(
     point: str,

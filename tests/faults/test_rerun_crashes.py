@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from experiments import PASSING, RIGHT, EngineLog, Project
 from sample_ledgers import give_id
+from tiers import tiered
 
 import labledger
 from labledger.faults import VARIABLE
@@ -39,11 +40,14 @@ def cells(project: Project) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     ("fault", "slots"),
-    [
-        ("after_append", SLOTS + 2),
-        ("agent_running:5", SLOTS + 2),
-        ("inside_commit:4", SLOTS + 2),
-    ],
+    tiered(
+        [
+            ("after_append", SLOTS + 2),
+            ("agent_running:5", SLOTS + 2),
+            ("inside_commit:4", SLOTS + 2),
+        ],
+        default=[("after_append", SLOTS + 2), ("inside_commit:4", SLOTS + 2)],
+    ),
 )
 def test_killed_in_a_rerun(
     fault: str, slots: int, first: Path, tmp_path: Path, engine_log: EngineLog

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from containers import docker, pause_container
 from sample_trials import ENGINE, GRADES, Trials, brief, problems, remove_attempt, run_attempt
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.errors import DiskFull
@@ -86,7 +87,7 @@ def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.Monkey
     assert (before.container_id, before.started_at) == (after.container_id, after.started_at)
 
 
-@pytest.mark.parametrize("what", ["agent", "grader", "both"])
+@pytest.mark.parametrize("what", tiered(["agent", "grader", "both"], default=["both"]))
 def test_containers_removed_while_nobody_watched(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

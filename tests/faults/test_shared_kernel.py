@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sample_trials import BUSYBOX, PYTHON, Trials, brief, python
+from tiers import tiered
 
 from labledger.records import JsonObject
 from labledger.trial.life import container_config, container_start
@@ -145,8 +146,14 @@ def test_what_is_not_namespaced_is_refused(reached: JsonObject) -> None:
     assert all(name.startswith("agentlab.") for name in shm)
 
 
-@pytest.mark.parametrize("content", [None, "", "unknown 1\n"], ids=["unreadable", "empty", "odd"])
-@pytest.mark.parametrize("image", [BUSYBOX, PYTHON], ids=["busybox", "dash"])
+@pytest.mark.parametrize(
+    "content",
+    tiered([None, "", "unknown 1\n"], default=[None]),
+    ids=["unreadable", "empty", "odd"],
+)
+@pytest.mark.parametrize(
+    "image", tiered([BUSYBOX, PYTHON], default=[BUSYBOX]), ids=["busybox", "dash"]
+)
 def test_nobody_is_blamed_for_a_clock_that_cannot_be_read(
     trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, content: str | None
 ) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from experiments import EngineLog
+from tiers import thorough
 from torture import torment
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, thorough]
 
 
 @pytest.mark.parametrize("mode", ["grown", "delivered"])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from sample_trials import ENGINE, GRADES, Trials, brief, remove_attempt, run_attempt
 from sealed_trials import AFTER, GRADER, READS, SECRET, isolation, stage
+from tiers import tiered
 from waiting import wait_until
 
 from labledger import resources
@@ -73,7 +74,10 @@ def test_nothing_outlives_the_agent(trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     "ruin",
-    ["rm -rf /bin/*", "rm /bin/sh; mkdir /bin/sh", "echo '#!/nowhere' >/sh; mv /sh /bin/sh"],
+    tiered(
+        ["rm -rf /bin/*", "rm /bin/sh; mkdir /bin/sh", "echo '#!/nowhere' >/sh; mv /sh /bin/sh"],
+        default=["rm -rf /bin/*"],
+    ),
     ids=("no shell", "no file", "no interpreter"),
 )
 def test_container_that_cannot_be_started_again(trials: Trials, ruin: str) -> None:
@@ -184,7 +188,7 @@ def doctored(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
     return ends_with
 
 
-@pytest.mark.parametrize("status", [0, 10, 40, 50])
+@pytest.mark.parametrize("status", tiered([0, 10, 40, 50], default=[0]))
 def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int) -> None:
     """A first part that claims to be graded, or has no note, is the agent's doing: no verdict."""
     doctored(status)

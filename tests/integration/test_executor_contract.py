@@ -17,6 +17,7 @@ import pytest
 from containers import docker, touch
 from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import Trials, brief
+from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.cluster.connect import open_executor
@@ -56,7 +57,7 @@ def local(_spec: AttemptSpec, _epoch: int) -> Iterator[TrialExecutor]:
     executor.close()
 
 
-@pytest.fixture(params=["local", "dask"])
+@pytest.fixture(params=tiered(["local", "dask"], default=["local"]))
 def opening(request: pytest.FixtureRequest) -> Opening:
     if request.param == "local":
         return local

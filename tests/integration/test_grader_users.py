@@ -10,6 +10,7 @@ import pytest
 from containers import docker
 from sample_trials import BUSYBOX, ENGINE, GRADES, RUNTIME, SHELLS, Trials, brief
 from sealed_trials import AFTER, DELIVERED, KEPT, isolation
+from tiers import tiered
 
 from labledger.experiment.plan_sections import PhasePlan, Runtime
 from labledger.experiment.settings.grading import Grading
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.docker
 WHO = "id -u >&2; id -g >&2; "
 
 
-@pytest.mark.parametrize("image", SHELLS)
-@pytest.mark.parametrize("mode", ["same", "after_agent", "delivered"])
+@pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
+@pytest.mark.parametrize("mode", tiered(["same", "after_agent", "delivered"], default=["same"]))
 def test_grader_runs_as_its_user(trials: Trials, image: str, mode: str) -> None:
     """In each mode the grader has its user's rights, the agent those of the container's user."""
     way = {"same": {}, "after_agent": AFTER, "delivered": DELIVERED}[mode]
@@ -72,7 +73,7 @@ def test_preflight_tries_the_graders_user(image_ids: dict[str, str]) -> None:
     assert not check("ghost")[0]
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(params=tiered(SHELLS, default=[BUSYBOX]))
 def with_user(trials: Trials, request: pytest.FixtureRequest) -> Iterator[str]:
     """An image whose user has a further group."""
     name = f"labledger-test/user-{secrets.token_hex(4)}:1"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from containers import build_image, docker
 from sample_trials import ENGINE, Trials
+from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.cluster.host_messages import (
@@ -274,7 +275,7 @@ def test_an_attempt_that_was_never_accepted_has_not_run(host: Host) -> None:
     assert host.result(0).notes == []
 
 
-@pytest.mark.parametrize("where", ["deps", "store"])
+@pytest.mark.parametrize("where", tiered(["deps", "store"], default=["deps"]))
 def test_programs_that_were_changed_on_a_host_start_nothing(host: Host, where: str) -> None:
     """What a host has of a run's programs is compared when its process first uses it again."""
     digest = sha256_hex(b"exit 1")
@@ -444,7 +445,9 @@ def _started(spec: AttemptSpec) -> bool:
     return state is not None and state.has_started
 
 
-@pytest.mark.parametrize("way", ["in pieces", "through an object store"])
+@pytest.mark.parametrize(
+    "way", tiered(["in pieces", "through an object store"], default=["in pieces"])
+)
 def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(
     host: Host, tmp_path: Path, way: str
 ) -> None:

@@ -30,6 +30,7 @@ from sample_trials import (
     trials_in,
 )
 from sealed_trials import AFTER, DELIVERED, KEPT
+from tiers import tiered
 
 import labledger
 from labledger.records import JsonObject
@@ -167,7 +168,13 @@ def test_a_named_folder(app_trials: Trials) -> None:
     assert app_trials.content(result, "agent_stdout") == b"/srv/app/src\nb\n"
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    tiered(
+        CHANGES.values(), default=[CHANGES[name] for name in ("texts", "links", "modes and owners")]
+    ),
+    ids=CHANGES,
+)
 def test_every_change_is_restored(app_trials: Trials, as_root: None, change: str) -> None:
     """A new grader finds the container as the first one did: contents, kinds, modes, owners."""
     spec = app_spec(app_trials, change, f"{TREE}{GRADES}")
@@ -182,7 +189,10 @@ def test_every_change_is_restored(app_trials: Trials, as_root: None, change: str
     restores(app_trials, first)
 
 
-@pytest.mark.parametrize("name", ["texts", "deletions", "replaced and moved", "links", "many"])
+@pytest.mark.parametrize(
+    "name",
+    tiered(["texts", "deletions", "replaced and moved", "links", "many"], default=["links"]),
+)
 def test_what_the_engine_gives_is_restored(
     app_trials: Trials, engine_only: None, name: str
 ) -> None:
@@ -297,7 +307,7 @@ def script_with_key(text: str) -> tuple[str, ...]:
     return ("sh", "-c", text.replace("$", "$$"))
 
 
-@pytest.mark.parametrize("way", ["overlay", "engine"])
+@pytest.mark.parametrize("way", tiered(["overlay", "engine"], default=["overlay"]))
 def test_limits(
     app_trials: Trials, monkeypatch: pytest.MonkeyPatch, way: str, as_root: None
 ) -> None:
@@ -324,7 +334,7 @@ def test_limits(
     incomplete(judged_again(app_trials, result), "more changes")
 
 
-@pytest.mark.parametrize("way", ["overlay", "engine"])
+@pytest.mark.parametrize("way", tiered(["overlay", "engine"], default=["overlay"]))
 def test_odd_files(
     app_trials: Trials, monkeypatch: pytest.MonkeyPatch, way: str, as_root: None
 ) -> None:
@@ -395,18 +405,24 @@ def lists(earlier: StoredTrial, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize(
     ("fields", "word"),
-    [
-        ({}, "another"),
-        ({"path": "../x"}, "its name was not stored exactly"),
-        ({"path": "/etc/x"}, "its name was not stored exactly"),
-        ({"path": "agentlab/in/x"}, "it is not the trial's"),
-        ({"path": "srv/app/a/x"}, "no file can be at this path"),
-        ({"path": "srv/app/b"}, "the snapshot lacks srv/app/b"),
-        ({"change": "exchanged"}, "cannot be read"),
-        ({"mode": "rwx"}, "cannot be read"),
-        ({"kind": "other"}, "not in the snapshot"),
-        ({"more": 1}, "cannot be read"),
-    ],
+    tiered(
+        [
+            ({}, "another"),
+            ({"path": "../x"}, "its name was not stored exactly"),
+            ({"path": "/etc/x"}, "its name was not stored exactly"),
+            ({"path": "agentlab/in/x"}, "it is not the trial's"),
+            ({"path": "srv/app/a/x"}, "no file can be at this path"),
+            ({"path": "srv/app/b"}, "the snapshot lacks srv/app/b"),
+            ({"change": "exchanged"}, "cannot be read"),
+            ({"mode": "rwx"}, "cannot be read"),
+            ({"kind": "other"}, "not in the snapshot"),
+            ({"more": 1}, "cannot be read"),
+        ],
+        default=[
+            ({"path": "../x"}, "its name was not stored exactly"),
+            ({"path": "srv/app/b"}, "the snapshot lacks srv/app/b"),
+        ],
+    ),
 )
 def test_list_is_not_trusted(app_trials: Trials, fields: JsonObject, word: str) -> None:
     """No container is made from a list that was changed, or that leads elsewhere."""
@@ -418,7 +434,11 @@ def test_list_is_not_trusted(app_trials: Trials, fields: JsonObject, word: str) 
     incomplete(judged_again(app_trials, first, earlier=hostile), word)
 
 
-@pytest.mark.parametrize("way", [AFTER, DELIVERED, KEPT], ids=["after_agent", "delivered", "kept"])
+@pytest.mark.parametrize(
+    "way",
+    tiered([AFTER, DELIVERED, KEPT], default=[AFTER]),
+    ids=["after_agent", "delivered", "kept"],
+)
 def test_other_grading_modes(app_trials: Trials, way: dict[str, Any]) -> None:
     """A grader whose files come later is in the same folder, and all is evidence at the end."""
     settings = {key: value for key, value in way.items() if key != "runtime"}
@@ -437,7 +457,9 @@ def test_other_grading_modes(app_trials: Trials, way: dict[str, Any]) -> None:
     assert result.scores[0]["ext"]["isolation"]["tampering_suspected"] == []
 
 
-@pytest.mark.parametrize("way", [{}, AFTER, DELIVERED], ids=["same", "after_agent", "delivered"])
+@pytest.mark.parametrize(
+    "way", tiered([{}, AFTER, DELIVERED], default=[{}]), ids=["same", "after_agent", "delivered"]
+)
 def test_agent_replaces_its_folder(app_trials: Trials, way: dict[str, Any]) -> None:
     """The grader of an agent that left a file in place of its folder starts in the root."""
     agent = "cd /; rm -r /srv/app; echo x >/srv/app"

@@ -24,6 +24,7 @@ from experiments import (
 )
 from sample_ledgers import give_id
 from sample_trials import ENGINE
+from tiers import tiered
 from waiting import wait_until
 
 import labledger
@@ -161,7 +162,9 @@ def test_no_agent_is_paid_twice(project: Project) -> None:
     assert outcome.summary["ext"]["regrades"]["run_id"] == "first"
 
 
-@pytest.mark.parametrize("point", ["after_create", "agent_running", "inside_commit"])
+@pytest.mark.parametrize(
+    "point", tiered(["after_create", "agent_running", "inside_commit"], default=["inside_commit"])
+)
 def test_killed_and_resumed(
     point: str, project: Project, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +316,7 @@ def test_the_command(project: Project) -> None:
     assert "first" in status
 
 
-@pytest.mark.parametrize("tasks", [5, 1])
+@pytest.mark.parametrize("tasks", tiered([5, 1], default=[5]))
 def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
     """A regrading of errors alone is never completed, however often it is resumed, and no hint
     leads there: the earlier scores stay current until somebody says otherwise."""

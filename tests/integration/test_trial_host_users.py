@@ -16,7 +16,8 @@ from typing import Any
 import coordinator_driver
 import pytest
 from regraded_trials import earlier_of, judging
-from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in
+from sample_trials import BUSYBOX, ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.experiment.settings.grading import Sealing
@@ -81,8 +82,13 @@ def user(image_ids: dict[str, str]) -> Iterator[HostsUser]:
             yield HostsUser(trials, folder)
 
 
-@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
-@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+INSIDE = pytest.mark.parametrize(
+    "inside", tiered([None, "1000"], default=[None]), ids=("root", "uid 1000")
+)
+
+
+@pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]), ids=("busybox", "dash"))
+@INSIDE
 def test_what_a_container_wrote_is_the_users(
     user: HostsUser, image: str, inside: str | None
 ) -> None:
@@ -115,7 +121,7 @@ def test_folders_that_the_agent_closed(user: HostsUser) -> None:
         user.discard(spec)
 
 
-@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+@INSIDE
 def test_delivery_by_another_user(user: HostsUser, inside: str | None) -> None:
     """The host's user reads the report of the agent's end in a folder that the agent closed."""
     agent = f"{CLOSED}chmod 700 /agentlab/state"
@@ -170,11 +176,14 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
 
 @pytest.mark.parametrize(
     ("sealing", "who"),
-    [
-        (Sealing.UNREADABLE, "agent_user"),
-        (Sealing.AFTER_AGENT, "user"),
-        (Sealing.AFTER_AGENT, None),
-    ],
+    tiered(
+        [
+            (Sealing.UNREADABLE, "agent_user"),
+            (Sealing.AFTER_AGENT, "user"),
+            (Sealing.AFTER_AGENT, None),
+        ],
+        default=[(Sealing.AFTER_AGENT, "user")],
+    ),
     ids=("unreadable", "after_agent", "after_agent, root"),
 )
 def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> None:
@@ -201,7 +210,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
     assert not spec.folder.exists()
 
 
-@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+@INSIDE
 def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     """A stored workspace is restored for the grader's user, and can be deleted."""
     agent = f"printf '\\0' >bin; mkdir .git; ln -s x .git/l; {CLOSED}"

@@ -25,6 +25,7 @@ from sample_trials import (
 )
 from sealed_trials import isolation
 from served_hosts import GREETING, REACHES, bridge_address, machine_url, served_host
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.docker.networks import Networks
@@ -163,14 +164,17 @@ REACHED = {"none": (False, False), "full": (True, False), "allowlist": (False, T
 
 @pytest.mark.parametrize(
     ("agent", "grader", "mode"),
-    [
-        ("none", "full", "after_agent"),
-        ("allowlist", "none", "after_agent"),
-        ("none", "full", "delivered"),
-        ("full", "allowlist", "delivered"),
-        ("allowlist", "full", "separate"),
-        ("allowlist", "allowlist", "separate"),
-    ],
+    tiered(
+        [
+            ("none", "full", "after_agent"),
+            ("allowlist", "none", "after_agent"),
+            ("none", "full", "delivered"),
+            ("full", "allowlist", "delivered"),
+            ("allowlist", "full", "separate"),
+            ("allowlist", "allowlist", "separate"),
+        ],
+        default=[("allowlist", "none", "after_agent"), ("none", "full", "delivered")],
+    ),
 )
 def test_a_grader_with_another_network(
     trials: Trials, port: int, agent: str, grader: str, mode: str
@@ -267,7 +271,7 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
     assert results[0].evidence[0]["ext"]["egress"]["agent"]["restarts"] == 2
 
 
-@pytest.mark.parametrize("left", ["network", "container"])
+@pytest.mark.parametrize("left", tiered(["network", "container"], default=["container"]))
 def test_half_of_a_proxy(trials: Trials, port: int, left: str) -> None:
     """What a coordinator left that died while it made a proxy is completed or replaced."""
     spec = spec_of(trials, f"say(own=fetch({machine_url(port)!r}))")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 
 import coordinator_driver
 import pytest
+from left_files import leave_files
 from regraded_trials import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
 from sample_trials import (
     ENGINE,
@@ -31,6 +33,7 @@ from sample_trials import (
     run_attempt,
     scores,
 )
+from tiers import tiered
 from waiting import wait_until
 
 from labledger.experiment.settings.grading import Sealing
@@ -78,6 +81,15 @@ CHANGES: dict[str, str] = {
     "many": 'for i in $(seq 300); do echo $i >f$i; printf "\\0$i" >b$i; done',
     "too much for one patch": "for i in 1 2 3 4 5 6 7 8; do seq ${i}00000 ${i}30000 >s$i; done",
 }
+
+
+RunFirst = Callable[[AttemptSpec], AttemptResult]
+
+
+@pytest.fixture(params=tiered(["folder", "container"], default=["folder"]))
+def run_first(request: pytest.FixtureRequest) -> RunFirst:
+    """Runs the trial that is judged again: without a container, or in one."""
+    return leave_files if request.param == "folder" else run_attempt
 
 
 def judged_again(trials: Trials, first: AttemptResult, **settings: Any) -> AttemptResult:
@@ -158,11 +170,18 @@ def test_what_a_grader_says_of_itself_does_not_count(trials: Trials) -> None:
     assert "regrades" not in ext
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_every_change_is_restored(trials: Trials, change: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    tiered(
+        CHANGES.values(),
+        default=[CHANGES[name] for name in ("deleted", "binary", "links", "file and folder")],
+    ),
+    ids=CHANGES,
+)
+def test_every_change_is_restored(trials: Trials, run_first: RunFirst, change: str) -> None:
     """A new grader gets exactly the workspace that the agent left."""
     spec = trials.spec(f"{change}; rm -f /agentlab/out/*", GRADES, task=SEED)
-    first = run_attempt(spec)
+    first = run_first(spec)
     left = tree(spec.folder / "workspace")
     again_spec = regraded_spec(trials, first, task=SEED)
     again = run_attempt(again_spec)
@@ -173,6 +192,7 @@ def test_every_change_is_restored(trials: Trials, change: str) -> None:
     assert ("workspace_files" in references) == (change in {CHANGES[name] for name in kept})
 
 
+GIT_FILES = "printf 'b\\0' >.git/o; chmod +x .git/o; ln -s o .git/l"
 HISTORY: JsonObject = {
     "workspace": {
         "files": {"x": "x\n", ".git/HEAD": "main\n", ".git/objects/a": "a", "sub/.git/b": "b"}
@@ -182,22 +202,25 @@ HISTORY: JsonObject = {
 
 @pytest.mark.parametrize(
     ("change", "is_kept"),
-    [
-        ("echo y >x", False),
-        ("rm -r .git", False),
-        ("echo other >.git/HEAD; rm -r .git/objects", True),
-        ("mkdir -p .git/refs/heads; printf 'b\\0' >.git/o; chmod +x .git/o; ln -s o .git/l", True),
-        ("mkdir -p venv/bin; echo x >venv/bin/python; ln -s /usr venv/lib", True),
-        ("rm -r sub/.git; echo file >sub/.git", False),
-        ("rm -r sub .git; mkdir .git", True),
-    ],
+    tiered(
+        [
+            ("echo y >x", False),
+            ("rm -r .git", False),
+            ("echo other >.git/HEAD; rm -r .git/objects", True),
+            (f"mkdir -p .git/refs/heads; {GIT_FILES}", True),
+            ("mkdir -p venv/bin; echo x >venv/bin/python; ln -s /usr venv/lib", True),
+            ("rm -r sub/.git; echo file >sub/.git", False),
+            ("rm -r sub .git; mkdir .git", True),
+        ],
+        default=[("rm -r .git", False), (f"mkdir -p .git/refs/heads; {GIT_FILES}", True)],
+    ),
 )
 def test_folders_that_are_left_out_are_kept_where_they_changed(
-    trials: Trials, change: str, is_kept: bool
+    trials: Trials, run_first: RunFirst, change: str, is_kept: bool
 ) -> None:
     """History and dependencies are restored too, from the seed or from what was kept."""
     spec = trials.spec(change, task=HISTORY)
-    first = run_attempt(spec)
+    first = run_first(spec)
     left = tree(spec.folder / "workspace")
     assert ("workspace_files" in first.evidence[0]["evidence"]) == is_kept
     again_spec = regraded_spec(trials, first, task=HISTORY)
@@ -321,7 +344,9 @@ def release(spec: AttemptSpec) -> None:
         (spec.folder / "workspace" / "go").touch()
 
 
-@pytest.mark.parametrize("trouble", ["none", "ended", "folder", "container", "both"])
+@pytest.mark.parametrize(
+    "trouble", tiered(["none", "ended", "folder", "container", "both"], default=["none", "both"])
+)
 def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> None:
     """A running regrading is waited for, an ended one collected; what is gone is done again."""
     first = trials.run("sleep 0.3; echo x >new; printf '\\0' >bin")
@@ -349,7 +374,11 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
 
 
 @pytest.mark.parametrize(
-    "point", ["before_create", "after_create", "agent_running", "after_exit", "reading_outputs"]
+    "point",
+    tiered(
+        ["before_create", "after_create", "agent_running", "after_exit", "reading_outputs"],
+        default=["after_create", "after_exit"],
+    ),
 )
 def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
     """Killed anywhere, a regrading comes to what it would have come to."""
@@ -407,9 +436,11 @@ SECRET = {"environment": {"KEY": "a-secret-value"}}
         ("ln -s x $AGENTLAB_RESULT_PATH", ["result.json", "is a symbolic link"]),
     ],
 )
-def test_evidence_that_is_incomplete(trials: Trials, agent: str, words: list[str]) -> None:
+def test_evidence_that_is_incomplete(
+    trials: Trials, run_first: RunFirst, agent: str, words: list[str]
+) -> None:
     """No verdict is invented from half a workspace: the slot says what is missing."""
-    first = trials.run(agent, **SECRET)
+    first = run_first(trials.spec(agent, **SECRET))
     assert first.verdict == "pass"
     spec = regraded_spec(trials, first, **SECRET)
     again = run_attempt(spec)
@@ -436,10 +467,10 @@ def test_secret_that_was_only_replaced(trials: Trials) -> None:
 @pytest.mark.parametrize(
     "name", ["workspace_after", "workspace_patch", "workspace_files", "events", "agent_stdout"]
 )
-def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
+def test_artifacts_that_are_gone_or_changed(trials: Trials, run_first: RunFirst, name: str) -> None:
     """What is stored is checked; what is gone is missed."""
     agent = "echo x >new; printf '\\0' >bin; echo said; echo '{}' >$AGENTLAB_TRAJECTORY_PATH"
-    first = trials.run(agent)
+    first = run_first(trials.spec(agent))
     earlier = earlier_of(first)
     digest = first.evidence[0]["evidence"][name].removeprefix("artifact://sha256/")
     without = {key: value for key, value in earlier.contents.items() if key != digest}
@@ -500,7 +531,7 @@ def test_what_a_grader_was_told_by_its_agent_may_name_either_trial(trials: Trial
     assert again.reason == "identity_mismatch"
 
 
-@pytest.mark.parametrize("agent", ["exit 3", "true"])
+@pytest.mark.parametrize("agent", tiered(["exit 3", "true"], default=["exit 3"]))
 def test_notes_that_labledger_did_not_write(trials: Trials, agent: str) -> None:
     """Foreign values under labledger's keys of the evidence are tolerated."""
     first = trials.run(agent, **NO_GRADING)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from regraded_trials import earlier_of, judging
 from sample_trials import Trials, brief, phase, run_attempt
+from tiers import tiered
 
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records.attempt_result import AttemptResult
@@ -93,7 +94,9 @@ def test_regrading_by_rewards(trials: Trials) -> None:
     assert (*brief(again), again.verdict) == ("completed", None, 0, "pass")
 
 
-@pytest.mark.parametrize("mode", ["after_agent", "delivered", "separate"])
+@pytest.mark.parametrize(
+    "mode", tiered(["after_agent", "delivered", "separate"], default=["separate"])
+)
 @pytest.mark.parametrize("works", [True, False])
 def test_other_modes(trials: Trials, mode: str, works: bool) -> None:
     """Rewards and failed bootstraps are read wherever the grader runs."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from regraded_trials import regraded_spec
 from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, remove_attempt, run_attempt
+from tiers import tiered
 
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
@@ -52,16 +53,22 @@ def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
     return trials.run(agent, GRADER, task=task, **settings)
 
 
-@pytest.mark.parametrize("image", [BUSYBOX, PYTHON])
+@pytest.mark.parametrize("image", tiered([BUSYBOX, PYTHON], default=[BUSYBOX]))
 @pytest.mark.parametrize(
     "agent",
-    [
-        "true",
-        "mkdir /tests; echo forged >/tests/key; echo more >/tests/more; chmod 0 /tests",
-        "ln -s /etc /tests",
-        "echo file >/tests",
-        "mkfifo /tests",
-    ],
+    tiered(
+        [
+            "true",
+            "mkdir /tests; echo forged >/tests/key; echo more >/tests/more; chmod 0 /tests",
+            "ln -s /etc /tests",
+            "echo file >/tests",
+            "mkfifo /tests",
+        ],
+        default=[
+            "mkdir /tests; echo forged >/tests/key; echo more >/tests/more; chmod 0 /tests",
+            "ln -s /etc /tests",
+        ],
+    ),
 )
 def test_grader_gets_fresh_copy(trials: Trials, image: str, agent: str) -> None:
     """The grader finds exactly its files, whatever the agent put at their path."""

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import tiered
 
 PROJECT = Path(__file__).parents[2]
 sys.path.append(str(PROJECT / "docs"))
@@ -59,7 +60,7 @@ chmod +x .venv/bin/python
 """In place of `scripts/venv`: records its arguments, and makes a Python that has everything."""
 
 
-@pytest.mark.parametrize("installed", ["analysis,report", "dask", None])
+@pytest.mark.parametrize("installed", tiered(["analysis,report", "dask", None], default=[None]))
 def test_the_site_is_built_after_the_set_up_of_a_user(
     tmp_path: Path, installed: str | None
 ) -> None:

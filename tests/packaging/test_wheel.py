@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 import labledger
 
@@ -113,6 +114,7 @@ def test_installed_command_runs_reports_and_verifies(
     assert "verified: 1 run, 2 commits" in done.stdout
 
 
+@thorough
 def test_type_checkers_know_every_public_name() -> None:
     """To a caller's type checker no name of `labledger` is `Any`, though all are loaded late."""
     names = labledger.__all__
