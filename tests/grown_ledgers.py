@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sample_ledgers as kit
+from ledger_templates import built_once
 
 from labledger.ledger.database.model import ExperimentRevision, Lease, NewPart
 from labledger.ledger.reader import LedgerReader
@@ -63,10 +64,11 @@ def result_again(slot: Slot, verdict: str) -> AttemptResult:
     )
 
 
-def grown_run(lab: Path) -> Path:
+@built_once
+def grown_run(folder: Path) -> Path:
     """A ledger whose run began with four slots, was extended by two and then by one, and was in
     part run again. All slots are committed."""
-    path = kit.make_ledger(lab)
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4)
         for idx in range(3):

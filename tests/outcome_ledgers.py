@@ -12,6 +12,7 @@ from typing import Any
 
 import regraded_ledgers as graded
 import sample_ledgers as kit
+from ledger_templates import built_once
 
 from labledger.ledger.database.model import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader
@@ -58,6 +59,7 @@ def slots() -> Iterator[Slot]:
         yield Slot(idx, variant, f"t{task}", repl_idx)
 
 
+@built_once
 def make_ledger(folder: Path) -> Path:
     """Two runs of one experiment, a changed third one, and another experiment's, unfinished."""
     path = kit.make_ledger(folder)
@@ -74,6 +76,7 @@ def make_ledger(folder: Path) -> Path:
     return path
 
 
+@built_once
 def make_regraded(folder: Path) -> Path:
     """The same, but one run is graded anew twice, and a third time as far as half of it.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sample_ledgers as kit
+from ledger_templates import built_once
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -61,9 +62,10 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
     return replace(made, **fields)
 
 
-def make_run(lab: Path) -> Path:
+@built_once
+def make_run(folder: Path) -> Path:
     """A ledger with a complete run, whose slots ended as `FATES` says."""
-    path = kit.make_ledger(lab)
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(FATES))
         for idx in range(len(FATES)):

@@ -168,31 +168,39 @@ def make_ledger(folder: Path) -> Path:
     path = folder / ".lab" / "ledger.sqlite"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(0o600)
-    path.write_bytes(_new_ledger())
-    give_id(path)
+    path.write_bytes(_with_own_id(*_new_ledger()))
     return path
 
 
 def give_id(path: Path) -> None:
     """Make a copied ledger one of its own, whose containers are nobody else's."""
+    path.write_bytes(_with_own_id(path.read_bytes(), _meta(path)))
+
+
+def _with_own_id(content: bytes, meta: JsonObject) -> bytes:
+    """Return a ledger's file with another id; `meta` is what the ledger says of itself."""
+    changed = {**meta, "ledger_id": uuid.uuid4().hex}
+    old_digest = changed.pop("digest", "")
+    content = content.replace(meta["ledger_id"].encode(), changed["ledger_id"].encode())
+    if old_digest:
+        content = content.replace(old_digest.encode(), canonical_json.digest(changed).encode())
+    return content
+
+
+def _meta(path: Path) -> JsonObject:
     raw = DRIVER.connect(str(path))
     meta = dict(raw.execute("SELECT key, value FROM ledger_meta"))
     raw.close()
-    old, old_digest = meta["ledger_id"], meta.pop("digest", "")
-    meta["ledger_id"] = uuid.uuid4().hex
-    content = path.read_bytes().replace(old.encode(), meta["ledger_id"].encode())
-    if old_digest:
-        content = content.replace(old_digest.encode(), canonical_json.digest(meta).encode())
-    path.write_bytes(content)
+    return meta
 
 
 @cache
-def _new_ledger() -> bytes:
-    """The file of a new ledger."""
+def _new_ledger() -> tuple[bytes, JsonObject]:
+    """The file of a new ledger, and what it says of itself."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         migrations.upgrade(path)
-        return path.read_bytes()
+        return path.read_bytes(), _meta(path)
 
 
 def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:

@@ -7,15 +7,30 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+from chart_process import ChartProcess
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.report.page import chart_drawing
 
 
 @pytest.fixture(autouse=True)
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unit tests need no Docker: for them, and for the commands that they run, there is none."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+
+
+@pytest.fixture(scope="session")
+def _chart_process() -> Iterator[ChartProcess]:
+    process = ChartProcess()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def one_chart_process(_chart_process: ChartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the charts of every page that this process writes by one process for all tests."""
+    monkeypatch.setattr(chart_drawing, "_svg", _chart_process.svg)
 
 
 @pytest.fixture

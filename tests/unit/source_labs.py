@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import sample_ledgers as kit
+from ledger_templates import built_once
 
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
@@ -27,6 +28,7 @@ NUMBERED = {"run_no", "row_digest"}
 FROZEN = b"a file that the agent was staged with"
 
 
+@built_once
 def complete_lab(folder: Path) -> Path:
     """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
     path = kit.make_ledger(folder)

@@ -153,6 +153,7 @@ def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
     assert confidence_sequence.of_tasks([1.0] * n, ALL).p == pytest.approx(expected)
 
 
+@pytest.mark.usefixtures("one_chart_process")
 def test_a_report_compares_what_compare_does(path: Path) -> None:
     """--metric, --errors and --cluster of a report are those of its comparisons."""
     numbers = {"base": [[float(n)] for n in range(12)], "treat": [[2.5 * n] for n in range(12)]}

@@ -13,6 +13,7 @@ import pytest
 import sample_ledgers as kit
 from commands import command_env, command_line, run_forked
 from source_labs import FROZEN, begin, complete_lab, go_on, rows
+from tiers import tiered
 
 from labledger.errors import (
     Exit,
@@ -549,14 +550,16 @@ def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
     assert "run-1 slot 5: " in refused.stderr
 
 
-def test_every_refusal_is_an_error_of_ours(there: Path, here: LabFolder) -> None:
-    """A random byte anywhere in the source is either refused in our words or changes nothing."""
+@pytest.mark.parametrize("first", tiered(range(4), default=[0]))
+def test_every_refusal_is_an_error_of_ours(there: Path, here: LabFolder, first: int) -> None:
+    """A changed byte anywhere in the source is either refused in our words or changes nothing."""
     kit.open_writer(there / "ledger.sqlite").close()
     whole = (there / "ledger.sqlite").read_bytes()
     for file in there.glob("ledger.sqlite-*"):
         file.unlink()
     expected = rows(there)
-    for place in range(100, len(whole), len(whole) // 40):
+    step = len(whole) // 40
+    for place in range(100 + first * step, len(whole), 4 * step):
         changed = bytearray(whole)
         changed[place] ^= 0x55
         (there / "ledger.sqlite").write_bytes(bytes(changed))

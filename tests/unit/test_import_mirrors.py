@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from ledger_templates import built_once
 from source_labs import begin, rows
 
 from labledger.api import open_ledger
@@ -30,10 +31,10 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.storage.lab_folder import LabFolder
 
 
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
+@built_once
+def lab_with_a_run(folder: Path) -> Path:
     """A lab with a completed run: a retried slot, a pruned one, awkward values."""
-    path = kit.make_ledger(tmp_path / "there")
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5)
         writer.commit_result(lease, kit.result(0, message="é\u2028\n", outcome=None))
@@ -47,6 +48,11 @@ def there(tmp_path: Path) -> Path:
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path.parent
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    return lab_with_a_run(tmp_path / "there")
 
 
 @pytest.fixture

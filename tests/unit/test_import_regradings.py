@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
+from ledger_templates import built_once
 from source_labs import go_on, rows
 
 from labledger.api import open_ledger
@@ -33,14 +34,19 @@ EMPTY = {
 """Tables that hold nothing of these runs."""
 
 
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
+@built_once
+def regraded_lab(folder: Path) -> Path:
     """A lab with a run that is graded twice, and a third time in part."""
-    path = kit.make_ledger(tmp_path / "there")
+    path = kit.make_ledger(folder)
     graded.complete_run(path, "PFPF")
     graded.regrade(path, "run-1", 2, "FFPF")
     graded.regrade(path, "run-1", 3, "PPPP", stop=2)
     return path.parent
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    return regraded_lab(tmp_path / "there")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
+from ledger_templates import built_once
 from regraded_ledgers import DIGESTS
 
 from labledger.errors import LedgerError
@@ -16,12 +17,17 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@built_once
+def graded_run(folder: Path) -> Path:
     """A complete run of four slots, judged once."""
-    path = kit.make_ledger(tmp_path)
+    path = kit.make_ledger(folder)
     graded.complete_run(path, "PFPF")
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return graded_run(tmp_path)
 
 
 def gradings(path: Path, run_id: str = kit.RUN) -> list[Grading]:

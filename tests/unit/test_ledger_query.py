@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+from ledger_templates import built_once
 from waiting import wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
@@ -29,10 +30,10 @@ DOCUMENTED = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@built_once
+def partly_committed_run(folder: Path) -> Path:
     """Six slots: four scored, one a grade_error with a score, one pruned."""
-    path = kit.make_ledger(tmp_path)
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 8)
         for idx in range(4):
@@ -40,6 +41,11 @@ def path(tmp_path: Path) -> Path:
         writer.commit_result(lease, kit.result(4, status=SlotStatus.GRADE_ERROR, reason="x"))
         writer.commit_unexecuted(lease, 5, SlotStatus.SKIPPED_PRUNED, "pruned")
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return partly_committed_run(tmp_path)
 
 
 def ask(path: Path, sql: str, params: object = ()) -> list[dict[str, object]]:

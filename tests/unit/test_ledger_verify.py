@@ -12,6 +12,7 @@ import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
+from ledger_templates import built_once
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database import row_digests
@@ -28,10 +29,10 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@built_once
+def completed_run(folder: Path) -> Path:
     """A completed run of six slots: a retried one, a pruned one, one with a stored artifact."""
-    path = kit.make_ledger(tmp_path)
+    path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 6)
         writer.commit_result(lease, kit.result(0))
@@ -45,6 +46,11 @@ def path(tmp_path: Path) -> Path:
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return completed_run(tmp_path)
 
 
 def test_an_untouched_ledger_is_clean(path: Path) -> None:
@@ -210,11 +216,16 @@ def test_what_no_record_says_is_checked_as_well(
     assert slot in {finding.schedule_idx for finding in findings}
 
 
-def staged_run(path: Path) -> None:
+@built_once
+def staged_run(folder: Path) -> Path:
+    """The complete run, and one that was interrupted with a result staged."""
+    path = completed_run(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
         writer.stage(lease, kit.result(1, "run-2"), final=True)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert verify(path).is_clean
+    return path
 
 
 @pytest.mark.parametrize(
@@ -228,10 +239,9 @@ def staged_run(path: Path) -> None:
         "attempt = 2",
     ],
 )
-def test_a_changed_staged_result_is_found(path: Path, change: str) -> None:
+def test_a_changed_staged_result_is_found(tmp_path: Path, change: str) -> None:
     """What waits to be committed must be readable, and its slot's."""
-    staged_run(path)
-    assert verify(path).is_clean
+    path = staged_run(tmp_path)
     kit.tamper(path, f"UPDATE staged_result SET {change}")
     [finding] = verify(path).findings
     assert finding.run_id == "run-2"
@@ -241,9 +251,10 @@ def test_a_changed_staged_result_is_found(path: Path, change: str) -> None:
 ASKER = Owner("there", 99, "boot-2")
 
 
-@pytest.fixture
-def rewritten(path: Path) -> Path:
+@built_once
+def rewritten_runs(folder: Path) -> Path:
     """The complete run, one that is owned and claimed with a result staged, one that stopped."""
+    path = completed_run(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4, "run-2")
         writer.set_budget(lease, {"cost_usd": 20})
@@ -258,7 +269,14 @@ def rewritten(path: Path) -> Path:
         writer.commit_result(lease, kit.result(0, "run-3"))
         stop = Stop("budget", "2.21 of 1.50 USD are spent")
         writer.leases.release(lease, RunStatus.INTERRUPTED, stop)
+    assert verify(path).findings == ()
     return path
+
+
+@pytest.fixture
+def rewritten(tmp_path: Path) -> Path:
+    """Runs with rows that labledger writes more than once, of which none was tampered with."""
+    return rewritten_runs(tmp_path)
 
 
 _LATER = "'2026-03-01T00:00:00.000Z'"
@@ -302,7 +320,6 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
     rewritten: Path, statement: str, run_id: str, slot: int | None
 ) -> None:
     """A value of the right form is found in rows that labledger itself writes more than once."""
-    assert verify(rewritten).findings == ()
     kit.tamper(rewritten, statement)
     [finding] = [each for each in verify(rewritten).findings if "was changed since" in each.message]
     assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
@@ -311,10 +328,11 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
 COUNTED = ("budget", "dispatch", "host_fence", "lease", "run_note", "run_setting", "run_tag")
 
 
-@pytest.fixture
-def counted(rewritten: Path) -> Path:
+@built_once
+def counted_runs(folder: Path) -> Path:
     """Runs with rows in every table that the chain does not cover."""
-    with kit.open_writer(rewritten) as writer:
+    path = rewritten_runs(folder)
+    with kit.open_writer(path) as writer:
         writer.add_note("run-2", "remember")
         writer.change_tags("run-2", ["paper", "nightly"], ["nightly"])
         lease = Lease(2, "run-2", 1, 30.0)
@@ -324,8 +342,14 @@ def counted(rewritten: Path) -> Path:
         name = f"labledger-{writer.ledger_id[:8]}-run-2-2-1"
         writer.journal_dispatch(lease, [Dispatch(2, 1, name, "10.0.0.1/other", kit.TIMES[0])])
         writer.declare_host_lost("run-2", "10.0.0.1/other", "it burns")
-    assert verify(rewritten).findings == ()
-    return rewritten
+    assert verify(path).findings == ()
+    return path
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Path:
+    """Runs with rows in every table that the chain does not cover, which verify."""
+    return counted_runs(tmp_path)
 
 
 @pytest.mark.parametrize("table", [*COUNTED, "staged_result"])

@@ -370,6 +370,7 @@ def test_a_report_is_of_what_counts(path: Path) -> None:
     assert found["provenance"]["verification"]["commits"] == 24
 
 
+@pytest.mark.usefixtures("one_chart_process")
 def test_a_report_compares_its_gradings(path: Path) -> None:
     """Its headline calls no grader better than another; every form names the grading."""
     options = ReportOptions(compare=("run-1.g1",))
@@ -385,6 +386,7 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
         assert DIGESTS[2] in form.decode()
 
 
+@pytest.mark.usefixtures("one_chart_process")
 def test_a_page_shows_trials_by_the_run_that_holds_them(path: Path) -> None:
     """`labledger show` takes that run's id; what counts of a run may lie in another."""
     with open_ledger(path) as ledger:

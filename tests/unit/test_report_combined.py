@@ -12,6 +12,8 @@ from labledger.api import LogSelection, ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
 
+pytestmark = pytest.mark.usefixtures("one_chart_process")
+
 
 def facts(path: Path, run_id: str, **options: Any) -> JsonObject:
     with open_ledger(path) as ledger:

@@ -37,6 +37,11 @@ from labledger.report.run_report import collect
 from labledger.text import figures
 from labledger.text.terminal_text import plain_text
 
+pytestmark = pytest.mark.usefixtures("one_chart_process")
+
+OWN_PROCESS = chart_drawing._svg
+"""Draws charts as the program does."""
+
 EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
 
 
@@ -58,6 +63,7 @@ def test_charts_are_drawn_by_a_process_of_their_own(
 ) -> None:
     """The JavaScript engine does not stay in the memory of who writes a page; failures are told."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["F"] * 4})
+    monkeypatch.setattr(chart_drawing, "_svg", OWN_PROCESS)
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # To import it here would fail.
     with open_ledger(path) as ledger:
         monkeypatch.setattr(optional_libraries, "require_page", lambda: None)

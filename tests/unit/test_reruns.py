@@ -304,6 +304,7 @@ def test_failures_that_are_run_again_prune_nothing(lab: Path) -> None:
 REASON = "the model was\x1b[31m new <b>& [fast](x)</b>"
 
 
+@pytest.mark.usefixtures("one_chart_process")
 def test_a_rerun_despite_verdicts_heads_every_report_and_comparison(lab: Path) -> None:
     """The reason stands before the figures of each form, and can change no page and no terminal."""
     rerun(lab, "07", statuses=("completed",), tasks=("t0", "t1"), despite_verdict=True,

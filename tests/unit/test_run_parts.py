@@ -275,6 +275,7 @@ def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -
         assert [grading.slots for grading in reader.gradings(kit.RUN)] == [6, 4, 4, 6]
 
 
+@pytest.mark.usefixtures("one_chart_process")
 def test_reports_and_status_say_how_a_run_was_extended(path: Path) -> None:
     """Each extension is in the report, its page and its Markdown, and in status and summary."""
     with open_ledger(path) as ledger:

@@ -1,0 +1,87 @@
+"""Ledgers that many tests start from: built once in a test process, then copied for each test.
+
+A builder commits real results to a real ledger, which takes far longer than to write the files
+that it leaves. So each builder runs once in a process, in a folder of its own, and every test gets
+a copy, which it may change. Two processes that run tests side by side build their own.
+
+A copy has the id and the times of the template, so leases in it may have expired. A test that needs
+two ledgers of different ids builds one of them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+Builder = Callable[[Path], Path]
+"""Builds a lab in a folder, which it is given, and returns a path in it, such as the ledger's."""
+
+
+def built_once(build: Builder) -> Builder:
+    """Let a builder run once in a test process; each further call writes a copy of what it built.
+
+    The builder must close the ledger, and leave nothing outside its folder.
+
+    >>> @built_once
+    ... def lab_with_a_run(folder: Path) -> Path:
+    ...     path = sample_ledgers.make_ledger(folder)
+    ...     with sample_ledgers.open_writer(path) as writer:
+    ...         sample_ledgers.begin_run(writer)
+    ...     return path
+    """
+
+    @cache
+    def template() -> _Template:
+        with TemporaryDirectory() as folder:
+            return _Template.read(Path(folder), build(Path(folder)))
+
+    @wraps(build)
+    def copy(folder: Path) -> Path:
+        return template().write(folder)
+
+    return copy
+
+
+@dataclass(frozen=True)
+class _Template:
+    """What a builder left in its folder, kept in memory: there is nothing to remove afterwards."""
+
+    folders: Mapping[Path, int]
+    """Their modes, by their paths in the builder's folder; a folder comes before those in it."""
+    files: Mapping[Path, tuple[int, bytes]]
+    """Mode and content of each file."""
+    returned: Path
+    """What the builder returned, relative to its folder."""
+
+    @classmethod
+    def read(cls, folder: Path, returned: Path) -> _Template:
+        found = sorted(folder.rglob("*"))
+        # Whoever closed a ledger last moved its log into it; what is left of the log is empty.
+        beside = [path for path in found if path.name.endswith(("-wal", "-shm"))]
+        unmoved = [path.name for path in beside if path.name[-3:] == "wal" and path.stat().st_size]
+        assert not unmoved, f"a builder must close its ledgers; there is still {unmoved}"
+        kept = {path.relative_to(folder): path for path in found if path not in beside}
+        return cls(
+            {name: _mode(path) for name, path in kept.items() if path.is_dir()},
+            {
+                name: (_mode(path), path.read_bytes())
+                for name, path in kept.items()
+                if path.is_file()
+            },
+            returned.relative_to(folder),
+        )
+
+    def write(self, folder: Path) -> Path:
+        for name, mode in self.folders.items():
+            (folder / name).mkdir(mode, parents=True, exist_ok=True)
+        for name, (mode, content) in self.files.items():
+            (folder / name).touch(mode)
+            (folder / name).write_bytes(content)
+        return folder / self.returned
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
