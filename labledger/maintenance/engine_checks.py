@@ -1,21 +1,35 @@
-"""Checks of what an engine can give the containers of an experiment: OCI runtime and limits.
+"""Checks of what an engine can give the containers of an experiment: OCI runtime, limits and files.
 
-An engine that accepts a limit may ignore it, so limits are read back in a container.
+An engine that accepts a limit may ignore it, so limits are read back in a container. One that runs
+containers may be unable to put files into them, so that is tried, too.
 """
 
 from __future__ import annotations
 
+import secrets
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
+from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine_facts import EngineFacts
-from labledger.errors import Exit
+from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import JsonObject
+from labledger.trial import contract
 from labledger.trial.life.limit_probe import GROUPS_HINT, LimitsRefused, find_ignored_limits
+
+_FILES_HINT = (
+    "with a rootless Docker, keep the lab (`--lab-dir`) on a file system that is mounted without "
+    "nosuid, nodev and noexec (see `findmnt --target`), or use an engine that runs as root, or "
+    "Podman"
+)
+_EMPTY_TAR = bytes(1024)
 
 
 def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
@@ -113,6 +127,54 @@ def check_limits(probes: ImageProbes, image: str, resources: Resources) -> Check
     if ignored:
         return refuse_limits(facts.say_ignored(ignored))
     return CheckResult("limits", "the engine's containers keep runtime.resources")
+
+
+def needs_container_files(trial: TrialSettings) -> bool:
+    """Return whether the engine has to put files into containers of a trial, or to read them."""
+    return trial.runtime.workspace is not None or trial.grading.mode is GradingMode.SEPARATE
+
+
+def check_container_files(probes: ImageProbes, image: str, folder: Path) -> Iterator[CheckResult]:
+    """Yield a failed check if the engine cannot put files into containers that mount from `folder`.
+
+    `folder` is on the lab's file system. Trials mount folders of the lab read-only. To reach the
+    files of a container, Docker mounts all of its folders once more, without the options of their
+    file systems, and the kernel forbids a rootless engine to drop some of those. The container that
+    is created for this check is never started.
+    """
+    name = f"labledger-probe-{secrets.token_hex(8)}"
+    # A lab that cannot be written to is found by another check.
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as mounted:
+        mount = contract.mount(Path(mounted).resolve(), contract.IN, read_only=True)
+        config = {
+            "Image": image,
+            "Entrypoint": ["true"],
+            "Labels": {contract.Labels.PROBE: "1"},
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
+        }
+        try:
+            probes.engine.create(name, config)
+            ContainerFiles(probes.engine, name).put([_EMPTY_TAR])
+        except EngineUnavailable:
+            raise
+        except LabLedgerError as error:
+            yield _files_refusal(EngineFacts.of(probes.engine_info), folder, error)
+        finally:
+            probes.engine.remove(name)
+
+
+def _files_refusal(facts: EngineFacts, folder: Path, error: LabLedgerError) -> CheckResult:
+    return CheckResult(
+        "container files",
+        f"{facts} cannot put files into containers that mount folders of {folder} read-only, which "
+        "an image's workspace (runtime.workspace) and the grading mode `separate` need: "
+        f"{error.message}",
+        ok=False,
+        hint=_FILES_HINT,
+        exit_code=Exit.INVALID,
+        concerns=needs_container_files,
+    )
 
 
 def refuse_limits(found: str, hint: str | None = None) -> CheckResult:

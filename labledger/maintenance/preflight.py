@@ -1,9 +1,10 @@
 """The checks before a run: experiment, environment, ledger, Docker, disk space and images.
 
-Nothing is written to the lab, except for logs of builds and a temporary file that shows whether it
-can be written. Probes run in short-lived containers, and the user's cache holds their results.
-Missing images are pulled or built if that is allowed. A failed check is a result, not an exception;
-`Preflight.require` raises. Used by starting a run; regrading and resuming use single checks.
+Nothing is written to the lab, except for logs of builds, a temporary file that shows whether it can
+be written, and a temporary folder that a container mounts. Probes run in short-lived containers,
+and the user's cache holds their results. Missing images are pulled or built if that is allowed. A
+failed check is a result, not an exception; `Preflight.require` raises. Used by starting a run;
+regrading and resuming use single checks.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ from labledger.maintenance.check_results import (
     runs_in,
 )
 from labledger.maintenance.engine_checks import (
+    check_container_files,
     check_controllers,
     check_limits,
     check_networks,
     check_oci_runtime,
+    needs_container_files,
 )
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
@@ -161,6 +164,7 @@ def preflight(
             if runs_here:
                 if all(check.ok or check.warning for check in of_containers):
                     checks.extend(_check_limits(probes, images, experiment))
+                    checks.extend(_check_container_files(probes, images, experiment, lab))
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
                 width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
                 checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
@@ -344,6 +348,17 @@ def _check_limits(
         image = images.get(str(merged.runtime.image))
         if image is not None:
             yield check_limits(probes, image, merged.runtime.resources)
+            return
+
+
+def _check_container_files(
+    probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment, lab: LabFolder
+) -> Iterator[CheckResult]:
+    """Check that containers can be given files, with the first image whose trials need that."""
+    for _, merged in experiment.settings:
+        image = images.get(str(merged.runtime.image))
+        if image is not None and needs_container_files(merged):
+            yield from check_container_files(probes, image, lab.existing)
             return
 
 

@@ -22,7 +22,7 @@ def foreign(image_ids: dict[str, str]) -> Iterator[str]:
     name = f"foreign-{secrets.token_hex(8)}"
     config = {
         "Image": image_ids[BUSYBOX],
-        "Entrypoint": ["sleep", "60"],
+        "Entrypoint": ["sleep", "3600"],
         "HostConfig": {"NetworkMode": "none"},
     }
     ENGINE.create(name, config)

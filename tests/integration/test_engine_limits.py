@@ -10,11 +10,10 @@ from tiers import tiered
 
 from labledger.errors import Exit
 from labledger.experiment.plan_sections import Resources
-from labledger.maintenance import engine_checks
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.engine_checks import check_limits
 from labledger.maintenance.image_checks.image_probes import ImageProbes
-from labledger.trial.life import container_config
+from labledger.trial.life import container_config, limit_probe
 
 pytestmark = pytest.mark.docker
 
@@ -69,7 +68,7 @@ def test_limits_that_cannot_be_read_are_no_limits(
     image_ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a container says that is no name of a limit is shown, and refused."""
-    monkeypatch.setattr(engine_checks, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
+    monkeypatch.setattr(limit_probe, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
     refused = check(image_ids[PYTHON])
     assert not refused.ok
     assert refused.detail.endswith("the limits of a container could not be read in it: damaged")
