@@ -15,6 +15,7 @@ from pathlib import Path
 
 from labledger.docker.engine import Engine
 from labledger.errors import LabLedgerError
+from labledger.experiment.inputs.task_row import workspace_seed
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import TrialIds
@@ -24,7 +25,6 @@ from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
-from labledger.workspace.seed import workspace_seed
 
 
 class EvidenceIncomplete(LabLedgerError):

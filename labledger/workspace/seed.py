@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.experiment.inputs.task_row import TaskWorkspace
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.tar_writer import END, padded
 
@@ -196,13 +195,6 @@ def _tar_header(name: str, kind: bytes, mode: int, size: int = 0, target: str = 
 
 
 Seed = InlineSeed | TarSeed
-
-
-def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
-    """Return the seed of a task's workspace. A tar is in the artifact store at `store_root`."""
-    if workspace is not None and workspace.tar is not None:
-        return TarSeed(ArtifactStore(store_root), workspace.tar)
-    return InlineSeed((workspace and workspace.files) or {})
 
 
 def make_folders(workspace: Path, relative: Path) -> None:

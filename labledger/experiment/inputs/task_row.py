@@ -19,6 +19,8 @@ from labledger.experiment.inputs.workspace_tars import WorkspaceSource, Workspac
 from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.workspace.seed import InlineSeed, Seed, TarSeed
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
 _IMAGE = re.compile(r"[^\s$]+")
@@ -179,3 +181,10 @@ def _field_path(field: str) -> FieldPath:
     if not field.startswith("/"):
         return tuple(field.split("."))
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in field.split("/")[1:])
+
+
+def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
+    """Return the seed of a task's workspace. A tar is in the artifact store at `store_root`."""
+    if workspace is not None and workspace.tar is not None:
+        return TarSeed(ArtifactStore(store_root), workspace.tar)
+    return InlineSeed((workspace and workspace.files) or {})

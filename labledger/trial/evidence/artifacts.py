@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.inputs.task_row import workspace_seed
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.artifacts import Artifact
 from labledger.records.events import Event, EventFile
@@ -45,7 +46,6 @@ from labledger.trial.phase_notes import read_collect_statuses
 from labledger.workspace import listing as workspace
 from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
 from labledger.workspace.listing import Entry
-from labledger.workspace.seed import workspace_seed
 from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 EVIDENCE_SCHEMA = "evidence_record_v1"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from labledger.experiment.inputs.task_row import workspace_seed
 from labledger.experiment.settings.grading import GradingMode
 from labledger.trial import contract, phase_notes
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
@@ -20,7 +21,7 @@ from labledger.trial.regrading.restored_workspace import WorkspaceRestore
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.listing import Listing, MalformedListing
-from labledger.workspace.seed import OPEN_FILE, UnsafeSeed, workspace_seed
+from labledger.workspace.seed import OPEN_FILE, UnsafeSeed
 
 _READ_BY_GRADERS = {
     "trial_output": Path("out", contract.RESULT),

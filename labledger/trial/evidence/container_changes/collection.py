@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine_errors import ContainerFailed
+from labledger.experiment.inputs.task_row import workspace_seed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.evidence import tampering
@@ -30,7 +31,6 @@ from labledger.trial.evidence.container_changes.overlay import OverlayReader, Ov
 from labledger.trial.evidence.container_changes.snapshot import SnapshotWriter
 from labledger.workspace import patches
 from labledger.workspace.listing import Entry
-from labledger.workspace.seed import workspace_seed
 from labledger.workspace.untrusted_files import MIB
 
 if TYPE_CHECKING:
