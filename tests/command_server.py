@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 HEAVY = (
     *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
-    *("scipy.stats", "scipy.optimize", "labledger.maintenance.doctor", "labledger.cli.app"),
+    *("scipy.stats", "scipy.optimize", "labledger.checks.doctor", "labledger.cli.app"),
     *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
     *("labledger.runner.start_and_resume", "labledger.ledger.verification.verify"),
     *("jsonschema", "labledger.cli.output.query_results", "labledger.cli.output.table_layout"),

@@ -26,7 +26,7 @@ import containers
 from experiments import EngineLog, Project, engine_log_in
 from sample_trials import SHELLS, Trials, trials_in
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 
 EXIT_LIMIT_S = 60

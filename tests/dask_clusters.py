@@ -18,8 +18,8 @@ from pathlib import Path
 import commands
 from waiting import wait_until
 
-from labledger.cluster import certificates, connect
-from labledger.cluster.host_transport import FoundHost
+from labledger.hosts import certificates, connect
+from labledger.hosts.host_transport import FoundHost
 
 
 class DaskCluster:

@@ -23,13 +23,13 @@ from waiting import PATIENCE_S, wait_until
 
 from labledger import faults
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
-from labledger.docker.networks import Networks
+from labledger.engine.networks import Networks
 from labledger.errors import LedgerError
-from labledger.export import mirrors, run_folder, summary
+from labledger.export import mirrors, summary
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
 from labledger.trial.contract import Labels
+from labledger.upkeep.verify_lab import verify_lab
 
 MEDDLING = {"PYTHONPATH": f"{CHECKOUT / 'tests' / 'faults' / 'meddling'}:{CHECKOUT}"}
 """An environment in which `sitecustomize.py` meddles with a command."""
@@ -257,7 +257,7 @@ class Project:
         assert findings == (), findings
         folder = self.lab / "runs" / run_id
         with open_ledger(lab_dir=self.lab) as ledger:
-            files = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
+            files = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
             for what, path in files.items():
                 again = folder / "again"
                 ledger.export(run_id, what, again)

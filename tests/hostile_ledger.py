@@ -10,6 +10,7 @@ import sample_ledgers as kit
 from commands import HOSTILE
 
 from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
+from labledger.execution.events import run_event
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
@@ -19,7 +20,6 @@ from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.events import Event
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.run_control.events import run_event
 
 RUN, UNFINISHED = "run-1", "run-2"
 VARIANTS = (f"base{HOSTILE}", f"treat{HOSTILE}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import sample_ledgers as kit
 
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database.model import Lease, NewRun
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
@@ -15,7 +16,6 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
 
 DIGESTS = {1: "1" * 64, 2: "2" * 64, 3: "3" * 64, 4: "4" * 64}
 """The graders' digests by generation."""

@@ -16,8 +16,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.runner.parts.rerun import new_part, new_slots
-from labledger.runner.parts.rerun_choice import RerunPlan
+from labledger.runner.rerun import RerunPlan, new_part, new_slots
 
 FATES: tuple[tuple[SlotStatus, str | None, str | None, int | None], ...] = (
     (SlotStatus.COMPLETED, None, "pass", 0),

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.model import Lease, NewRun, Owner, Variant
 from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_engine
@@ -19,7 +20,6 @@ from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
 
 RUN = "run-1"
 BENCHMARK = {"adapter_id": "demo", "name": "demo", "split": "test"}

@@ -11,10 +11,9 @@ from typing import Any
 
 from waiting import PATIENCE_S
 
-from labledger.docker.engine import Engine
-from labledger.docker.networks import Networks
+from labledger.engine.engine import Engine
+from labledger.engine.networks import Networks
 from labledger.experiment import name_references
-from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -24,17 +23,16 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.settings.grading import Grading, Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.task_row import Task
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import worker
-from labledger.trial.life.context import TrialContext
-from labledger.trial.life.input_files import inputs
-from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life import inputs, worker
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.trial_kind import FreshTrial
 
 BUSYBOX = "labledger/busybox:1"

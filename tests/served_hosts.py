@@ -10,7 +10,7 @@ from ipaddress import ip_network
 
 from sample_trials import ENGINE
 
-from labledger.egress.allowed_hosts import HOST_NAME
+from labledger.engine.allowed_hosts import HOST_NAME
 
 GREETING = b"hello from this machine"
 

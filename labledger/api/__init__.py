@@ -19,107 +19,101 @@ if TYPE_CHECKING:
     from labledger.api.hosts import *
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
-    from labledger.api.notes_and_tags import *
+    from labledger.api.maintenance import archive_run as archive_run
+    from labledger.api.maintenance import collect_garbage as collect_garbage
+    from labledger.api.maintenance import delete_run as delete_run
     from labledger.api.planning import expectation as expectation
     from labledger.api.planning import plan as plan
-    from labledger.api.reruns import *
-    from labledger.api.run_extensions import *
     from labledger.api.run_state import *
     from labledger.api.runs import *
-    from labledger.api.tidying import archive_run as archive_run
-    from labledger.api.tidying import collect_garbage as collect_garbage
-    from labledger.api.tidying import delete_run as delete_run
     from labledger.api.trial_logs import LogPiece as LogPiece
+    from labledger.checks.check_results import CheckResult as CheckResult
+    from labledger.checks.check_results import TaskSupport as TaskSupport
+    from labledger.checks.preflight import Preflight as Preflight
     from labledger.compare.comparison_document import *
+    from labledger.compare.comparison_text import ComparisonText as ComparisonText
+    from labledger.compare.comparison_text import comparison_texts as comparison_texts
+    from labledger.compare.comparison_text import rerun_sentences as rerun_sentences
     from labledger.compare.options import *
+    from labledger.compare.ranking_text import RankingText as RankingText
+    from labledger.compare.ranking_text import ranking_text as ranking_text
     from labledger.compare.run_differences import OutcomeChange as OutcomeChange
-    from labledger.compare.wording.comparison_text import ComparisonText as ComparisonText
-    from labledger.compare.wording.comparison_text import comparison_texts as comparison_texts
-    from labledger.compare.wording.ranking_text import RankingText as RankingText
-    from labledger.compare.wording.ranking_text import ranking_text as ranking_text
-    from labledger.compare.wording.rerun_sentences import rerun_sentences as rerun_sentences
     from labledger.errors import *
-    from labledger.executors.executor import HostState as HostState
+    from labledger.execution.disk_space import FolderRetention as FolderRetention
+    from labledger.execution.events import *
+    from labledger.execution.executor import HostState as HostState
+    from labledger.execution.stop_requests import StopRequest as StopRequest
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
     from labledger.ledger.database.model import *
     from labledger.ledger.query import ViewInfo as ViewInfo
-    from labledger.maintenance.archives import Archive as Archive
-    from labledger.maintenance.archives import ArchivedRun as ArchivedRun
-    from labledger.maintenance.check_results import CheckResult as CheckResult
-    from labledger.maintenance.check_results import TaskSupport as TaskSupport
-    from labledger.maintenance.container_cleanup import ContainerDecision as ContainerDecision
-    from labledger.maintenance.garbage_collection import GarbageCollection as GarbageCollection
-    from labledger.maintenance.import_runs import ImportedRun as ImportedRun
-    from labledger.maintenance.preflight import Preflight as Preflight
-    from labledger.maintenance.run_deletion import DeletedRun as DeletedRun
-    from labledger.maintenance.verify_lab import VerificationReport as VerificationReport
-    from labledger.planning.options import PlanOptions as PlanOptions
     from labledger.planning.plan_text import PlanTable as PlanTable
     from labledger.planning.plan_text import PlanText as PlanText
     from labledger.planning.plan_text import plan_text as plan_text
     from labledger.planning.size_plan import *
+    from labledger.planning.size_plan import PlanOptions as PlanOptions
     from labledger.records import JsonObject as JsonObject
     from labledger.records.outcomes import *
     from labledger.records.pass_rate import PassCounts as PassCounts
     from labledger.report.options import *
-    from labledger.run_control.events import *
-    from labledger.run_control.stop_requests import StopRequest as StopRequest
-    from labledger.run_control.trial_folder_retention import FolderRetention as FolderRetention
     from labledger.runner.options import *
+    from labledger.upkeep.archives import Archive as Archive
+    from labledger.upkeep.archives import ArchivedRun as ArchivedRun
+    from labledger.upkeep.container_cleanup import ContainerDecision as ContainerDecision
+    from labledger.upkeep.garbage_collection import DeletedRun as DeletedRun
+    from labledger.upkeep.garbage_collection import GarbageCollection as GarbageCollection
+    from labledger.upkeep.import_runs import ImportedRun as ImportedRun
+    from labledger.upkeep.verify_lab import VerificationReport as VerificationReport
 
 _NAMES_BY_MODULE = {
     "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
-    "api.notes_and_tags": "add_note change_tags",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
-    "api.hosts": "ClusterHost clean_hosts declare_host_lost list_hosts make_certificates "
-    "serve_host",
+    "api.hosts": "ClusterHost clean_hosts declare_host_lost list_hosts "
+    "make_certificates serve_host",
     "api.ledger": "Ledger open_ledger view_names",
-    "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
-    "ledger_revision upgrade_ledger verify",
+    "api.maintenance": "add_note change_tags LedgerBackup LedgerRevision "
+    "back_up_ledger clean doctor import_runs ledger_revision "
+    "upgrade_ledger verify archive_run collect_garbage delete_run",
     "api.planning": "expectation plan",
-    "api.run_extensions": "RunExtension extend plan_extension",
-    "api.reruns": "RerunPlan RerunSelection RerunSlot plan_rerun rerun",
     "api.run_state": "RunSelection RunState",
-    "api.runs": "regrade resume run",
-    "api.tidying": "archive_run collect_garbage delete_run",
+    "api.runs": "RunExtension extend plan_extension RerunPlan RerunSelection "
+    "RerunSlot plan_rerun rerun regrade resume run",
     "api.trial_logs": "LogPiece",
+    "checks.check_results": "CheckResult TaskSupport",
+    "checks.preflight": "Preflight",
     "compare.comparison_document": "Compared Comparison Standing TaskRow",
-    "compare.run_differences": "OutcomeChange",
-    "compare.wording.comparison_text": "ComparisonText comparison_texts",
-    "compare.wording.ranking_text": "RankingText ranking_text",
-    "compare.wording.rerun_sentences": "rerun_sentences",
+    "compare.comparison_text": "ComparisonText comparison_texts rerun_sentences",
     "compare.options": "CompareOptions ErrorCounting Estimand",
-    "errors": "AlreadyGraded ArtifactChanged DiskFull EngineUnavailable Exit ExperimentChanged "
-    "ExtraMissing HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
-    "LedgerDiskFull LedgerError LedgerMissing LedgerOutdated LedgerReplaced LedgerTooNew "
-    "MalformedJson NotALedger NothingToExtend Parameter PreflightFailed Problem QueryFailed "
-    "RunExists RunNotComplete RunNotFound SchemaInvalid SecretsUnknown "
-    "SlotNotFound TakeoverStopped "
+    "compare.ranking_text": "RankingText ranking_text",
+    "compare.run_differences": "OutcomeChange",
+    "errors": "AlreadyGraded ArtifactChanged DiskFull EngineUnavailable "
+    "Exit ExperimentChanged ExtraMissing HostLost InvalidInput "
+    "LabLedgerError LeaseHeld LeaseLost LedgerDamaged "
+    "LedgerDiskFull LedgerError LedgerMissing LedgerOutdated "
+    "LedgerReplaced LedgerTooNew MalformedJson NotALedger "
+    "NothingToExtend Parameter PreflightFailed Problem "
+    "QueryFailed RunExists RunNotComplete RunNotFound "
+    "SchemaInvalid SecretsUnknown SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
-    "executors.executor": "HostState",
+    "execution.disk_space": "FolderRetention",
+    "execution.events": "EventKind Listener",
+    "execution.executor": "HostState",
+    "execution.stop_requests": "StopRequest",
     "ledger.database.migrations": "LedgerUpgrade",
-    "ledger.database.model": "ExperimentRevision Grading LostHost Note Rerun RunInfo RunPart Spent "
-    "Stop VariantCounts",
+    "ledger.database.model": "ExperimentRevision Grading LostHost Note Rerun RunInfo "
+    "RunPart Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
-    "maintenance.archives": "Archive ArchivedRun",
-    "maintenance.check_results": "CheckResult TaskSupport",
-    "maintenance.container_cleanup": "ContainerDecision",
-    "maintenance.garbage_collection": "GarbageCollection",
-    "maintenance.import_runs": "ImportedRun",
-    "maintenance.preflight": "Preflight",
-    "maintenance.run_deletion": "DeletedRun",
-    "maintenance.verify_lab": "VerificationReport",
-    "planning.options": "PlanOptions",
     "planning.plan_text": "PlanTable PlanText plan_text",
-    "planning.size_plan": "Design PlannedExperiment Requirement SizePlan",
+    "planning.size_plan": "PlanOptions Design PlannedExperiment Requirement SizePlan",
     "records": "JsonObject",
     "records.outcomes": "RunStatus SlotStatus StopCause Verdict",
     "records.pass_rate": "PassCounts",
     "report.options": "LogSelection ReportOptions",
-    "run_control.events": "EventKind Listener",
-    "run_control.stop_requests": "StopRequest",
-    "run_control.trial_folder_retention": "FolderRetention",
     "runner.options": "Regrading RunOptions RunOutcome",
+    "upkeep.archives": "Archive ArchivedRun",
+    "upkeep.container_cleanup": "ContainerDecision",
+    "upkeep.garbage_collection": "GarbageCollection DeletedRun",
+    "upkeep.import_runs": "ImportedRun",
+    "upkeep.verify_lab": "VerificationReport",
 }
 """The public names by the module, below `labledger`, that defines them."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, Parameter, Problem
 
 if TYPE_CHECKING:
-    from labledger.benchmarks.protocol import Benchmark
+    from labledger.benchmarks.formats import Benchmark
     from labledger.benchmarks.translate import TranslatedExperiment
     from labledger.runner.options import RunOptions
 
@@ -78,7 +78,7 @@ def translate_runnable(
 ) -> tuple[TranslatedExperiment, RunOptions]:
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
     from labledger.benchmarks.translate import refuse
-    from labledger.run_control.events import run_event
+    from labledger.execution.events import run_event
     from labledger.runner.start_and_resume import check_experiment
 
     source = translate_for_run(benchmark, options)

@@ -20,12 +20,12 @@ from labledger.api.experiment_sources import (
 )
 from labledger.errors import Exit, InvalidInput, Parameter, Problem
 from labledger.experiment import templates
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 if TYPE_CHECKING:
+    from labledger.checks.check_results import CheckResult, TaskSupport
+    from labledger.checks.preflight import Preflight
     from labledger.experiment.resolve import ResolvedExperiment
-    from labledger.maintenance.check_results import CheckResult, TaskSupport
-    from labledger.maintenance.preflight import Preflight
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
     from labledger.runner.options import RunOptions
@@ -173,8 +173,8 @@ def preflight(
             return check_experiment(path, options, pull=pull)
     from labledger.benchmarks.stored_experiments import without_folder
     from labledger.benchmarks.translate import selects
-    from labledger.maintenance.check_results import TaskSupport
-    from labledger.maintenance.preflight import Preflight
+    from labledger.checks.check_results import TaskSupport
+    from labledger.checks.preflight import Preflight
 
     tasks = tuple(
         task
@@ -210,7 +210,7 @@ def preflight(
 
 def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:
     """Check that every task can be run. Those that cannot are left out if that is asked for."""
-    from labledger.maintenance.check_results import CheckResult
+    from labledger.checks.check_results import CheckResult
 
     refused = [task for task in tasks if not task.runs]
     if refused:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
 
 if TYPE_CHECKING:
-    from labledger.executors.executor import HostState
+    from labledger.execution.executor import HostState
 
 _MAX_REASON = 1_000
 
@@ -61,7 +61,7 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
         >>> [host.state.name for host in labledger.list_hosts("tcp://127.0.0.1:8786")]
         ['node-1/1f9c22ab', 'node-2/77d0e4c1']
     """
-    from labledger.cluster import connect
+    from labledger.hosts import connect
 
     hosts = []
     for found in connect.list_hosts(on, insecure=insecure):
@@ -113,7 +113,7 @@ def serve_host(
         >>> import labledger
         >>> labledger.serve_host("tcp://127.0.0.1:8786", slots=8)
     """
-    from labledger.cluster import connect
+    from labledger.hosts import connect
 
     tls = tuple(None if path is None else Path(path) for path in (tls_ca, tls_cert, tls_key))
     connect.serve(
@@ -147,7 +147,7 @@ def make_certificates(folder: str | Path) -> list[Path]:
         >>> labledger.make_certificates("certificates")[0].name
         'ca.pem'
     """
-    from labledger.cluster import certificates
+    from labledger.hosts import certificates
 
     return certificates.make_certificates(Path(folder))
 
@@ -189,7 +189,7 @@ def clean_hosts(
         ['removing slot 3, attempt 1 of demo on node7/3f2a91c0: its result is in the ledger',
          'demo was cleaned up on node7/3f2a91c0']
     """
-    from labledger.maintenance import container_cleanup
+    from labledger.upkeep import container_cleanup
 
     return container_cleanup.clean_hosts(
         LabFolder.find(lab_dir),

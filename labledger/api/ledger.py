@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import data_frames, query_rows, run_records, summary
+from labledger.export import data_frames, summary, tables
+from labledger.files.durable_files import replace_output
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
@@ -26,8 +28,6 @@ from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
 from labledger.records.outcomes import RunStatus
 from labledger.records.slot_records import RECORD_KINDS
-from labledger.storage.durable_files import replace_output
-from labledger.storage.lab_folder import LabFolder
 
 if TYPE_CHECKING:
     from labledger.api.trial_logs import LogPiece
@@ -182,7 +182,7 @@ class Ledger:
 
         Only a coordinator that ran on this machine can be known to be dead before its lease ends.
         """
-        from labledger.run_control.process_identity import holder_is_dead
+        from labledger.execution.process_identity import holder_is_dead
 
         lease = run.lease
         return (
@@ -366,7 +366,7 @@ class Ledger:
         self,
         sql: str,
         out: str | Path | BinaryIO,
-        format: str | query_rows.RowWriter = "csv",  # noqa: A002
+        format: str | data_frames.RowWriter = "csv",  # noqa: A002
         params: Params = (),
         generation: int | None = None,
         *,
@@ -393,7 +393,7 @@ class Ledger:
                     "the query", [Problem(Parameter("format"), "parquet needs a file")]
                 )
             return self.parquet(sql, Path(out), params, generation, as_of=as_of)
-        writer = format if callable(format) else query_rows.text_writer(format)
+        writer = format if callable(format) else data_frames.text_writer(format)
         columns, rows = self.rows(sql, params, generation, as_of=as_of)
         file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
         with closing(rows), file as stream:
@@ -529,9 +529,9 @@ class Ledger:
             InvalidInput: There is no such kind of record or format.
             ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
-        run_ids = run_records.run_ids_of(self._reader, run_id, format)
+        run_ids = tables.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
-        return run_records.write_records(self._reader, run_ids, folder, what, out, format)
+        return tables.write_records(self._reader, run_ids, folder, what, out, format)
 
     def export_to(
         self,
@@ -542,5 +542,5 @@ class Ledger:
         format: str = "jsonl",  # noqa: A002
     ) -> None:
         """Write one kind of record, or the summary, to a binary stream. See `export`."""
-        run_ids = run_records.run_ids_of(self._reader, run_id, format)
-        run_records.stream_records(self._reader, run_ids, what, stream, format)
+        run_ids = tables.run_ids_of(self._reader, run_id, format)
+        tables.stream_records(self._reader, run_ids, what, stream, format)

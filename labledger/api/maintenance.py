@@ -1,7 +1,19 @@
-"""Maintenance of a lab folder: verify, import, clean, check the machine, upgrade and back up.
+"""Maintenance of a lab folder: verify, import, clean, upgrade, back up, tidy, notes and tags.
+
+Maintenance of a lab folder: verify, import, clean, check the machine, upgrade and back up.
 
 Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
 folder upwards. Modules are imported when a function is called: most need no Docker.
+
+Keep a lab folder tidy: archive runs, delete them, and remove artifacts that nothing names.
+
+Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
+folder upwards. Modules are imported when a function is called.
+
+Write notes and tags of runs. They say nothing about results, and the ledger keeps them beside.
+
+Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
+folder upwards. A run may be in progress meanwhile.
 """
 
 from __future__ import annotations
@@ -12,14 +24,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger import clock
-from labledger.storage.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder
 
 if TYPE_CHECKING:
+    from labledger.checks.check_results import CheckResult
     from labledger.ledger.database.migrations import LedgerUpgrade
-    from labledger.maintenance.check_results import CheckResult
-    from labledger.maintenance.container_cleanup import ContainerDecision
-    from labledger.maintenance.import_runs import ImportedRun
-    from labledger.maintenance.verify_lab import VerificationReport
+    from labledger.upkeep.container_cleanup import ContainerDecision
+    from labledger.upkeep.import_runs import ImportedRun
+    from labledger.upkeep.verify_lab import VerificationReport
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labledger.upkeep.archives import Archive
+    from labledger.upkeep.garbage_collection import DeletedRun, GarbageCollection
+import re
+from collections.abc import Iterable
+
+from labledger.errors import InvalidInput, Problem
+from labledger.files.artifact_store import ArtifactStore
+from labledger.text import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +89,7 @@ def verify(run_id: str | None = None, *, lab_dir: str | Path | None = None) -> V
         >>> labledger.verify(lab_dir=".lab").findings
         ()
     """
-    from labledger.maintenance.verify_lab import verify_lab
+    from labledger.upkeep.verify_lab import verify_lab
 
     return verify_lab(LabFolder.find(lab_dir), run_id)
 
@@ -104,7 +127,7 @@ def import_runs(
         >>> [run.run_id for run in labledger.import_runs("other/.lab")]
         ['demo-20260101-120000-ab12']
     """
-    from labledger.maintenance import import_runs as imports
+    from labledger.upkeep import import_runs as imports
 
     return imports.import_runs(
         LabFolder.find(lab_dir),
@@ -147,7 +170,7 @@ def clean(
         >>> [each.name for each in labledger.clean(dry_run=True) if each.remove]
         []
     """
-    from labledger.maintenance import container_cleanup
+    from labledger.upkeep import container_cleanup
 
     lab = LabFolder.find(lab_dir)
     return container_cleanup.clean(lab, run_id, dry_run=dry_run, unfinished=unfinished)
@@ -167,7 +190,7 @@ def doctor(*, lab_dir: str | Path | None = None) -> list[CheckResult]:
         >>> [c.detail for c in labledger.doctor() if not c.ok]
         []
     """
-    from labledger.maintenance.doctor import diagnose
+    from labledger.checks.doctor import diagnose
 
     return diagnose(LabFolder.find(lab_dir))
 
@@ -244,3 +267,170 @@ def back_up_ledger(
     timestamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
     path = Path(target) if target is not None else lab.root / f"ledger-{timestamp}.sqlite"
     return LedgerBackup(migrations.backup(lab.ledger, path), lab.artifacts)
+
+
+def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = None) -> Archive:
+    """Write a run to one compressed file, with its regradings, digest chains and artifacts.
+
+    The runs are verified first. `import_runs` takes the file as a source.
+
+    Args:
+        run_id: The run; its regradings go with it.
+        path: The file, which must not exist, such as ``demo.tar.gz``.
+        lab_dir: The lab folder.
+
+    Returns:
+        What was archived. Finished results that are not committed are not in an archive.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: The file exists, or the run is a regrading.
+        LeaseHeld: A coordinator owns one of the runs.
+        LedgerError: The runs do not verify, or the file cannot be written. There is no file then.
+
+    Example:
+        >>> import labledger
+        >>> labledger.archive_run("demo", "demo.tar.gz").runs[0].committed
+        14
+    """
+    from labledger.upkeep import archives
+
+    return archives.archive_run(LabFolder.find(lab_dir), run_id, Path(path))
+
+
+def delete_run(
+    run_id: str, because: str, *, lab_dir: str | Path | None = None, dry_run: bool = False
+) -> list[DeletedRun]:
+    """Delete a run with its regradings and its folder. Nobody is asked.
+
+    A tombstone of each stays in the ledger, with this reason and the last digest of its chain: the
+    view `deleted_runs`. No other run can get its id; the same run can be imported again. Artifacts
+    stay until `collect_garbage`.
+
+    Args:
+        run_id: The run; its regradings go with it.
+        because: Why, in at most 10,000 characters.
+        lab_dir: The lab folder.
+        dry_run: Delete nothing, only return what would be deleted.
+
+    Returns:
+        The run and its regradings.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: The reason is empty or too long, or the run is a regrading.
+        LeaseHeld: A coordinator owns one of the runs. Nothing was deleted.
+
+    Example:
+        >>> import labledger
+        >>> [run.run_id for run in labledger.delete_run("demo", "a first try", dry_run=True)]
+        ['demo']
+    """
+    from labledger.upkeep import garbage_collection
+
+    return garbage_collection.delete_run(LabFolder.find(lab_dir), run_id, because, dry_run=dry_run)
+
+
+def collect_garbage(
+    *, lab_dir: str | Path | None = None, dry_run: bool = False
+) -> GarbageCollection:
+    """Remove artifacts that nothing in the ledger names, and what ended processes left.
+
+    What a stored trial, a run that can be resumed or a regrading needs is never removed.
+
+    Args:
+        lab_dir: The lab folder.
+        dry_run: Remove nothing, only count.
+
+    Returns:
+        What was removed, and its size.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        LeaseHeld: A run is in progress, or another process uses the artifacts. Nothing was removed.
+
+    Example:
+        >>> import labledger
+        >>> labledger.collect_garbage(dry_run=True).artifacts
+        0
+    """
+    from labledger.upkeep import garbage_collection
+
+    return garbage_collection.collect_garbage(LabFolder.find(lab_dir), dry_run=dry_run)
+
+
+_TAG = re.compile(r"[^\s,+-][^\s,]{0,63}")
+_MAX_NOTE = 10_000
+
+
+def add_note(run_id: str, note: str, *, lab_dir: str | Path | None = None) -> None:
+    """Write a note on a run. Notes are never changed or removed.
+
+    Args:
+        run_id: The run.
+        note: The text, of at most 10,000 characters.
+        lab_dir: The lab folder.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: The note is empty or too long.
+
+    Example:
+        >>> import labledger
+        >>> labledger.add_note("demo", "The proxy was slow that day.")
+    """
+    from labledger.ledger.writer import LedgerWriter
+
+    if not note.strip() or len(note) > _MAX_NOTE:
+        message = f"found {len(note):,} characters; expected a text of at most {_MAX_NOTE:,}"
+        raise InvalidInput("the note", [Problem("TEXT", message)])
+    lab = LabFolder.find(lab_dir)
+    with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
+        writer.add_note(run_id, note)
+
+
+def change_tags(
+    run_id: str,
+    add: Iterable[str] = (),
+    remove: Iterable[str] = (),
+    *,
+    lab_dir: str | Path | None = None,
+) -> tuple[str, ...]:
+    """Add tags to a run and remove others.
+
+    Args:
+        run_id: The run.
+        add: Tags to add, each of at most 64 characters without spaces and commas.
+        remove: Tags to remove; one that the run does not have is ignored.
+        lab_dir: The lab folder.
+
+    Returns:
+        All tags that the run has then, sorted.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: A tag is not valid, or is both added and removed.
+
+    Example:
+        >>> import labledger
+        >>> labledger.change_tags("demo", add=["paper"], remove=["draft"])
+        ('paper',)
+    """
+    from labledger.ledger.reader import LedgerReader
+    from labledger.ledger.writer import LedgerWriter
+
+    added, removed = tuple(add), tuple(remove)
+    problems = [
+        Problem("tag", f"found {quoted(tag)}; expected 1 to 64 characters, no spaces and commas")
+        for tag in added
+        if not _TAG.fullmatch(tag)
+    ]
+    both = sorted(set(added) & set(removed))
+    problems += [Problem("tag", f"{tag!r} is both added and removed") for tag in both]
+    if problems:
+        raise InvalidInput("the tags", problems)
+    lab = LabFolder.find(lab_dir)
+    with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
+        writer.change_tags(run_id, added, removed)
+    with LedgerReader.open(lab.ledger) as reader:
+        return reader.run(run_id).tags

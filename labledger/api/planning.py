@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from labledger.api.experiments import RunPlan, plan_run
 
 if TYPE_CHECKING:
-    from labledger.planning.options import PlanOptions
-    from labledger.planning.size_plan import PlannedExperiment, SizePlan
+    from labledger.planning.size_plan import PlannedExperiment, PlanOptions, SizePlan
     from labledger.runner.options import RunOptions
 
 
@@ -43,10 +42,10 @@ def plan(
         ...     if needed.design is not None:
         ...         print(needed.estimand, needed.design.tasks, needed.design.replications)
     """
+    from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
     from labledger.planning.size_plan import plan_size
     from labledger.runner.options import RunOptions
-    from labledger.storage.lab_folder import LabFolder
 
     options.check()
     run_options = run_options or RunOptions()
@@ -72,11 +71,10 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
         ...     print(line)
     """
     from labledger.errors import LabLedgerError
+    from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
     from labledger.planning import plan_text
-    from labledger.planning.options import PlanOptions
-    from labledger.planning.size_plan import plan_size
-    from labledger.storage.lab_folder import LabFolder
+    from labledger.planning.size_plan import PlanOptions, plan_size
 
     path = LabFolder.find(lab_dir).ledger
     if not path.exists():

@@ -3,7 +3,7 @@
 The files of a trial that runs are as untrusted as any output, and hold what its programs printed,
 secrets included. The values that the trial's container got are redacted; this process's environment
 may hold others. Where the engine does not say them, nothing is shown before the trial has been
-collected. Nothing is written, and the container is not touched. `Ledger.logs` is the caller.
+collected. Nothing is written, and the container is not touched.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.docker.engine import Engine
-from labledger.docker.engine_errors import ContainerFailed
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import ContainerFailed
 from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem, SecretsUnknown
 from labledger.experiment.plan import ExperimentPlan
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.ledger.reader import LedgerReader
 from labledger.records.artifacts import digest_of
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
-from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 _STREAMS = ("stdout", "stderr")
 _CHUNK = 64 * 1024

@@ -1,6 +1,6 @@
 """Benchmarks in formats of other projects, translated into experiments.
 
 In: `FORMAT:LOCATION`, task folders and files of other formats. Out: the files of an ordinary
-experiment, and the tasks that cannot be run and why. Used by the API alone: nothing that runs or
-stores trials knows of formats. May not import `experiment`, Docker or a database.
+experiment, and the tasks that cannot be run and why. May not import `experiment`, Docker or a
+database.
 """

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from labledger.benchmarks.translate import EXPERIMENT_FILE, TranslatedExperiment
 from labledger.errors import InvalidInput, LabLedgerError, Problem
-from labledger.storage.durable_files import make_folder, sync_folder, sync_tree
-from labledger.storage.file_contents import content_key, write_content
-from labledger.storage.scratch_folders import scratch_folder
+from labledger.files.durable_files import make_folder, sync_folder, sync_tree
+from labledger.files.file_contents import content_key, write_content
+from labledger.files.own_folders import scratch_folder
 
 _DIGITS = 16
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
 from labledger.records import JsonObject, canonical_json
-from labledger.text.phrases import quoted
+from labledger.text import quoted
 
 MAX_BYTES = 256 << 20
 """The largest file that is read, in bytes after decompression."""

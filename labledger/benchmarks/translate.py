@@ -17,11 +17,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.files.file_contents import FileContent, content_key
 from labledger.records import JsonObject
-from labledger.storage.file_contents import FileContent, content_key
-from labledger.text.phrases import counted, near_names
+from labledger.text import counted, near_names
 
 if TYPE_CHECKING:
     import yaml

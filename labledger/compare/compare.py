@@ -14,7 +14,6 @@ from operator import attrgetter
 
 from labledger import optional_libraries
 from labledger.compare import estimates, looks, sides
-from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -32,11 +31,19 @@ from labledger.compare.options import CompareOptions, ErrorCounting, Estimand, V
 from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.ranking import rank
 from labledger.compare.run_differences import unfinished, warnings
-from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
+from labledger.compare.side_trials import (
+    CombinedRuns,
+    Side,
+    Trials,
+    read_clusters,
+    read_combined,
+    read_trials,
+    require_metric,
+)
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment.stored_facts import StoredFacts
+from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
 
 _MAX_NAMED_TASKS = 3

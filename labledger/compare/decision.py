@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from labledger.compare import sentences
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -17,7 +18,6 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.options import Validity
 from labledger.compare.statistics.samples import Estimate
-from labledger.compare.wording import sentences
 
 
 def decide(compared: Compared, document: Comparison) -> Decision:

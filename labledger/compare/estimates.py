@@ -17,12 +17,9 @@ from labledger.compare.options import CompareOptions, Estimand, Validity
 from labledger.compare.pairs import Paired
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics import (
-    confidence_sequence,
     paired_means,
-    paired_pass_at,
     paired_rates,
     permutation_test,
-    planned_power,
     power,
     rates,
     samples,
@@ -101,7 +98,7 @@ def inference(sample: Sample) -> Inference | None:
         return None
     a, b, confidence = sample.a, sample.b, sample.confidence
     if sample.validity is Validity.ANYTIME:
-        return confidence_sequence.of_tasks(
+        return rates.of_tasks(
             sample.differences, confidence, sample.clusters, sample.largest_cluster
         )
     if sample.is_suite:
@@ -146,7 +143,7 @@ def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[P
     """
     shared = {each.k for each in a.pass_at if each.tasks} & {p.k for p in b.pass_at if p.tasks}
     estimates = [
-        paired_pass_at.differences(
+        paired_means.differences(
             sample.a, sample.b, k, sample.confidence, sample.clusters, is_suite=sample.is_suite
         )
         for k in sorted(shared)
@@ -168,7 +165,7 @@ def _rate(groups: Groups, sample: Sample) -> Estimate:
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
-        return confidence_sequence.of_tasks(
+        return rates.of_tasks(
             spread, confidence, sample.clusters, sample.largest_cluster
         ).estimate.shifted(0.5, 0.5)
     if not sample.is_suite:
@@ -245,7 +242,7 @@ def _suite_detectable(sample: Sample) -> Detectable | None:
         if least is None:
             return None
     elif sample.is_replicated:
-        least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
+        least = power.suite_detectable(sample.a, sample.b, sample.confidence)
     return Detectable(least, power.POWER, None, assumed=False)
 
 

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from labledger.compare.combined_runs import CombinedRuns
 from labledger.compare.options import CompareOptions, Estimand, Validity
 from labledger.compare.pairs import LeftOut, Paired
-from labledger.compare.side_trials import Side, Trials
+from labledger.compare.side_trials import CombinedRuns, Side, Trials
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus

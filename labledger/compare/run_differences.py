@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from labledger.compare.combined_runs import CombinedRuns
-from labledger.experiment.stored_facts import StoredFacts
+from labledger.compare.side_trials import CombinedRuns
+from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
-from labledger.text.phrases import counted_of
+from labledger.text import counted_of
 
 _OUTCOME_CHANGES_SQL = """
 SELECT

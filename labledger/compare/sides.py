@@ -10,8 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from labledger.compare.combined_runs import CombinedRuns, read_combined
-from labledger.compare.side_trials import Side
+from labledger.compare.side_trials import CombinedRuns, Side, read_combined
 from labledger.errors import InvalidInput, Problem, RunNotFound
 from labledger.ledger.reader import LedgerReader
 

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labledger.experiment import name_references
-from labledger.experiment.inputs import staged_files
-from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
-from labledger.experiment.inputs.image_builds import build_context
+from labledger.engine.dockerfiles import is_buildable, with_tag
+from labledger.experiment import name_references, staged_files
+from labledger.experiment.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment.image_builds import build_context
 from labledger.experiment.name_references import CONTRACT_NAMES
-from labledger.images.image_names import is_buildable, with_tag
 from labledger.records import JsonObject
-from labledger.text.byte_sizes import parse_size
-from labledger.text.phrases import near_names
+from labledger.text import near_names, parse_size
 
 PHASES: dict[str, FieldPath] = {
     "setup": ("runtime", "setup"),

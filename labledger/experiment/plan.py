@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.inputs.field_problems import UnusablePath, relative_name
-from labledger.experiment.inputs.image_builds import ImageBuild
-from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.field_problems import UnusablePath, relative_name
+from labledger.experiment.image_builds import ImageBuild
 from labledger.experiment.plan_sections import (
     Benchmark,
     DatasetPlan,
@@ -29,6 +28,7 @@ from labledger.experiment.plan_sections import (
     VariantPlan,
 )
 from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
 

@@ -3,24 +3,99 @@
 `from_json` reads a section and `as_json` writes it; `of_authored` makes one from what a person
 wrote, where that differs. No other module knows the keys. A new key needs a default that means what
 held before, and is listed in `_OPTIONAL` if documents without it must keep their digest.
+
+Shards: disjoint parts of one experiment that are run apart, on several machines or days.
+
+A shard is no part of what an experiment is: all shards of one experiment have its digest, so that
+their runs can be compared and reported as one. `resolve` leaves out the slots of other shards.
+
+The facts that comparisons, summaries and reports read from a run's stored document.
+
+A stored document may be incomplete, and `ExperimentPlan` would refuse it. Facts that are missing
+from it are empty here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-from labledger.experiment.inputs.field_problems import FieldPath
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.experiment.field_problems import FieldPath
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.settings.grading import HIDING_MODES, Grading
 from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
-from labledger.experiment.shards import Shard
-from labledger.experiment.stored_facts import benchmark_identity
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason, SlotStatus
+
+_IDENTITY = ("adapter_id", "name", "version", "split")
+
+
+def benchmark_identity(benchmark: JsonObject) -> dict[str, str]:
+    """Return the fields that identify a benchmark, from a stored document or a score."""
+    return {key: str(benchmark[key]) for key in _IDENTITY if benchmark.get(key)}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFacts:
+    """The parts of a stored document by which results are described and compared."""
+
+    benchmark: Mapping[str, str]
+    """See `benchmark_identity`."""
+    cluster: str | None
+    """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
+    grader_command: tuple[str, ...]
+    grader: tuple[Any, ...]
+    """Settings and files of the grader, to compare it with another one of unknown digest."""
+
+    @classmethod
+    def of_document(cls, document: JsonObject) -> Self:
+        grader = document.get("grader") or {}
+        files = (document.get("files") or {}).get("grader") or []
+        return cls(
+            benchmark_identity(document.get("benchmark") or {}),
+            (document.get("dataset") or {}).get("cluster"),
+            tuple(grader.get("command") or ()),
+            (grader, sorted((file["name"], file["sha256"]) for file in files)),
+        )
+
+
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard(Section):
+    """One of several disjoint shards of an experiment, such as the second of five."""
+
+    number: int
+    """From 1 to `of`."""
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the shard of a text such as ``2/5``. Raises `InvalidInput`."""
+        match = _SHARD.fullmatch(text)
+        if match is not None and 1 <= int(match[1]) <= int(match[2]):
+            return cls(int(match[1]), int(match[2]))
+        message = f"found {text!r}; expected K/N, such as 2/5 for the second of five shards"
+        raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def holds(self, task_idx: int, repl_idx: int, tasks: int) -> bool:
+        """Return whether a task's replication belongs to this shard, with every variant.
+
+        Shards get whole tasks in turn, so that each has complete pairs, and needs the images of
+        its own tasks alone. Where there are fewer tasks than shards, they get single replications
+        in turn. `task_idx` is the task's position among the `tasks` selected.
+        """
+        cell = task_idx if tasks >= self.of else task_idx + repl_idx * tasks
+        return cell % self.of == self.number - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Load the grader of a regrading: from an experiment file, or a script that replaces the old one.
 
 The grader is resolved like that of a new run, and `regrading_document` puts it into the document of
-the run that is regraded. Only `freeze` writes anything. `runner.regrade` is the caller.
+the run that is regraded. Only `freeze` writes anything.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.authored import load_experiment
+from labledger.experiment import staged_files
 from labledger.experiment.consistency_checks import PHASES
-from labledger.experiment.inputs import staged_files
-from labledger.experiment.inputs.field_problems import UnusablePath
-from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.field_problems import UnusablePath
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Benchmark, GraderPlan, NamedPhase, Regrades
 from labledger.experiment.settings.phase_commands import DEPS, grader_plan, require_executable
 from labledger.experiment.settings.trial_settings import names_of_all_phases
+from labledger.experiment.staged_files import StagedFile
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
-from labledger.storage.artifact_store import ArtifactStore
 
 _EXPERIMENT_SUFFIXES = frozenset({".yaml", ".yml"})
 

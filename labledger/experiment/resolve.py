@@ -15,29 +15,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
+from labledger.engine.dockerfiles import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment import schedule
-from labledger.experiment.authored import AuthoredExperiment
+from labledger.experiment import schedule, staged_files
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
-from labledger.experiment.inputs import staged_files
-from labledger.experiment.inputs.dataset import (
-    Dataset,
-    Selection,
-    TaskRef,
-    TaskSettings,
-    read_tasks,
-)
-from labledger.experiment.inputs.field_problems import (
-    FieldPath,
-    FieldProblem,
-    UnusablePath,
-    lookup,
-)
-from labledger.experiment.inputs.image_builds import ImageBuild
-from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.inputs.task_files import file_problems
+from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment.image_builds import ImageBuild
 from labledger.experiment.plan import ExperimentPlan, result_part
-from labledger.experiment.plan_sections import Filters
+from labledger.experiment.plan_sections import Filters, Shard
 from labledger.experiment.settings.combination_checks import require_valid_combinations
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.phase_commands import (
@@ -53,12 +40,12 @@ from labledger.experiment.settings.task_settings import (
     require_valid_tasks,
 )
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
-from labledger.experiment.shards import Shard
-from labledger.images.image_names import with_tag
+from labledger.experiment.staged_files import StagedFile
+from labledger.experiment.task_row import file_problems
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.phrases import counted, near_names
+from labledger.text import counted, near_names
 
 MAX_SLOTS = 10_000_000
 """The longest schedule: a randomized one takes 4 bytes of memory a slot."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from labledger import resources
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.storage.file_contents import FileContent, write_content
-from labledger.text.phrases import near_names
+from labledger.files.file_contents import FileContent, write_content
+from labledger.text import near_names
 
 PROFILES = {
     "agent-eval": "two variants of an agent on small programming tasks, graded by tests",

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from labledger import faults
-from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
+from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
+from labledger.files.durable_files import Fence, replace_output
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
-from labledger.storage.durable_files import Fence, replace_output
 
 PATH = Path("benchmark/summary.json")
 """The summary's file in the run folder."""

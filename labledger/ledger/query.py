@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
+from labledger.ledger import chosen_grading
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
-from labledger.ledger.read import chosen_grading
-from labledger.text.phrases import near_names
+from labledger.text import near_names
 
 _READ_ACTIONS = {
     DRIVER.SQLITE_SELECT,

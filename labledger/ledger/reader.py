@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger.commit_rows import run_hosts
+from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.commit_rows import run_rows
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import (
@@ -32,22 +33,14 @@ from labledger.ledger.database.model import (
     VariantCounts,
 )
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.read import (
-    chain_records,
-    commit_stream,
-    export_tables,
-    gradings,
-    pressured_timeouts,
-    reruns,
-    runs,
-    spending,
-    variant_counts,
-)
-from labledger.ledger.read.lookup import current_grading_run_no, ledger_id, run_number
-from labledger.ledger.read.trial_contents import (
+from labledger.ledger.read import commit_stream, export_tables, gradings, runs, spending
+from labledger.ledger.read.lookup import (
     TrialContents,
+    current_grading_run_no,
     digest_bytes,
+    ledger_id,
     read_artifact,
+    run_number,
     unchanged,
 )
 from labledger.ledger.verification import chain_check
@@ -56,7 +49,6 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
 from labledger.records.timeouts import TimeoutCounts
-from labledger.storage.artifact_store import ArtifactStore
 
 _SLOTS_SQL = """
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
@@ -152,7 +144,7 @@ class LedgerReader:
     def hosts(self, run_id: str) -> list[str]:
         """Return the hosts that attempts of a run were dispatched to, by name."""
         with self._of_run(run_id) as (connection, run_no):
-            return run_hosts.read_hosts(connection, run_no)
+            return run_rows.read_hosts(connection, run_no)
 
     def lost_hosts(self, run_id: str) -> tuple[LostHost, ...]:
         """Return the hosts that were declared lost for a run, by name."""
@@ -162,17 +154,17 @@ class LedgerReader:
     def reruns(self, run_id: str, slots: int | None = None) -> list[Rerun]:
         """Return the reruns of a run, the oldest first: all, or those among its first `slots`."""
         with self._of_run(run_id) as (connection, run_no):
-            return reruns.read_reruns(connection, run_no, slots)
+            return gradings.read_reruns(connection, run_no, slots)
 
     def pending_reruns(self, run_id: str) -> set[int]:
         """Return the slots of a run whose replacement is scheduled and not committed yet."""
         with self._of_run(run_id) as (connection, run_no):
-            return reruns.pending_slots(connection, run_no)
+            return gradings.pending_slots(connection, run_no)
 
     def replacement(self, run_id: str, schedule_idx: int) -> int | None:
         """Return the slot that supersedes another one, committed or not; None if none does."""
         with self._of_run(run_id) as (connection, run_no):
-            return reruns.replacement(connection, run_no, schedule_idx)
+            return gradings.replacement(connection, run_no, schedule_idx)
 
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run, or of the root of a regrading, the oldest first."""
@@ -217,9 +209,7 @@ class LedgerReader:
         slots that are about to be superseded are not counted as committed.
         """
         with self._of_run(run_id) as (connection, run_no):
-            return variant_counts.variant_counts(
-                connection, run_no, without_pending=without_pending
-            )
+            return runs.variant_counts(connection, run_no, without_pending=without_pending)
 
     def consecutive_failures(self, run_id: str) -> dict[str, int]:
         """Return the number of each variant's committed slots since its last `completed` one.
@@ -227,7 +217,7 @@ class LedgerReader:
         Pruned slots are not counted: they did not fail, and do not end a series of failures.
         """
         with self._of_run(run_id) as (connection, run_no):
-            return variant_counts.consecutive_failures(connection, run_no)
+            return runs.consecutive_failures(connection, run_no)
 
     # -- slots and tasks
 
@@ -351,7 +341,7 @@ class LedgerReader:
     def chain_records(self, run_id: str) -> Iterator[JsonObject]:
         """Yield the run's creation and each commit's digests, as `chain_record_v1`."""
         with self._of_run(run_id) as (connection, run_no):
-            yield from chain_records.stream_records(connection, run_no)
+            yield from commit_stream.stream_records(connection, run_no)
 
     def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of one of `export_tables.TABLES`, with its columns, in schedule order."""
@@ -364,12 +354,12 @@ class LedgerReader:
         A `grade_error`'s score is not counted.
         """
         with self._of_run(run_id) as (connection, run_no):
-            return variant_counts.primary_metrics(connection, run_no)
+            return runs.primary_metrics(connection, run_no)
 
     def timeout_counts(self, run_id: str) -> TimeoutCounts | None:
         """Return how many committed attempts timed out short of processors; None if none did."""
         with self._of_run(run_id) as (connection, run_no):
-            return pressured_timeouts.timeout_counts(connection, run_no)
+            return spending.timeout_counts(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return the `cost_usd` and `tokens` that attempts of committed slots reported."""

@@ -16,21 +16,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labledger import clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit_rows import (
-    digest_chain,
-    notes_and_tags,
-    run_hosts,
-    run_registration,
-    statements,
-)
+from labledger.files import lab_folder
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.file_contents import batched
+from labledger.ledger.commit_rows import digest_chain, run_rows, statements
 from labledger.ledger.commit_rows.slot_rows import slot_records, slot_rows
 from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
-from labledger.ledger.ownership.lease_writer import LeaseWriter
-from labledger.ledger.ownership.unit_of_work import UnitOfWork
+from labledger.ledger.leases import LeaseWriter, UnitOfWork
 from labledger.ledger.read.lookup import ledger_id, run_number
 from labledger.records import canonical_json
 from labledger.records.artifacts import Artifact
@@ -39,9 +35,6 @@ from labledger.records.events import EventFile
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.records.slot_records import SlotRecords
-from labledger.storage import network_filesystems
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.batches import batched
 
 if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner
@@ -87,7 +80,7 @@ class LedgerWriter:
         `now` returns the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
         `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
-        network_filesystems.refuse_network(path)
+        lab_folder.refuse_network(path)
         migrations.require_current(path)
         with translated("open the ledger", path):
             return cls(path, writable_engine(path), store, now)
@@ -133,17 +126,17 @@ class LedgerWriter:
     # -- runs
 
     def create_run(
-        self, run: NewRun, tasks: Iterable[run_registration.TaskRow], slots: Iterable[Slot]
+        self, run: NewRun, tasks: Iterable[run_rows.TaskRow], slots: Iterable[Slot]
     ) -> None:
         """Store a new run, `interrupted` until its lease is acquired. Raises `RunExists`."""
         with self._work.transaction(f"create run {run.run_id}") as connection:
-            run_registration.register(connection, run, tasks, slots, self._work.now())
+            run_rows.register(connection, run, tasks, slots, self._work.now())
 
     def append_part(
         self,
         lease: Lease,
         part: NewPart,
-        tasks: Iterable[run_registration.TaskRow],
+        tasks: Iterable[run_rows.TaskRow],
         slots: Iterable[Slot],
     ) -> int:
         """Append a part to the run's schedule, all of it or nothing; return the part's number.
@@ -152,21 +145,19 @@ class LedgerWriter:
         `LedgerError` if the run has grown since the part was planned.
         """
         with self._work.owned(lease, f"append a part to run {lease.run_id}") as connection:
-            number = run_registration.append(
-                connection, lease, part, tasks, slots, self._work.now()
-            )
+            number = run_rows.append(connection, lease, part, tasks, slots, self._work.now())
             faults.fault_point("inside_append")
             return number
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
         """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
         with self._work.owned(lease, f"store the budget of run {lease.run_id}") as connection:
-            run_registration.write_budget(connection, lease.run_no, limits)
+            run_rows.write_budget(connection, lease.run_no, limits)
 
     def set_settings(self, lease: Lease, settings: Mapping[str, str]) -> None:
         """Replace the run's settings `on` and `window`, if given. Raises `LeaseLost`."""
         with self._work.owned(lease, f"store the settings of run {lease.run_id}") as connection:
-            run_hosts.write_settings(connection, lease.run_no, settings)
+            run_rows.write_settings(connection, lease.run_no, settings)
 
     def declare_host_lost(self, run_id: str, host: str, because: str) -> None:
         """Refuse whatever a host delivers for a run from now on, whoever owns the run.
@@ -175,20 +166,20 @@ class LedgerWriter:
         """
         with self._work.transaction(f"declare a host of run {run_id} lost") as connection:
             run_no = run_number(connection, run_id)
-            run_hosts.declare_lost(connection, run_no, run_id, host, because, self._work.now())
+            run_rows.declare_lost(connection, run_no, run_id, host, because, self._work.now())
 
     def add_note(self, run_id: str, note: str) -> None:
         """Append a note to a run, whoever owns it. Raises `RunNotFound`."""
         with self._work.transaction(f"write a note on run {run_id}") as connection:
             run_no = run_number(connection, run_id)
-            notes_and_tags.add_note(connection, run_no, note, self._work.now())
+            run_rows.add_note(connection, run_no, note, self._work.now())
 
     def change_tags(self, run_id: str, add: Iterable[str], remove: Iterable[str]) -> None:
         """Add tags to a run and remove others, whoever owns it. Raises `RunNotFound`."""
         with self._work.transaction(f"change the tags of run {run_id}") as connection:
             run_no = run_number(connection, run_id)
-            notes_and_tags.remove_tags(connection, run_no, remove)
-            notes_and_tags.add_tags(connection, run_no, add, self._work.now())
+            run_rows.remove_tags(connection, run_no, remove)
+            run_rows.add_tags(connection, run_no, add, self._work.now())
 
     def delete_run(
         self, run_id: str, because: str, is_dead: Callable[[Owner], bool]
@@ -198,13 +189,13 @@ class LedgerWriter:
         Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for
         a regrading.
         """
-        from labledger.ledger.removal import run_deletion
+        from labledger.ledger import removal
 
         with (
             self._without_foreign_keys(),
             self._work.transaction(f"delete run {run_id}") as connection,
         ):
-            stones = run_deletion.delete(connection, run_id, because, self._work.now(), is_dead)
+            stones = removal.delete(connection, run_id, because, self._work.now(), is_dead)
             faults.fault_point("inside_delete")
             return stones
 
@@ -249,7 +240,7 @@ class LedgerWriter:
         action = f"stage slot {idx} of run {lease.run_id}"
         with self._work.owned(lease, action, open_slot=idx) as connection:
             if delivered_by is not None:
-                run_hosts.require_not_lost(connection, lease.run_no, delivered_by)
+                run_rows.require_not_lost(connection, lease.run_no, delivered_by)
             self._insert_artifacts(connection, result.artifacts)
             payload = canonical_json.dumps(result.as_json())
             connection.exec_driver_sql(
@@ -277,7 +268,7 @@ class LedgerWriter:
         idx = result.schedule_idx
         with self._begin_commit(lease, idx, dispatches) as (connection, ids, chain_head):
             if delivered_by is not None:
-                run_hosts.require_not_lost(connection, lease.run_no, delivered_by)
+                run_rows.require_not_lost(connection, lease.run_no, delivered_by)
             staged = self._staged_rows(connection, lease, idx)
             if any(row.attempt >= result.attempt for row in staged):
                 raise LedgerError(

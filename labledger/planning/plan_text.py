@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labledger.compare.options import Estimand
-from labledger.compare.statistics.planned_power import MOST_REPLICATIONS, MOST_TASKS
+from labledger.compare.statistics.power import MOST_REPLICATIONS, MOST_TASKS
 from labledger.compare.statistics.samples import Estimate
 from labledger.planning.size_plan import Design, Requirement, SizePlan
-from labledger.text.figures import DASH, count, duration, percent, points, significant, usd
-from labledger.text.phrases import counted
+from labledger.text import DASH, count, counted, duration, percent, points, significant, usd
 
 _BAR = 20
 """The characters of a bar that stands for a power of 100 %."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from labledger import resources
 from labledger.errors import SchemaInvalid
-from labledger.text.phrases import near_names
+from labledger.text import near_names
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

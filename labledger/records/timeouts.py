@@ -1,4 +1,10 @@
-"""Time-outs of trials that the machine kept short of processors: which they are, counted, in words.
+"""How short of processors, memory and disk a trial was: the evidence `ext.pressure`, and its rule.
+
+Every number is optional, and one that is absent is unknown, not zero. Seconds are of the clock on
+the wall unless another unit is named. `trial.evidence.pressure` takes the numbers; what counts
+time-outs under pressure asks `short_of_processors` alone, so that the rule stands in one place.
+
+Time-outs of trials that the machine kept short of processors: which they are, counted, in words.
 
 A time limit is on the clock of the wall: on a busy machine it ends trials that would have had time
 enough. `records.pressure` says whether a trial was short of processors; the coordinator counts
@@ -7,6 +13,7 @@ attempts as they end, and `ledger.read.pressured_timeouts` those that are commit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
@@ -14,8 +21,80 @@ from typing import Self
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
-from labledger.records.pressure import short_of_processors
-from labledger.text.figures import percent
+from labledger.text import percent
+
+FIELDS = (
+    "duration_s",
+    "processors",
+    "cpu_some_s",
+    "machine_cpu_some_s",
+    "cpu_throttled_s",
+    "cpu_used_s",
+    "cpu_others_s",
+    "steal_s",
+    "memory_some_s",
+    "io_some_s",
+)
+"""`duration_s` is the time over which the others were measured, `processors` how many the machine
+has. In `cpu_some_s`, `memory_some_s` and `io_some_s` seconds some task of the container waited for
+a processor, for memory, for a disk (PSI), in `machine_cpu_some_s` any task of the machine for a
+processor. In `cpu_throttled_s` its own CPU limit stopped it, summed over the processors.
+`cpu_used_s` are the seconds of processor time that the container used, `cpu_others_s` those of
+everything else on the machine, and `steal_s` those that the hypervisor gave to other machines."""
+
+_SHARE_WAITED = 1 / 3
+"""The share of a trial from which its waiting for processors counts as a shortage."""
+_SHARE_OF_OTHERS = 1 / 4
+"""Where others used a smaller share of the machine's processors, a trial waited for itself."""
+_SHARE_BUSY = 0.9
+"""From this share of the machine's processors on, all of them count as busy."""
+
+
+def short_of_processors(pressure: Mapping[str, object]) -> bool:
+    """Return True if the machine gave a trial clearly less processor time than it wanted.
+
+    That is so if it waited for a processor for a third or more of `duration_s`: `cpu_some_s`
+    without `cpu_throttled_s`, plus `steal_s` for each processor. Waiting because of the trial's own
+    CPU limit is not the machine's pressure. Neither is it if everything else on the machine,
+    stolen time included, is known to have used less than a quarter of its processors: then the
+    trial's own processes waited for each other. Where `cpu_some_s` is unknown, as with control
+    groups of version 1, `machine_cpu_some_s` stands for it if all processors were busy. False if
+    the numbers that this needs are unknown.
+
+    >>> short_of_processors({"cpu_some_s": 40.0, "duration_s": 60.0})
+    True
+    >>> short_of_processors({"cpu_some_s": 40.0, "cpu_throttled_s": 39.0, "duration_s": 60.0})
+    False
+    >>> short_of_processors({})
+    False
+    """
+    duration_s, processors = (_number(pressure, name) for name in ("duration_s", "processors"))
+    if not duration_s:
+        return False
+    stolen_s = _number(pressure, "steal_s") or 0.0
+    throttled_s = _number(pressure, "cpu_throttled_s") or 0.0
+    some_s = _number(pressure, "cpu_some_s")
+    others_s = _number(pressure, "cpu_others_s")
+    if processors and others_s is not None:
+        available_s = processors * duration_s
+        if others_s + stolen_s < _SHARE_OF_OTHERS * available_s:
+            return False
+        busy_s = others_s + stolen_s + (_number(pressure, "cpu_used_s") or 0.0)
+        if some_s is None and busy_s >= _SHARE_BUSY * available_s:
+            some_s = _number(pressure, "machine_cpu_some_s")
+    waited_s = max(0.0, (some_s or 0.0) - throttled_s)
+    if processors:
+        waited_s += stolen_s / processors
+    return waited_s >= _SHARE_WAITED * duration_s
+
+
+def _number(pressure: Mapping[str, object], name: str) -> float | None:
+    """Return a number of at least 0; None if it is absent or no such number."""
+    value = pressure.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None
+
 
 TIMEOUTS: frozenset[str] = frozenset(
     {Reason.SETUP_TIMEOUT, Reason.AGENT_TIMEOUT, Reason.GRADER_TIMEOUT}

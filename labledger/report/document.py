@@ -19,7 +19,7 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
 from labledger.records.pass_rate import PassCounts
 from labledger.report.ledger_queries import ReportedCommits, Trial
-from labledger.text.terminal_text import plain_text
+from labledger.text import plain_text
 
 SCHEMA = "report_v1"
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from itertools import starmap
 
 from labledger.errors import LedgerError
-from labledger.ledger.read.trial_contents import TrialContents
+from labledger.ledger.read.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import LogSelection
-from labledger.text.phrases import counted
-from labledger.text.terminal_text import plain_text
+from labledger.text import counted, plain_text
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from labledger.compare.wording import sentences as comparisons
-from labledger.compare.wording.ranking_text import ranking_text
+from labledger.compare import sentences as comparisons
+from labledger.compare.ranking_text import ranking_text
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report
-from labledger.text.figures import DASH, confidence_level, count, rounded
+from labledger.text import DASH, confidence_level, count, rounded
 
 _MAX_HARDEST = 10
 """How many of the hardest tasks are listed."""

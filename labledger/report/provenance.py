@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
+from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
@@ -25,7 +25,7 @@ from labledger.report.document import (
 )
 from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.options import ReportOptions
-from labledger.report.tally import Tally
+from labledger.report.outcomes import Tally
 
 _EVALUATOR_KEYS = ("name", "version", "mode")
 _MAX_LISTED_FINDINGS = 20

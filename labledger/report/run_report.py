@@ -2,35 +2,119 @@
 
 A report is about the slots that are committed when it begins; the run may continue. The public API
 (`Ledger.report`, `Ledger.rendered_report`) calls this module, which calls the rest of the package.
+
+Write a report as JSON, `report_v1`, without holding the document.
+
+The long lists (trials, tasks, and the comparisons' rows by task) are written row by row; the rest
+of the document is written at once, as `json.dumps` with `indent=2` does.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import secrets
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from heapq import nsmallest
-from itertools import chain
-from typing import Self
+from itertools import chain, islice
+from typing import Any, Self
 
 from labledger import __version__, clock, optional_libraries
-from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.compare import compare_family, read_reruns
-from labledger.compare.comparison_document import Comparison
+from labledger.compare.comparison_document import Comparison, to_json
+from labledger.compare.side_trials import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.timeouts import TimeoutCounts
-from labledger.report import markdown, outcomes, report_json, sentences, spending
+from labledger.report import markdown, outcomes, page, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Texts, Trial
 from labledger.report.options import ReportOptions
-from labledger.report.page import page
+from labledger.report.outcomes import Tally
 from labledger.report.provenance import combined_provenance, provenance
-from labledger.report.tally import Tally
-from labledger.text.phrases import counted
+from labledger.text import counted
+
+Row = Mapping[str, Any]
+
+
+def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
+    """Yield the text of the document; `trials` take the place of the report's own.
+
+    The document is checked against its schema first; of long lists, only the ends are.
+    """
+    rest = iter(trials)
+    first = tuple(islice(rest, 1))
+    ends = replace(
+        report,
+        comparisons=tuple(map(_with_end_rows, report.comparisons)),
+        tasks=report.tasks[:1] + report.tasks[-1:],
+        trials=first,
+    )
+    document = ends.as_json()
+    mark = secrets.token_hex(16)  # Nothing in the ledger can equal it.
+    lists: list[Iterable[Row]] = []
+
+    def marked(rows: Iterable[Row]) -> str:
+        lists.append(rows)
+        return f"{mark}{len(lists) - 1}"
+
+    for shown, comparison in zip(document["comparisons"], report.comparisons, strict=True):
+        for compared, held in zip(shown["comparisons"], comparison.comparisons, strict=True):
+            compared["by_task"] = marked(map(to_json, held.by_task))
+    tasks = report.tasks
+    document["tasks"] = marked({"task_id": task.task_id, "cells": task.cells} for task in tasks)
+    document["trials"] = marked(trial.as_json() for trial in chain(first, rest))
+    text = json.dumps(document, indent=2)
+    end = 0
+    for match in re.finditer(rf'(\n *)"\w+": ("{mark}(\d+)")', text):
+        yield text[end : match.start(2)]
+        yield from _list(lists[int(match[3])], match[1])
+        end = match.end(2)
+    yield f"{text[end:]}\n"
+
+
+def _with_end_rows(document: Comparison) -> Comparison:
+    compared = (
+        replace(each, by_task=each.by_task[:1] + each.by_task[-1:]) for each in document.comparisons
+    )
+    return replace(document, comparisons=tuple(compared))
+
+
+def _list(rows: Iterable[Row], margin: str) -> Iterator[str]:
+    """Yield a list of objects; `margin` is the line break and indent of the line it begins in."""
+    inner = f"{margin}  "
+    before = "["
+    for row in rows:
+        yield f"{before}{inner}{_object(row, inner)}"
+        before = ","
+    yield "[]" if before == "[" else f"{margin}]"
+
+
+def _object(row: Row, margin: str) -> str:
+    inner = f"{margin}  "
+    if any(value and isinstance(value, tuple | list | dict) for value in row.values()):
+        members = ",".join(f'{inner}"{key}": {_value(row[key], inner)}' for key in row)
+        return f"{{{members}{margin}}}"
+    # Only this has an encoder in C.
+    return f"{{{inner}{json.dumps(row, separators=(f',{inner}', ': '))[1:-1]}{margin}}}"
+
+
+def _value(value: Any, margin: str) -> str:
+    if isinstance(value, tuple):
+        return _tuple(value, margin)
+    return json.dumps(value, indent=2).replace("\n", margin)
+
+
+@lru_cache(maxsize=1024)
+def _tuple(value: tuple[Any, ...], margin: str) -> str:
+    """Return a list; the tasks of a large run have few different ones."""
+    return json.dumps(to_json(value), indent=2).replace("\n", margin)
+
 
 FORMS = ("html", "markdown", "json")
 
@@ -60,7 +144,7 @@ def render(
         report = collect(reader, run_id, options, 0)
         commits = report.commits(reader.path).values()
         trials = chain.from_iterable(of_run.trials() for of_run in commits)
-        yield from map(str.encode, report_json.pieces(report, trials))
+        yield from map(str.encode, pieces(report, trials))
 
 
 def collect(

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.wording import sentences as comparisons
-from labledger.compare.wording.comparison_text import facts
-from labledger.compare.wording.ranking_text import ranking_text
-from labledger.compare.wording.rerun_sentences import rerun_sentences
+from labledger.compare.comparison_text import facts, rerun_sentences
+from labledger.compare.ranking_text import ranking_text
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
-from labledger.text.figures import confidence_level, count, duration, percent
-from labledger.text.phrases import counted
+from labledger.text import confidence_level, count, counted, duration, percent
 
 METRICS = (
     "Means are over the trials that reported a number, and so are the totals of what adds up, "

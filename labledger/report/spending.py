@@ -27,7 +27,7 @@ from labledger.report.document import (
     VariantOutcomes,
     VariantTimes,
 )
-from labledger.report.tally import PHASES, Tally, VariantTally
+from labledger.report.outcomes import PHASES, Tally, VariantTally
 
 
 def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:

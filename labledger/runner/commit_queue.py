@@ -1,8 +1,8 @@
 """The commit queue: makes results durable as they arrive and commits slots in schedule order.
 
-Each commit or staging is one transaction, which also journals the dispatches chosen with it.
-A result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
-dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
+Each commit or staging is one transaction, which also journals the dispatches chosen with it. A
+result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
+dispatch pauses, and the write is repeated later.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 
 from labledger import clock, faults
 from labledger.errors import LedgerDiskFull, LedgerError
+from labledger.execution.budget import Budget
+from labledger.execution.dispatch_pauses import DispatchPause
+from labledger.execution.error_rate import ErrorRate, PressureWarning, Pruning
+from labledger.execution.events import Listener, run_event
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
@@ -21,13 +25,7 @@ from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.slot_records import SlotRecords
 from labledger.records.timeouts import timed_out_under_pressure
-from labledger.run_control.budget import Budget
-from labledger.run_control.dispatch_pauses import DispatchPause
-from labledger.run_control.error_rate import ErrorRate
-from labledger.run_control.events import Listener, run_event
-from labledger.run_control.pressure_warning import PressureWarning
-from labledger.run_control.pruning import Pruning
-from labledger.runner.heartbeat import Heartbeat
+from labledger.runner.ownership import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 

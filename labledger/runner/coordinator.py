@@ -20,25 +20,25 @@ from queue import Empty, SimpleQueue
 
 from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
-from labledger.executors.executor import TrialExecutor
-from labledger.executors.local_executor import drain
+from labledger.execution.disk_space import FolderRetention
+from labledger.execution.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
+from labledger.execution.events import Listener, run_event
+from labledger.execution.executor import TrialExecutor
+from labledger.execution.local_executor import drain
+from labledger.execution.stop_requests import StopRequest
 from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.records.timeouts import timed_out_under_pressure
-from labledger.run_control.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
-from labledger.run_control.events import Listener, run_event
-from labledger.run_control.stop_requests import StopRequest
-from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.dispatch.next_attempts import NextAttempts
-from labledger.runner.dispatch.pending_attempts import PendingAttempts
+from labledger.runner.next_attempts import NextAttempts
+from labledger.runner.slot_queue import PendingAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.collect import infra_error_result
+from labledger.trial.full_disks import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
-from labledger.trial.life.uncollected import OutputUnreadable
 
 _POLL_S = 0.25
 _HOSTS_INTERVAL_S = 1.0

@@ -12,19 +12,18 @@ from pathlib import Path
 
 from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
+from labledger.execution.disk_space import MIN_FREE_BYTES, FolderRetention
+from labledger.execution.dispatch_pauses import PATIENCE_S
+from labledger.execution.events import Listener, ignore_events
+from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
+from labledger.execution.stop_requests import StopRequest
+from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import Overrides
-from labledger.experiment.shards import Shard
 from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.timeouts import TimeoutCounts
-from labledger.run_control.disk_space import MIN_FREE_BYTES
-from labledger.run_control.dispatch_pauses import PATIENCE_S
-from labledger.run_control.events import Listener, ignore_events
-from labledger.run_control.process_identity import DEFAULT_LEASE_TTL_S
-from labledger.run_control.stop_requests import StopRequest
-from labledger.run_control.trial_folder_retention import FolderRetention
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`labledger regrade`: grades the stored trials of a complete run with another grader.
 
 A regrading is a new run with the same slots in the same order. Its trials run only the grader, on
-the stored evidence. No agent runs, and the root run does not change. Used by `api`.
+the stored evidence. No agent runs, and the root run does not change.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from labledger import __version__
-from labledger.docker.engine import Engine
+from labledger.checks.check_results import check_disk_space
+from labledger.checks.egress_checks import require_egress_image
+from labledger.checks.image_checks import ImageProbes, check_commands
+from labledger.engine.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
+from labledger.execution.disk_space import DiskSpace
 from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.plan_sections import NamedPhase
 from labledger.experiment.replacement_grader import NewGrader
-from labledger.ledger.commit_rows.run_registration import TaskRow
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.commit_rows.run_rows import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.check_results import check_disk_space
-from labledger.maintenance.image_checks.command_checks import check_commands
-from labledger.maintenance.image_checks.egress_checks import require_egress_image
-from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
-from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import given_cluster, given_settings
@@ -38,9 +39,7 @@ from labledger.runner.start_and_resume import (
     require_environment,
     require_images,
 )
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
-from labledger.text.phrases import counted_of
+from labledger.text import counted_of
 
 
 def regrade_run(
@@ -166,7 +165,7 @@ def _check_requirements(
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
     if (cluster := given_cluster(options)) is not None:
         # Imported late: regradings on this machine need none of it.
-        from labledger.maintenance.host_checks import check_hosts_for_regrading
+        from labledger.checks.host_checks import check_hosts_for_regrading
 
         checks += check_hosts_for_regrading(
             cluster,

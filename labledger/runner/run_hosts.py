@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
-from labledger.executors.executor import TrialExecutor
+from labledger.execution.executor import TrialExecutor
 from labledger.experiment.plan import ExperimentPlan
+from labledger.files.own_folders import expand_home
 from labledger.ledger.database.model import LostHost, RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.runner.options import RunOptions
-from labledger.storage.user_cache import expand_home
+from labledger.upkeep.unfinished_slots import UnfinishedSlot
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""
@@ -59,7 +59,7 @@ def _cluster_of(on: str) -> str:
 def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
     """Raise `PreflightFailed`, or why the cluster is not reached, unless some host runs trials."""
     # Imported late: runs on this machine need none of it.
-    from labledger.maintenance.host_checks import find_hosts, say_none_usable
+    from labledger.checks.host_checks import find_hosts, say_none_usable
 
     found = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).found
     states = [host.described.state for host in found if host.described is not None]
@@ -75,7 +75,7 @@ def require_limits(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure
     Hosts that do not answer may come back: the run waits for them.
     """
     # Imported late: runs on this machine need none of it.
-    from labledger.maintenance.host_checks import find_hosts
+    from labledger.checks.host_checks import find_hosts
 
     tried = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure)
     if not tried.can_limit:

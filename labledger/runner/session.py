@@ -14,42 +14,34 @@ from functools import partial
 from pathlib import Path
 
 from labledger import faults
+from labledger.checks.egress_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
-from labledger.executors.executor import TrialExecutor
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.budget import Budget
+from labledger.execution.disk_space import DiskSpace, engine_data_folder
+from labledger.execution.dispatch_pauses import DispatchPauses
+from labledger.execution.error_rate import ErrorRate, Pruning
+from labledger.execution.events import run_event
+from labledger.execution.executor import TrialExecutor
+from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.stop_requests import on_signals
 from labledger.experiment.plan import ExperimentPlan
-from labledger.export import run_folder
-from labledger.export.mirrors import MirrorWriter
-from labledger.export.run_folder import create_run_folder, write_chain
+from labledger.export import mirrors as run_folder
+from labledger.export.mirrors import MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.image_checks.egress_checks import egress_image_ref
-from labledger.maintenance.replaced_ledger import rescue_run
-from labledger.maintenance.unfinished_slots import (
-    UnfinishedSlot,
-    find_unfinished_slots,
-    run_records,
-)
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
-from labledger.run_control.budget import Budget
-from labledger.run_control.disk_space import DiskSpace, engine_data_folder
-from labledger.run_control.dispatch_pauses import DispatchPauses
-from labledger.run_control.error_rate import ErrorRate
-from labledger.run_control.events import run_event
-from labledger.run_control.pruning import Pruning
-from labledger.run_control.stop_requests import on_signals
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.dispatch.next_attempts import NextAttempts
-from labledger.runner.dispatch.slot_queue import SlotQueue, StoredTrials
-from labledger.runner.heartbeat import Heartbeat
-from labledger.runner.lease_acquisition import owning_run
+from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
+from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.run_hosts import (
     LostHosts,
     cluster_of,
@@ -57,11 +49,11 @@ from labledger.runner.run_hosts import (
     hosts_with_open_attempts,
     require_reachable_attempts,
 )
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
+from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.input_files import staged_programs
+from labledger.trial.life import staged_programs
+from labledger.upkeep.unfinished_slots import UnfinishedSlot, find_unfinished_slots, run_records
 
 
 @dataclass(slots=True)
@@ -306,8 +298,8 @@ class Session:
             width = self.options.max_concurrency or experiment.design.max_concurrency
             return LocalExecutor(width, full_disks)
         # Imported late: runs on this machine need none of it.
-        from labledger.cluster.connect import open_executor
-        from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
+        from labledger.hosts.connect import open_executor
+        from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
 
         cluster_run = ClusterRun(
             ledger_id=self.writer.ledger_id,

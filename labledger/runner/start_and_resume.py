@@ -2,8 +2,7 @@
 
 Everything that can prevent a run is checked before the lab folder is changed: a failed start leaves
 only pulled or built images, logs of builds, and cached probe results. A resumed run uses the
-experiment as the ledger holds it; the authored files are only compared with it. Used by `api` and,
-in part, by regrading.
+experiment as the ledger holds it; the authored files are only compared with it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from labledger import __version__
-from labledger.docker.engine import Engine
+from labledger.checks.check_results import CheckResult
+from labledger.checks.egress_checks import require_egress_image
+from labledger.checks.engine_checks import check_controllers, check_oci_runtime
+from labledger.checks.image_supply import Supply
+from labledger.checks.preflight import Preflight, preflight
+from labledger.engine.engine import Engine
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
@@ -26,31 +30,26 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
-from labledger.experiment.authored import load_experiment
+from labledger.execution.budget import check_limits
+from labledger.execution.events import run_event
 from labledger.experiment.changes import differences, is_of_grader
-from labledger.experiment.inputs.image_builds import find_build
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.image_builds import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.engine_checks import check_controllers, check_oci_runtime
-from labledger.maintenance.image_checks.egress_checks import require_egress_image
-from labledger.maintenance.image_checks.image_supply import Supply
-from labledger.maintenance.preflight import Preflight, preflight
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
-from labledger.run_control.budget import check_limits
-from labledger.run_control.events import run_event
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings, require_limits
 from labledger.runner.session import Session
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
-from labledger.text.phrases import quoted
+from labledger.text import quoted
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
@@ -99,7 +98,7 @@ def check_requirements(
     if cluster is None:
         return results
     # Imported late: runs on this machine need none of it.
-    from labledger.maintenance.host_checks import check_hosts
+    from labledger.checks.host_checks import check_hosts
 
     return check_hosts(
         cluster,

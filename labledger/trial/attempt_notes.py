@@ -12,7 +12,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.storage.durable_files import sync_folder, write_file
+from labledger.files.durable_files import sync_folder, write_file
 
 FOLDER = "traces"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import user_of_phase
-from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
     Benchmark,
@@ -22,6 +21,7 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.task_row import Task
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id

@@ -1,9 +1,17 @@
-"""Record which disks were full, and when.
+"""Errors for a trial with which this host cannot go on: its disk is full, or it cannot be read.
+
+Record which disks were full, and when.
 
 A failure because of a full disk does not always say so, and there may be free space again before
 anybody checks, because another trial was removed or an incomplete file deleted. So every check of
 a run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk
 space calls `FullDisks.check` just before. Trials and the runner use this to explain failures.
+
+The errors for a trial with which this host cannot go on, though it has not failed.
+
+It has ended and cannot be read, or it waits for its grader's files and cannot get them. Its
+container and folder stay, and a resumed run goes on with it. Used
+by `worker`, `adoption`, `delivery` and `container_identity`; the coordinator stops the run.
 """
 
 from __future__ import annotations
@@ -17,6 +25,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from labledger.engine.engine_errors import ContainerFailed
+from labledger.errors import DiskFull, LabLedgerError
+from labledger.trial.attempt_spec import AttemptSpec
 
 FULL_BYTES = 1 << 20
 """A disk with less free space than this counts as full: the next write may fail."""
@@ -89,3 +101,49 @@ class FullDisks:
             return self._last_full.get(path.stat().st_dev, -math.inf)
         except OSError:
             return -math.inf
+
+
+class OutputUnreadable(LabLedgerError):
+    """A trial has ended and cannot be read on this host. Its container and folder stay."""
+
+
+def output_unreadable_error(
+    spec: AttemptSpec, error: OSError | ContainerFailed
+) -> OutputUnreadable | DiskFull:
+    """Return the exception to raise if `error` occurs while an ended trial is collected."""
+    problem = _problem(spec, error)
+    message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container still exists and will not "
+        "be run again"
+    )
+    return _error(error, message, hint)
+
+
+def not_delivered_error(
+    spec: AttemptSpec, error: OSError | ContainerFailed
+) -> OutputUnreadable | DiskFull:
+    """Return the exception to raise if `error` occurs while a grader's files are delivered."""
+    message = (
+        f"slot {spec.slot.schedule_idx} waits for its grader's files, which could not be "
+        f"delivered: {_problem(spec, error)}"
+    )
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container waits, and will not be "
+        "run again"
+    )
+    return _error(error, message, hint)
+
+
+def _problem(spec: AttemptSpec, error: OSError | ContainerFailed) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror} ({error.filename or spec.folder})"
+    return error.message
+
+
+def _error(
+    error: OSError | ContainerFailed, message: str, hint: str
+) -> OutputUnreadable | DiskFull:
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        return DiskFull(message)
+    return OutputUnreadable(message, hint=hint)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.experiment.inputs.container_paths import overlap
 from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.runtime_values import overlap
 from labledger.trial.attempt_spec import AttemptSpec
 
 FOLDER = "outputs"

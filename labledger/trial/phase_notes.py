@@ -2,7 +2,7 @@
 
 While a trial runs, the agent can write this file too; trust it only if `trial.sh` ended the trial.
 For the grader part and for regradings the host writes it, so that `trial.sh` continues after the
-agent phase. Used by `collect`, `adoption`, `two_part_trials` and `restored_inputs`.
+agent phase.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from labledger.files import untrusted_files
 from labledger.records.attempt_result import Phase
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.workspace import untrusted_files
 
 _COLLECT = "collect_"
 _COLLECT_NAME = re.compile(r"collect_[1-9][0-9]?")

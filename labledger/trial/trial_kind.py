@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
-from labledger.experiment.inputs.task_row import workspace_seed
+from labledger.experiment.task_row import workspace_seed
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import TrialIds

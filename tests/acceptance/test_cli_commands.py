@@ -14,12 +14,12 @@ import pytest
 from experiments import BY_MODE, FAILS, PASSING, UNGRADABLE, Project
 from sample_trials import ENGINE
 
-from labledger.export import mirrors, run_folder, summary
+from labledger.export import mirrors, summary
 
 pytestmark = pytest.mark.docker
 
 RUN = "finished"
-MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
+MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
 
 
 @pytest.fixture(scope="module")

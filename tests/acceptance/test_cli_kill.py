@@ -23,7 +23,7 @@ from waiting import wait_until
 
 from labledger import clock
 from labledger.api import open_ledger
-from labledger.run_control.process_identity import holder_is_dead
+from labledger.execution.process_identity import holder_is_dead
 
 pytestmark = pytest.mark.docker
 

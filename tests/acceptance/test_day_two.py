@@ -10,8 +10,8 @@ from experiments import BY_MODE, PASSING, RIGHT, Project
 
 from labledger.api import open_ledger
 from labledger.faults import VARIABLE
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
 

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from bench import synthetic
 from bench.report import say
-from labledger.export import run_folder, summary
+from labledger.export import mirrors as run_folder
+from labledger.export import summary
 from labledger.export.mirrors import MirrorWriter
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Owner
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
 
 RUN = "bench"
 

@@ -16,12 +16,12 @@ from typing import Any
 from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Stamp, TrialIds
-from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_GROWTH = 1.25
 """What counts as flat memory for ten times the rows."""
@@ -69,8 +69,8 @@ report(begun)
 """
 _IMPORT = """
 from labledger.ledger.exchange.import_writer import ImportWriter
-from labledger.maintenance.import_runs import import_runs
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import import_runs
+from labledger.files.lab_folder import LabFolder
 bring, held, log = ImportWriter.import_run, [], []
 def timed(*given):
     begun = time.perf_counter()

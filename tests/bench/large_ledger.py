@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 
 from bench import synthetic
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
-from labledger.storage.artifact_store import ArtifactStore
 
 SLOTS_OF_A_RUN = 10_000
 RUNS_OF_AN_EXPERIMENT = 10

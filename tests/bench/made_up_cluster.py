@@ -21,9 +21,9 @@ from concurrent.futures import Future
 from bench.made_up_hosts import FRAME
 from bench.peak import memory_mb
 from labledger.cli import app
-from labledger.cluster import connect
-from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor
-from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
+from labledger.hosts import connect
+from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor
+from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 

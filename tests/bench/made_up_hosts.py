@@ -23,9 +23,9 @@ from typing import Any
 
 from bench import synthetic
 from labledger import __version__
-from labledger.cluster import host_messages as messages
-from labledger.cluster.message_bytes import decode, encode
-from labledger.executors.executor import HostState
+from labledger.execution.executor import HostState
+from labledger.hosts import host_messages as messages
+from labledger.hosts.message_bytes import decode, encode
 from labledger.trial.attempt_spec import AttemptSpec
 
 FRAME = struct.Struct("<III")

@@ -28,12 +28,12 @@ from typing import Any
 from bench import synthetic
 from bench.peak import memory_mb
 from labledger.cli import app
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.local_executor import LocalExecutor
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
-from labledger.runner.dispatch.next_attempts import NextAttempts
+from labledger.runner.next_attempts import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks

@@ -8,10 +8,10 @@ from pathlib import Path
 from bench.commands import PYTHON, labledger, seconds, spread
 from bench.report import Row, paired_ratio
 from bench.synthetic import new_run, result, slot, task_rows
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_OF_HELP, GOAL_OF_AN_ANSWER = 8, 14
 """How many times as long as an empty Python `labledger --help`, and a short answer, may take."""

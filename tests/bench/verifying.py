@@ -12,9 +12,9 @@ from statistics import median
 
 from bench import committed_lab
 from bench.report import Row, paired_ratio, say
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 GOAL_S = 40.0
 """Of a run of 200,000 slots on a quiet machine."""

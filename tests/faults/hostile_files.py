@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from sample_trials import BUSYBOX, PREDICTION, PYTHON, SCORE
 
+from labledger.files import untrusted_files as outputs
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 from labledger.trial import contract
-from labledger.workspace import untrusted_files as outputs
 
 HOST_SECRET = "@HOST_SECRET@"
 """Stands for the path of a file of the host, which no container can reach and none may learn."""

@@ -18,10 +18,10 @@ from sample_trials import ENGINE, Trials, trials_in
 from tiers import thorough
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.connect import open_executor
-from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.errors import HostLost
-from labledger.executors.executor import RunRecords
+from labledger.execution.executor import RunRecords
+from labledger.hosts.connect import open_executor
+from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.trial.attempt_spec import AttemptSpec

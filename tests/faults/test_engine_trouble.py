@@ -16,8 +16,8 @@ from sample_trials import ENGINE, Trials, brief, phase, run_attempt
 from tiers import tiered
 from waiting import wait_until
 
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.records.attempt_result import AttemptResult
-from labledger.run_control.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import MAX_STARTING

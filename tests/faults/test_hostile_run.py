@@ -31,9 +31,9 @@ from tiers import thorough
 
 from labledger.api import open_ledger
 from labledger.errors import Exit
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.local_executor import LocalExecutor
+from labledger.files import untrusted_files
 from labledger.trial.full_disks import FullDisks
-from labledger.workspace import untrusted_files
 
 pytestmark = [pytest.mark.docker, thorough]
 

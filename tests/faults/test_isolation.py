@@ -26,8 +26,8 @@ from sample_trials import (
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 from tiers import tiered
 
-from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import Engine
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine import Engine
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
@@ -228,7 +228,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert {"/opt", "/opt/a", "/etc", "/usr/bin", "/agentlab"}.isdisjoint(
         facts["tampering_suspected"]
     )
-    monkeypatch.setattr("labledger.docker.engine.os.access", lambda *_: False)
+    monkeypatch.setattr("labledger.engine.engine.os.access", lambda *_: False)
     state = ENGINE.inspect(spec.container_name)
     assert state is not None
     asked = inspect_changes(ENGINE, spec, state.container_id, "after_grading")

@@ -14,7 +14,7 @@ from served_hosts import machine_url, served_host
 from tiers import tiered
 from waiting import wait_until
 
-from labledger.egress.allowed_hosts import HOST_NAME
+from labledger.engine.allowed_hosts import HOST_NAME
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker

@@ -18,7 +18,7 @@ from sample_trials import (
 from sealed_trials import WAYS, stage
 from tiers import tiered
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 

@@ -176,7 +176,7 @@ def test_disk_is_full_while_artifacts_are_taken(trials: Trials) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr("labledger.storage.artifact_store.publish", full_disk)
+        broken.setattr("labledger.files.artifact_store.publish", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
     assert not (spec.folder / "first_part.json").exists()

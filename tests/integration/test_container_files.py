@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine_errors import NoSuchContainer
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine_errors import NoSuchContainer
 
 pytestmark = [pytest.mark.docker]
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 
 pytestmark = pytest.mark.docker
 

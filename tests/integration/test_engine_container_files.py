@@ -12,11 +12,11 @@ import pytest
 from experiments import RIGHT, Project
 from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.engine import Engine
+from labledger.checks import engine_checks, preflight
+from labledger.checks.engine_checks import check_container_files
+from labledger.checks.image_checks import ImageProbes
+from labledger.engine.engine import Engine
 from labledger.errors import Exit, PreflightFailed
-from labledger.maintenance import engine_checks, preflight
-from labledger.maintenance.engine_checks import check_container_files
-from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

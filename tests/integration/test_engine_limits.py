@@ -8,11 +8,11 @@ import pytest
 from sample_trials import BUSYBOX, ENGINE, PYTHON, SHELLS
 from tiers import tiered
 
+from labledger.checks.check_results import CheckResult
+from labledger.checks.engine_checks import check_limits
+from labledger.checks.image_checks import ImageProbes
 from labledger.errors import Exit
 from labledger.experiment.plan_sections import Resources
-from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.engine_checks import check_limits
-from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.trial.life import container_config, limit_probe
 
 pytestmark = pytest.mark.docker

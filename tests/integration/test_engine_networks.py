@@ -7,8 +7,8 @@ import os
 import pytest
 from sample_trials import ENGINE
 
-from labledger.docker.engine_errors import ContainerFailed
-from labledger.docker.networks import Networks
+from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.networks import Networks
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_ids")]
 

@@ -1,6 +1,6 @@
 """What every executor must keep, over this machine's threads and over hosts of a Dask cluster.
 
-See `labledger.executors.executor`. Another executor joins by another function in `KINDS`.
+See `labledger.execution.executor`. Another executor joins by another function in `KINDS`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sample_trials import Trials, brief
 from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.connect import open_executor
-from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
-from labledger.executors.executor import RunRecords, TrialExecutor
-from labledger.executors.local_executor import LocalExecutor
-from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.execution.executor import RunRecords, TrialExecutor
+from labledger.execution.local_executor import LocalExecutor
+from labledger.experiment.staged_files import StagedFile
+from labledger.files.artifact_store import ArtifactStore
+from labledger.hosts.connect import open_executor
+from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.start_limiter import StartRefused

@@ -12,11 +12,10 @@ from sample_trials import BUSYBOX, ENGINE, GRADES, RUNTIME, SHELLS, Trials, brie
 from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 from tiers import tiered
 
+from labledger.checks.image_checks import ImageProbes, check_users
 from labledger.experiment.plan_sections import PhasePlan, Runtime
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.trial_settings import TrialSettings
-from labledger.maintenance.image_checks.image_probes import ImageProbes
-from labledger.maintenance.image_checks.user_checks import check_users
 
 pytestmark = pytest.mark.docker
 

@@ -17,7 +17,10 @@ from sample_trials import ENGINE, Trials
 from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.host_messages import (
+from labledger.engine import container_files
+from labledger.errors import InvalidInput
+from labledger.experiment.staged_files import StagedFile
+from labledger.hosts.host_messages import (
     AnotherHost,
     CleanUp,
     Describe,
@@ -37,14 +40,11 @@ from labledger.cluster.host_messages import (
     SupersededEpoch,
     WrongSession,
 )
-from labledger.cluster.host_side import host_identity
-from labledger.cluster.host_side.host_identity import HostBusy, serving_host
-from labledger.cluster.host_side.host_service import HostService, HostSettings
-from labledger.cluster.message_bytes import decode, encode
-from labledger.cluster.object_store import ObjectStore
-from labledger.docker import image_files
-from labledger.errors import InvalidInput
-from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.hosts.host_side import host_identity
+from labledger.hosts.host_side.host_identity import HostBusy, serving_host
+from labledger.hosts.host_side.host_service import HostService, HostSettings
+from labledger.hosts.message_bytes import decode, encode
+from labledger.hosts.object_store import ObjectStore
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot
@@ -455,7 +455,7 @@ def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(
     tag = f"labledger-test/{host.service.identity.host_id}"
     image_id = build_image(tag, f"FROM labledger/busybox:1\nLABEL test={tag}\n")
     try:
-        tar = b"".join(image_files.save(ENGINE, image_id))
+        tar = b"".join(container_files.save(ENGINE, image_id))
     finally:
         docker("rmi", "--force", image_id)
     session, ask = host.service.session, host.ask

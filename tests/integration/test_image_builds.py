@@ -20,9 +20,9 @@ from tiers import tiered
 from waiting import wait_until
 
 from labledger.api import RunOptions, preflight, run
-from labledger.docker import buildkit
+from labledger.engine import image_builds
+from labledger.engine.dockerfiles import LABEL
 from labledger.errors import ImageBuildsStopped
-from labledger.images.image_names import LABEL
 
 pytestmark = pytest.mark.docker
 
@@ -188,7 +188,7 @@ def test_a_failed_build_is_a_failed_check(built: BuiltProject) -> None:
 
 def test_buildkit_builds_what_only_it_can(built: BuiltProject) -> None:
     """A Dockerfile that needs BuildKit is built by a `docker` command that has its client."""
-    if buildkit.find_client() is None:
+    if image_builds.find_client() is None:
         pytest.skip("no `docker` command here has a client of BuildKit")
     built.dockerfile(
         "ARG WORD TARGETOS",
@@ -207,7 +207,7 @@ def test_buildkit_builds_what_only_it_can(built: BuiltProject) -> None:
 
 def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
     """It shows the last lines of the client, and the image does not exist."""
-    if buildkit.find_client() is None:
+    if image_builds.find_client() is None:
         pytest.skip("no `docker` command here has a client of BuildKit")
     built.dockerfile("RUN --mount=type=cache,target=/x echo the cause; exit 7")
     (failure,) = preflight(built.project.experiment, built.options(build=True)).failures
@@ -218,7 +218,7 @@ def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
 
 def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
     """At its time limit it ends, and with it the client and the engine's work."""
-    if buildkit.find_client() is None:
+    if image_builds.find_client() is None:
         pytest.skip("no `docker` command here has a client of BuildKit")
     sleep = f"sleep {300 + secrets.randbelow(10**6)}"
     built.dockerfile(f"RUN --mount=type=cache,target=/x exec {sleep}", timeout_s=3)
@@ -239,9 +239,9 @@ def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
 def without_buildkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No `docker` command on the path."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    buildkit.find_client.cache_clear()
+    image_builds.find_client.cache_clear()
     yield
-    buildkit.find_client.cache_clear()
+    image_builds.find_client.cache_clear()
 
 
 def test_a_dockerfile_that_needs_buildkit_where_there_is_none(

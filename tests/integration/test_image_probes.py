@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sample_trials import BUSYBOX, ENGINE
 
-from labledger.maintenance.image_checks.image_probes import ImageProbes
+from labledger.checks.image_checks import ImageProbes
 
 pytestmark = pytest.mark.docker
 

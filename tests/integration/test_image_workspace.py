@@ -33,13 +33,13 @@ from sealed_trials import AFTER, DELIVERED, KEPT
 from tiers import tiered
 
 import labledger
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
-from labledger.trial.evidence.container_changes import archives, changes, overlay, snapshot
+from labledger.trial.evidence.container_changes import archives, changes, overlay
 from labledger.trial.evidence.container_changes.collection import collect_changes
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.life import image_workspace
@@ -314,7 +314,7 @@ def test_limits(
     """What is too large or too much is left out and said; the workspace comes before the rest."""
     if way == "engine":
         monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
-    monkeypatch.setattr(snapshot, "CAP", 100_000)
+    monkeypatch.setattr(archives, "CAP", 100_000)
     for module in (changes, overlay, archives):
         monkeypatch.setattr(module, "MAX_CHANGES", 30)
     agent = (

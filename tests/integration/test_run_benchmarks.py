@@ -230,7 +230,7 @@ def test_a_killed_run_of_a_benchmark_is_resumed(tmp_path: Path, image_ids: dict[
 
 
 FORMAT = """
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
 
 class Tiny:
     name = "tiny"

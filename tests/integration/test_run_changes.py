@@ -11,9 +11,9 @@ from experiments import RIGHT, WRONG, Project
 from tiers import tiered
 
 from labledger.errors import ExperimentChanged, InvalidInput, LedgerError, RunNotFound
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.run_control.stop_requests import StopRequest
-from labledger.storage.lab_folder import LabFolder
+from labledger.execution.stop_requests import StopRequest
+from labledger.files.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
 

@@ -14,8 +14,8 @@ from experiments import BY_MODE, HOLDING, HOLDS, RIGHT, WRONG, EngineLog, Projec
 from labledger.api import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
 

@@ -18,10 +18,10 @@ from waiting import PATIENCE_S
 
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
+from labledger.execution.events import EventKind
+from labledger.execution.process_identity import this_process
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.run_control.events import EventKind
-from labledger.run_control.process_identity import this_process
-from labledger.storage.lab_folder import LabFolder
 
 pytestmark = pytest.mark.docker
 

@@ -12,8 +12,8 @@ from sample_ledgers import give_id
 
 import labledger
 from labledger.errors import ExperimentChanged, InvalidInput
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
 

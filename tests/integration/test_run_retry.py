@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from labledger.api import RunOutcome, open_ledger
 from labledger.errors import Exit
-from labledger.run_control.stop_requests import StopRequest
+from labledger.execution.stop_requests import StopRequest
 
 pytestmark = pytest.mark.docker
 

@@ -33,7 +33,7 @@ from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger import clock
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.trial.attempt_spec import AttemptSpec

@@ -13,8 +13,8 @@ from sealed_trials import AFTER
 from tiers import tiered
 from waiting import wait_until
 
-from labledger.docker.engine import Engine
-from labledger.docker.engine_errors import EngineDiskFull
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import EngineDiskFull
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec

@@ -17,10 +17,10 @@ from sample_trials import (
     run_attempt,
 )
 
+from labledger.trial.full_disks import OutputUnreadable
+from labledger.trial.life import inputs
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.input_files import inputs
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
-from labledger.trial.life.uncollected import OutputUnreadable
 
 pytestmark = pytest.mark.docker
 

@@ -28,13 +28,13 @@ from served_hosts import GREETING, REACHES, bridge_address, machine_url, served_
 from tiers import tiered
 from waiting import wait_until
 
-from labledger.docker.networks import Networks
-from labledger.egress.allowed_hosts import HOST_NAME
+from labledger.engine.allowed_hosts import HOST_NAME
+from labledger.engine.networks import Networks
 from labledger.errors import EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.networks.phase_networks import network_config, proxy_of
+from labledger.trial.life.phase_networks import network_config, proxy_of
 
 DONE = ("completed", None, 0)
 ALLOWED = {"network": "allowlist", "allowed_hosts": [HOST_NAME]}

@@ -37,12 +37,12 @@ from tiers import tiered
 from waiting import wait_until
 
 from labledger.experiment.settings.grading import Sealing
+from labledger.files import artifact_tars
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import OUTER_MARGIN_S
-from labledger.workspace import tar_files
 
 pytestmark = [pytest.mark.docker]
 
@@ -492,7 +492,7 @@ def test_artifact_that_goes_while_its_trial_is_graded(trials: Trials) -> None:
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:
     """The workspace that a task begins with is needed too."""
-    tar = b"".join(tar_files.tar_of(Path("/"), {}))
+    tar = b"".join(artifact_tars.tar_of(Path("/"), {}))
     task = {"workspace": {"tar": trials.store.put_bytes(tar), "size": len(tar)}}
     first = trials.run("echo x >new", task=task)
     assert judged_again(trials, first, task=task).verdict == "pass"

@@ -23,13 +23,13 @@ from sample_trials import (
 from sealed_trials import isolation, stage
 from tiers import tiered
 
-from labledger.docker.container_files import ContainerFiles
+from labledger.engine.container_files import ContainerFiles
 from labledger.experiment.settings.grading import Sealing
+from labledger.files import tar_writer
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.evidence.declared_artifacts import take_artifacts
 from labledger.trial.evidence.redaction import Redactor
-from labledger.workspace import folder_tars
 
 pytestmark = pytest.mark.docker
 
@@ -124,7 +124,7 @@ def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: 
     # With something mounted in it, the folder of the host is not all that the container had.
     mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder_tars, "small_tar", None)
+        patch.setattr(tar_writer, "small_tar", None)
         assert take_artifacts(ENGINE, spec, mounted, Redactor({})) == here
 
 
@@ -241,7 +241,7 @@ def test_artifacts_beyond_the_limits(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, limit: str
 ) -> None:
     """An agent that leaves too much is at fault: nothing is graded, and the disk stays free."""
-    monkeypatch.setattr("labledger.workspace.artifact_tars.MAX_MEMBERS", 5)
+    monkeypatch.setattr("labledger.files.artifact_tars.MAX_MEMBERS", 5)
     result = trials.run(agent, **separate("/out"))
     assert brief(result)[:2] == ("agent_error", "artifacts_refused")
     assert result.message is not None

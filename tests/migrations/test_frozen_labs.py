@@ -12,21 +12,21 @@ import pytest
 from freeze_lab import ARCHIVES
 
 from labledger.api import open_ledger
-from labledger.export import mirrors, run_folder, summary
+from labledger.execution.process_identity import this_process
+from labledger.export import mirrors, summary
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.import_runs import import_runs
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.run_control.process_identity import this_process
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 RUNS = {
     "labledger-0.2.0": ("first", "first.g2", "stopped"),
     "labledger-0.3.0": ("first", "first.g2", "stopped", "grown", "hosts", "harbor"),
 }
 """The runs of each frozen lab; a regrading is one, too."""
-FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
+FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
 """What of a run is written from the ledger, and where it lies in the run's folder."""
 
 

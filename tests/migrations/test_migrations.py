@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database import views_and_triggers as objects
 from labledger.ledger.database.sqlite import DRIVER
@@ -35,7 +36,6 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus
-from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from chart_process import ChartProcess
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.report.page import chart_drawing
+from labledger.report import chart_drawing
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.authored import load_experiment
+from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 
 EXPERIMENT: dict[str, Any] = {

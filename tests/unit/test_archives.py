@@ -25,14 +25,14 @@ from source_labs import FROZEN, begin, complete_lab, rows
 from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
 from labledger.faults import VARIABLE
-from labledger.maintenance import garbage_collection
-from labledger.maintenance.import_runs import import_runs
-from labledger.maintenance.verify_lab import verify_lab
+from labledger.files import durable_files
+from labledger.files.archive_files import write_archive
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.records.outcomes import RunStatus
-from labledger.storage import durable_files
-from labledger.storage.archive_files import write_archive
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep import garbage_collection
+from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 LARGE = b"large"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records.canonical_json import sha256_hex
-from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture

@@ -15,22 +15,22 @@ from sample_trials import Trials, prepare_trial_folder
 from waiting import PATIENCE_S
 
 from labledger import resources
-from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan_sections import GraderPlan, PhasePlan, VariantPlan
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.staged_files import StagedFile
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.contract import ExitStatus
+from labledger.trial.life import inputs, staged_programs
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.input_files import inputs, staged_programs
 
 
 @pytest.fixture

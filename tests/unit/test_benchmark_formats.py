@@ -15,27 +15,25 @@ from commands import run_forked
 import labledger
 from labledger.benchmarks.formats import (
     BUILT_IN,
-    BenchmarkReference,
-    parse_reference,
-    read_benchmark,
-)
-from labledger.benchmarks.protocol import (
     ENTRY_POINT_GROUP,
     Benchmark,
     BenchmarkAgent,
     BenchmarkFormat,
+    BenchmarkReference,
     RefusedTask,
+    parse_reference,
+    read_benchmark,
 )
 from labledger.benchmarks.stored_experiments import store_experiment
 from labledger.benchmarks.translate import TranslatedExperiment, require_no_refused, translate
 from labledger.errors import InvalidInput
-from labledger.experiment.authored import load_experiment
+from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
 
 PROJECT = Path(__file__).parents[2]
 
 TINY = """
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
 
 class Format:
     name = "tiny"

@@ -18,8 +18,8 @@ import sample_ledgers as kit
 
 from labledger.api import open_ledger
 from labledger.cli.output.run_outcome import print_summary
+from labledger.compare.comparison_text import facts
 from labledger.compare.options import CompareOptions
-from labledger.compare.wording.comparison_text import facts
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
@@ -27,7 +27,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.records.outcomes import SlotStatus
 from labledger.records.pass_rate import PassCounts
-from labledger.runner.parts.rerun_choice import RerunSelection, choose_slots
+from labledger.runner.rerun import RerunSelection, choose_slots
 
 
 @pytest.fixture

@@ -23,10 +23,13 @@ from sample_trials import RUNTIME, Trials
 from waiting import PATIENCE_S, wait_until
 
 from labledger import __version__
-from labledger.cluster import message_bytes
-from labledger.cluster.coordinator_side import host_exchanges
-from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
-from labledger.cluster.host_messages import (
+from labledger.errors import HostLost
+from labledger.execution.executor import HostState
+from labledger.experiment.plan_sections import GraderPlan
+from labledger.hosts import message_bytes
+from labledger.hosts.coordinator_side import host_exchanges
+from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.hosts.host_messages import (
     PROTOCOL,
     AttemptKey,
     Cancellation,
@@ -45,16 +48,13 @@ from labledger.cluster.host_messages import (
     RunKey,
     RunSetup,
 )
-from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
-from labledger.cluster.message_bytes import BadMessage, decode, encode
-from labledger.errors import HostLost
-from labledger.executors.executor import HostState
-from labledger.experiment.plan_sections import GraderPlan
+from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
+from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.collect import infra_error_result
-from labledger.trial.life.uncollected import OutputUnreadable
+from labledger.trial.full_disks import OutputUnreadable
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 
 IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from experiment_files import Folder
 
+from labledger.engine.build_context import (
+    BuildContext,
+    ContextChanged,
+    IgnorePatterns,
+    UnusableContext,
+)
+from labledger.engine.dockerfiles import is_buildable, is_local, with_tag
 from labledger.experiment.changes import differences
 from labledger.experiment.plan import ExperimentPlan
-from labledger.images.build_context import BuildContext, ContextChanged, UnusableContext
-from labledger.images.dockerignore import IgnorePatterns
-from labledger.images.image_names import is_buildable, is_local, with_tag
 
 
 @pytest.fixture

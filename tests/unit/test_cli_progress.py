@@ -15,10 +15,10 @@ from rich.console import Console
 
 from labledger.cli.output import run_display
 from labledger.cli.output.run_progress import RunProgress, notable_line, started_line
+from labledger.execution.events import run_event
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed
-from labledger.run_control.events import run_event
-from labledger.text.figures import clock_time, percent
+from labledger.text import clock_time, percent
 
 STARTED = run_event(
     "run_started",

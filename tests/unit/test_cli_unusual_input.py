@@ -19,11 +19,11 @@ from labledger import RunOptions, errors
 from labledger.api.ledger import open_ledger
 from labledger.cli.output.console import add_lab_dir, add_lab_dir_to_commands, typed_lab_dir
 from labledger.errors import QueryFailed
-from labledger.experiment.authored import load_experiment
+from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.name_references import CONTRACT_NAMES
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
-from labledger.storage.lab_folder import LabFolder
-from labledger.text.phrases import counted, near_names
+from labledger.text import counted, near_names
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ import dask
 import pytest
 from distributed import Security
 
-from labledger.cluster import certificates
-from labledger.cluster.cluster_file import Cluster
-from labledger.cluster.dask_host import LESS_WATCHING
-from labledger.cluster.host_messages import StorePlace
-from labledger.cluster.host_side.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.errors import InvalidInput
+from labledger.files import own_folders
+from labledger.hosts import certificates
+from labledger.hosts.cluster_file import Cluster
+from labledger.hosts.dask_hosts import LESS_WATCHING
+from labledger.hosts.host_messages import StorePlace
+from labledger.hosts.host_side.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.runner.options import RunOptions
 from labledger.runner.run_hosts import given_cluster
-from labledger.storage import user_cache
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_user_without_a_home_folder_names_folders(
     """The host's folder must be named; nothing is cached; `~` is the first letter of a name."""
     with pytest.raises(InvalidInput, match=FOLDER_VARIABLE):
         default_folder()
-    assert user_cache.folder() is None
-    user_cache.store("name", b"content")
-    assert user_cache.read("name") is None
-    assert user_cache.expand_home("~/cluster.yaml") == Path("~/cluster.yaml")
+    assert own_folders.folder() is None
+    own_folders.store("name", b"content")
+    assert own_folders.read("name") is None
+    assert own_folders.expand_home("~/cluster.yaml") == Path("~/cluster.yaml")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert default_folder() == tmp_path
 

@@ -15,10 +15,15 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
-from labledger.cluster.coordinator_side.host_link import HostLink, Pending
-from labledger.cluster.coordinator_side.host_rooms import HostRooms
-from labledger.cluster.host_messages import (
+from labledger.execution.executor import HostState
+from labledger.execution.placement import Needs, choose_host
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.runtime_values import ResourceOverrides
+from labledger.experiment.settings.trial_settings import VariantSettings
+from labledger.hosts.coordinator_side.host_link import HostLink, Pending
+from labledger.hosts.coordinator_side.host_rooms import BlockedHosts, HostRooms
+from labledger.hosts.host_messages import (
     Chunk,
     Describe,
     Described,
@@ -27,16 +32,10 @@ from labledger.cluster.host_messages import (
     RunKey,
     RunSetup,
 )
-from labledger.cluster.host_side.host_gpus import count_gpus
-from labledger.cluster.host_side.outbox import Outbox
-from labledger.cluster.message_bytes import decode, encode
-from labledger.cluster.partial_files import DigestMismatch, PartialFile
-from labledger.executors.executor import HostState
-from labledger.executors.placement import Needs, choose_host
-from labledger.experiment.plan_sections import Resources
-from labledger.experiment.settings.grading import GradingMode
-from labledger.experiment.settings.runtime_values import ResourceOverrides
-from labledger.experiment.settings.trial_settings import VariantSettings
+from labledger.hosts.host_side.host_identity import count_gpus
+from labledger.hosts.host_side.host_run_folder import Outbox
+from labledger.hosts.message_bytes import decode, encode
+from labledger.hosts.object_store import DigestMismatch, PartialFile
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex

@@ -13,7 +13,7 @@ import pytest
 from labledger.api import open_ledger, ranking_text
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
-from labledger.compare.statistics.tie_groups import letters, tie_groups
+from labledger.compare.ranking import letters, tie_groups
 from labledger.errors import InvalidInput
 from labledger.records import json_schemas
 

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 from labledger.api import open_ledger
-from labledger.compare import estimates, side_trials
+from labledger.compare import estimates, sentences, side_trials
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
+from labledger.compare.comparison_text import facts
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
-from labledger.compare.wording import sentences
-from labledger.compare.wording.comparison_text import facts
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
-from labledger.text.figures import signed_points
+from labledger.text import signed_points
 
 BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 """Twelve tasks, seven lost."""

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from labledger.docker.container_files import ChangeKind
-from labledger.trial.evidence.container_changes import archives, snapshot
-from labledger.trial.evidence.container_changes.archives import LinkedContent
+from labledger.engine.container_files import ChangeKind
+from labledger.files.workspace_listing import MalformedListing
+from labledger.trial.evidence.container_changes import archives
+from labledger.trial.evidence.container_changes.archives import LinkedContent, SnapshotWriter
 from labledger.trial.evidence.container_changes.changes import (
     Change,
     ChangeList,
@@ -19,9 +20,7 @@ from labledger.trial.evidence.container_changes.changes import (
     is_exact,
     printable,
 )
-from labledger.trial.evidence.container_changes.snapshot import SnapshotWriter
 from labledger.trial.evidence.redaction import Redactor
-from labledger.workspace.listing import MalformedListing
 
 FILE = Change("srv/app/x", "changed", "file", 0o640, 1, 2, 3, 4, sha256="0" * 64)
 LINK = Change("srv/app/l", "added", "link", 0o777, target="x")
@@ -136,7 +135,7 @@ def test_snapshot_of_hard_links() -> None:
 
 def test_snapshot_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that does not fit is left out, and smaller ones after it are not."""
-    monkeypatch.setattr(snapshot, "CAP", 4_000)
+    monkeypatch.setattr(archives, "CAP", 4_000)
     written = writer()
     written.add(replace(FILE, path="large", size=5_000), iter([bytes(5_000)]))
     written.add(replace(FILE, path="short", size=9), iter([b"eight ch"]))

@@ -11,7 +11,13 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseLost
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.budget import Budget
+from labledger.execution.disk_space import FolderRetention
+from labledger.execution.dispatch_pauses import DispatchPauses
+from labledger.execution.error_rate import ErrorRate, Pruning
+from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.process_identity import this_process
+from labledger.execution.stop_requests import StopRequest
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -29,18 +35,11 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
-from labledger.run_control.budget import Budget
-from labledger.run_control.dispatch_pauses import DispatchPauses
-from labledger.run_control.error_rate import ErrorRate
-from labledger.run_control.process_identity import this_process
-from labledger.run_control.pruning import Pruning
-from labledger.run_control.stop_requests import StopRequest
-from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.dispatch.next_attempts import NextAttempts
-from labledger.runner.dispatch.slot_queue import SlotQueue
-from labledger.runner.heartbeat import Heartbeat
+from labledger.runner.next_attempts import NextAttempts
+from labledger.runner.ownership import Heartbeat
+from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 

@@ -8,14 +8,13 @@ import pytest
 from sample_trials import Trials
 from sealed_trials import KEPT
 
-from labledger.docker.engine import ContainerState
+from labledger.engine.engine import ContainerState
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
-from labledger.trial.life.grader_parts import delivery
-from labledger.trial.life.grader_parts.agent_part import AgentPart
-from labledger.trial.life.input_files import sealed_grader
+from labledger.trial.life import delivery, inputs
+from labledger.trial.life.agent_part import AgentPart
 from labledger.trial.phase_notes import parse_report
 
 AGENT = "agent 0 100 200 0\n"
@@ -98,10 +97,10 @@ def test_report(text: str, expected: str | None) -> None:
 def test_what_was_delivered_is_left_alone(spec: AttemptSpec) -> None:
     """Delivering again changes no file that a grader may be using, and leaves nothing behind."""
     (spec.plan.sealed_dir / "key").write_text("42")
-    sealed_grader.deliver(spec)
+    inputs.deliver(spec)
     files = sorted((spec.folder / "sealed").rglob("*"))
     assert [file.name for file in files] == ["grader", "key", "in", "grader.sh"]
     before = [file.stat() for file in files]
-    sealed_grader.deliver(spec)
+    inputs.deliver(spec)
     assert [file.stat() for file in files] == before
     assert sorted(path.name for path in spec.folder.iterdir()) == ["in", "sealed", "state"]

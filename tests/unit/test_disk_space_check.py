@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labledger.maintenance import check_results
-from labledger.run_control.disk_space import DiskSpace
+from labledger.checks import check_results
+from labledger.execution.disk_space import DiskSpace
 
 
 def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
+from labledger.execution import dispatch_pauses
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPause, DispatchPauses
+from labledger.execution.error_rate import ErrorRate
 from labledger.records.outcomes import SlotStatus
-from labledger.run_control import dispatch_pauses
-from labledger.run_control.dispatch_pauses import (
-    REFUSALS_BEFORE_PAUSE,
-    DispatchPause,
-    DispatchPauses,
-)
-from labledger.run_control.error_rate import ErrorRate
 
 NEVER = 3600.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.docker.buildkit import knows_recent_dockerfiles
-from labledger.images.dockerfiles import buildkit_needs
+from labledger.engine.dockerfiles import buildkit_needs
+from labledger.engine.image_builds import knows_recent_dockerfiles
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import LabLedgerError
-from labledger.storage.batches import batched
-from labledger.storage.durable_files import replace_file, replace_output, write_file
+from labledger.files.durable_files import replace_file, replace_output, write_file
+from labledger.files.file_contents import batched
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from labledger.egress import proxy_program
-from labledger.egress.allowed_hosts import HOST_NAME, AllowedHosts, BadEntry, normalize
-from labledger.egress.proxy_program import Log, Proxy
+from labledger.engine import proxy_program
+from labledger.engine.allowed_hosts import HOST_NAME, AllowedHosts, BadEntry, normalize
+from labledger.engine.proxy_program import Log, Proxy
 
 
 @pytest.mark.parametrize(

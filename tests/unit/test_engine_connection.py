@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 from commands import command_env
 from docker.errors import APIError, NotFound
 
-from labledger.docker.engine_errors import (
+from labledger.engine.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
     NoSuchContainer,
@@ -45,7 +45,7 @@ def test_docker_and_podman_are_understood(error: APIError, expected: type[Except
 
 AS_NOBODY = """
 import os, sys
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 
 def connect(address):

@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
-from labledger.docker.engine import Engine
-from labledger.docker.engine_facts import EngineFacts
-from labledger.errors import Exit, PreflightFailed
-from labledger.experiment.plan_sections import Runtime
-from labledger.experiment.settings.grading import Grading, GradingMode
-from labledger.experiment.settings.trial_settings import TrialSettings
-from labledger.ledger.database.model import RunInfo
-from labledger.maintenance.engine_checks import (
+from labledger.checks.engine_checks import (
     check_controllers,
     check_networks,
     check_oci_runtime,
     describe_shortcomings,
 )
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import EngineFacts
+from labledger.errors import Exit, PreflightFailed
+from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.settings.grading import Grading, GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
 from labledger.runner.start_and_resume import require_images
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labledger.docker.engine_pool import EnginePool
+from labledger.engine.engine import EnginePool
 
 
 def test_engine_is_used_by_one_thread_at_a_time() -> None:

@@ -16,13 +16,13 @@ import pytest
 from experiment_files import TASKS, Folder
 
 from labledger.errors import ExperimentChanged, InvalidInput
-from labledger.experiment.inputs import dataset, task_row
-from labledger.experiment.inputs.dataset import Selection, read_tasks
-from labledger.experiment.inputs.field_problems import UnusablePath
-from labledger.experiment.inputs.task_row import cluster_of
-from labledger.experiment.inputs.workspace_tars import WorkspaceSource
+from labledger.experiment import dataset, task_row
+from labledger.experiment.dataset import Selection, read_tasks
+from labledger.experiment.field_problems import UnusablePath
+from labledger.experiment.task_row import cluster_of
+from labledger.experiment.workspace_tars import WorkspaceSource
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import canonical_json, json_schemas
-from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture

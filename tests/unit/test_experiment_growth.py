@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from experiment_files import TASKS, Folder
 
-from labledger.experiment import growth
-from labledger.experiment.growth import Growth
+from labledger.experiment import changes as growth
+from labledger.experiment.changes import Growth
+from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.shards import Shard
 from labledger.records.identity import Slot
 
 

@@ -12,10 +12,10 @@ import pytest
 from experiment_files import Folder
 
 from labledger.errors import LedgerError
-from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Retry
 from labledger.experiment.replacement_grader import NewGrader
+from labledger.experiment.task_row import Task
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus
 

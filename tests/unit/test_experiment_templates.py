@@ -20,7 +20,7 @@ from waiting import PATIENCE_S
 from labledger import resources
 from labledger.errors import InvalidInput
 from labledger.experiment import name_references
-from labledger.experiment.authored import load_experiment
+from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import PROFILES, experiment_id, scaffold
 from labledger.records import json_schemas

@@ -11,14 +11,13 @@ from sample_trials import BUSYBOX, Trials, prepare_trial_folder, trial_context
 
 from labledger import clock
 from labledger.errors import DiskFull
-from labledger.storage.artifact_store import ArtifactStore
+from labledger.files.artifact_store import ArtifactStore
 from labledger.trial import full_disks
 from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.artifacts import INLINE_LIMIT
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import worker
-from labledger.trial.life.input_files import inputs
+from labledger.trial.life import inputs, worker
 
 FULL = Path("/proc")
 """A file system on which nothing is ever free."""

@@ -15,13 +15,13 @@ from source_labs import FROZEN, begin, complete_lab, rows
 from labledger import collect_garbage
 from labledger.errors import LeaseHeld, LedgerError
 from labledger.faults import VARIABLE
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger import removal
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER, writable_engine
-from labledger.ledger.removal import unnamed_content
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 
 @pytest.fixture
@@ -115,9 +115,9 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
             connection.exec_driver_sql(
                 f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),)
             )
-        unnamed_content.collect_named(connection, ())
-        assert unnamed_content.is_named(connection, "ab" * 32)
-        assert not unnamed_content.is_named(connection, "cd" * 32)
+        removal.collect_named(connection, ())
+        assert removal.is_named(connection, "ab" * 32)
+        assert not removal.is_named(connection, "cd" * 32)
 
 
 def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:

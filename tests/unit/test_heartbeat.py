@@ -9,13 +9,13 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseLost
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.process_identity import this_process
 from labledger.ledger.database.model import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.run_control.process_identity import this_process
-from labledger.runner import heartbeat
-from labledger.runner.heartbeat import Heartbeat
+from labledger.runner import ownership
+from labledger.runner.ownership import Heartbeat
 from labledger.trial.full_disks import FullDisks
 
 
@@ -33,7 +33,7 @@ def told() -> list[JsonObject]:
 
 @pytest.fixture(autouse=True)
 def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "RENEWALS_PER_LEASE", 1e12)
+    monkeypatch.setattr(ownership, "RENEWALS_PER_LEASE", 1e12)
 
 
 def test_trials_may_start_as_long_as_the_lease_lasts(
@@ -54,15 +54,15 @@ def test_that_the_run_is_wanted_is_told_once(
     writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
     """Each takeover request is reported once, however many heartbeats pass."""
-    heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
-    heartbeat.renew()
+    ownership = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
+    ownership.renew()
     assert told == []
     asker = this_process()
     with kit.open_writer(path) as other:
         held = other.leases.acquire_or_request(kit.RUN, asker, 30, 10)
         assert isinstance(held, LeaseInfo)
         for _ in range(3):
-            heartbeat.renew()
+            ownership.renew()
         [event] = told
         assert (event["event"], event["pid"], event["host"]) == (
             "run_wanted",
@@ -76,8 +76,8 @@ def test_a_heart_that_lost_its_run_stops(
     writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
     """The next beat after a takeover raises, and does not make anything longer."""
-    heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
+    ownership = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
     with kit.open_writer(path) as other:
         other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
     with pytest.raises(LeaseLost):
-        heartbeat.renew()
+        ownership.renew()

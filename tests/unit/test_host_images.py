@@ -13,7 +13,11 @@ import pytest
 from experiment_files import Folder
 
 from labledger import __version__
-from labledger.cluster.host_messages import (
+from labledger.checks.check_results import CheckResult
+from labledger.checks.host_checks import check_host_images
+from labledger.execution.executor import HostState
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.hosts.host_messages import (
     Describe,
     Described,
     FindImages,
@@ -22,12 +26,8 @@ from labledger.cluster.host_messages import (
     PulledImage,
     PullImage,
 )
-from labledger.cluster.host_transport import ClusterConnection
-from labledger.cluster.message_bytes import decode, encode
-from labledger.executors.executor import HostState
-from labledger.experiment.resolve import ResolvedExperiment
-from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.host_images import check_host_images
+from labledger.hosts.host_transport import ClusterConnection
+from labledger.hosts.message_bytes import decode, encode
 from labledger.records.canonical_json import sha256_hex
 
 NAMES = {name: f"{name}/{sha256_hex(name.encode())[:8]}" for name in "abc"}

@@ -24,17 +24,17 @@ from labledger.errors import (
     LedgerTooNew,
     RunNotFound,
 )
-from labledger.export import mirrors, run_folder
+from labledger.export import mirrors
 from labledger.faults import VARIABLE
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.exchange.source import _expected_statements
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.import_runs import ImportedRun, import_runs
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import ImportedRun, import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
     mirrors_of = here.run_folder(kit.RUN)
     with LedgerReader.open(here.ledger) as reader:
         mirrors.rebuild_all(reader, kit.RUN, mirrors_of)
-        run_folder.write_chain(reader, kit.RUN, mirrors_of / run_folder.CHAIN_PATH)
+        mirrors.write_chain(reader, kit.RUN, mirrors_of / mirrors.CHAIN_PATH)
     (mirrors_of / "benchmark" / "summary.json").unlink()
     assert verify_lab(here, None).findings == ()
 

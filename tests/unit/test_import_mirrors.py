@@ -18,17 +18,17 @@ from source_labs import begin, rows
 from labledger.api import open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing
 from labledger.export import mirrors
-from labledger.export.run_folder import CHAIN_PATH as CHAIN
+from labledger.export.mirrors import CHAIN_PATH as CHAIN
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Dispatch
 from labledger.ledger.exchange.histories import RunRelation
-from labledger.maintenance.import_runs import import_runs
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records import json_schemas
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 
 @built_once

@@ -14,16 +14,16 @@ from source_labs import go_on, rows
 
 from labledger.api import open_ledger
 from labledger.errors import LedgerError
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
 from labledger.ledger.verification.verify import verify
-from labledger.maintenance.import_runs import ImportedRun, import_runs
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records import canonical_json
 from labledger.records.outcomes import RunStatus
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import ImportedRun, import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 REGRADED = "run-1.g2"
 

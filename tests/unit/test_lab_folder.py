@@ -10,7 +10,7 @@ import pytest
 from commands import command_env, run_forked
 
 from labledger import create_experiment
-from labledger.storage.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder
 
 
 @pytest.fixture

@@ -17,17 +17,17 @@ from tiers import tiered
 
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import tables, views_and_triggers
 from labledger.ledger.database.model import Dispatch, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import export_tables
 from labledger.ledger.verification.slot_checks import UNREADABLE
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Phase
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.slot_records import RECORD_KINDS
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 FLIPS = 50
 """How many bits flip, one after the other, with each seed."""

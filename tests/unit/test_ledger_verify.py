@@ -15,18 +15,18 @@ from commands import run_forked
 from ledger_templates import built_once
 
 from labledger.errors import LedgerError, RunNotFound
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import row_digests
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification import derived_copies
+from labledger.ledger.verification import slot_checks
 from labledger.ledger.verification.verify import Finding, verify
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
 
 
 @built_once
@@ -629,7 +629,7 @@ def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) 
         with engine.connect() as connection:
             calls: list[None] = []
             connection.driver.set_progress_handler(lambda calls=calls: calls.append(None), 10)
-            assert list(derived_copies.find_wrong_outcomes(connection, 1)) == []
+            assert list(slot_checks.find_wrong_outcomes(connection, 1)) == []
             steps[count] = len(calls)
             connection.driver.set_progress_handler(None, 0)
         engine.dispose()

@@ -13,15 +13,15 @@ from commands import CHECKOUT, command_env
 from experiment_files import Folder
 
 from labledger.cli.output.console import out_json, out_json_parts
-from labledger.export import mirrors, run_folder
+from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.read import commit_stream
 from labledger.ledger.reader import LedgerReader
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.events import EventFile
 from labledger.records.outcomes import RunStatus
-from labledger.storage.lab_folder import LabFolder
 
 _MOST_MB = 130
 """Much more than the commands need, much less than with a slot's events, or a line, in memory."""
@@ -34,7 +34,7 @@ def run_of_events(path: Path, slots: int, events: int) -> None:
     content = b"".join(b'{"n":%d,"pad":"%s"}\n' % (n, b"x" * 80) for n in range(events))
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         lease = kit.begin_run(writer, slots)
-        run_folder.create_run_folder(folder, reader.run(kit.RUN))
+        mirrors.create_run_folder(folder, reader.run(kit.RUN))
         staged = writer._store.staged_events
         for idx in range(slots):
             file = EventFile(staged, f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content))
@@ -44,7 +44,7 @@ def run_of_events(path: Path, slots: int, events: int) -> None:
         writer.leases.release(lease, RunStatus.COMPLETED)
         writer.delete_event_files(kit.RUN, slots)
         mirrors.rebuild_all(reader, kit.RUN, folder)
-        run_folder.write_chain(reader, kit.RUN, folder / run_folder.CHAIN_PATH)
+        mirrors.write_chain(reader, kit.RUN, folder / mirrors.CHAIN_PATH)
 
 
 def run_measured(lab: Path, *words: object) -> tuple[subprocess.CompletedProcess[str], float]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import LedgerError
+from labledger.files import lab_folder
 from labledger.ledger.database import migrations
-from labledger.storage import network_filesystems
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -31,7 +31,7 @@ MOUNTS = r"""
 )
 def test_the_nearest_mount_counts(path: str, kind: str) -> None:
     """A path's file system is that of the innermost and latest mount above it."""
-    assert network_filesystems.file_system_type(Path(path), MOUNTS) == kind
+    assert lab_folder.file_system_type(Path(path), MOUNTS) == kind
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "9p", "drvfs"])
@@ -42,7 +42,7 @@ def test_a_network_file_system_is_refused(
     to do."""
     told = tmp_path / "mountinfo"
     told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
-    monkeypatch.setattr(network_filesystems, "_MOUNTS", told)
+    monkeypatch.setattr(lab_folder, "_MOUNTS", told)
     with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
     assert "`lab_dir=`" in (refused.value.hint or "")
@@ -51,11 +51,8 @@ def test_a_network_file_system_is_refused(
 
 def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
     """The mounts of this machine are parsed, and the tests' folder is on no network."""
-    if network_filesystems._MOUNTS.exists():
+    if lab_folder._MOUNTS.exists():
         assert (
-            network_filesystems.file_system_type(
-                tmp_path, network_filesystems._MOUNTS.read_text("utf-8")
-            )
-            is not None
+            lab_folder.file_system_type(tmp_path, lab_folder._MOUNTS.read_text("utf-8")) is not None
         )
-    network_filesystems.refuse_network(tmp_path)
+    lab_folder.refuse_network(tmp_path)

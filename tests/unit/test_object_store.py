@@ -20,11 +20,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from sample_trials import BUSYBOX, Trials
 from waiting import wait_until
 
-from labledger.cluster.coordinator_side.host_link import HostLink
-from labledger.cluster.coordinator_side.input_supply import InputSupply
-from labledger.cluster.coordinator_side.result_transfer import ResultTransfer
-from labledger.cluster.coordinator_side.store_relay import StoreRelay
-from labledger.cluster.host_messages import (
+from labledger.errors import InvalidInput
+from labledger.files.artifact_store import ArtifactStore
+from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.coordinator_side.input_supply import InputSupply
+from labledger.hosts.coordinator_side.results import ResultTransfer
+from labledger.hosts.coordinator_side.store_relay import StoreRelay
+from labledger.hosts.host_messages import (
     GetInput,
     PutChunk,
     PutOutput,
@@ -34,21 +36,24 @@ from labledger.cluster.host_messages import (
     RunSetup,
     StorePlace,
 )
-from labledger.cluster.host_side.host_identity import HostIdentity
-from labledger.cluster.host_side.host_service import HostService
-from labledger.cluster.host_transport import ClusterConnection
-from labledger.cluster.message_bytes import decode
-from labledger.cluster.object_store import BadObject, ObjectStore, StoreUnusable, try_object_store
-from labledger.cluster.partial_files import PartialFile
-from labledger.errors import InvalidInput
+from labledger.hosts.host_side.host_identity import HostIdentity
+from labledger.hosts.host_side.host_service import HostService
+from labledger.hosts.host_transport import ClusterConnection
+from labledger.hosts.message_bytes import decode
+from labledger.hosts.object_store import (
+    BadObject,
+    ObjectStore,
+    PartialFile,
+    StoreUnusable,
+    try_object_store,
+)
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.events import EventFile
 from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.evidence.events import event_file_for
+from labledger.trial.evidence.output_files import event_file_for
 
 LEDGER, RUN, KEY = "a" * 32, "store-run", (3, 1)
 LARGE = os.urandom(5 << 20)

@@ -11,7 +11,7 @@ from commands import CHECKOUT, run_forked
 
 import labledger
 from labledger.cli.app import app
-from labledger.cli.output.option_names import option_name, with_options
+from labledger.cli.error_messages import option_name, with_options
 from labledger.errors import InvalidInput, Parameter, Problem
 
 SOURCES = [

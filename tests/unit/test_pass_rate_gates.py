@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.options.pass_rate_gates import (
+from labledger.cli.options.run_options import (
     Gate,
     missed_gates,
     parse_gates,

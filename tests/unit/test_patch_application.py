@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labledger.workspace import listing, patches
-from labledger.workspace.patch_application import PatchMismatch, apply_piece, pieces_by_name
-from labledger.workspace.seed import InlineSeed
+from labledger.files import patches, workspace_listing
+from labledger.files.patches import PatchMismatch, apply_piece, pieces_by_name
+from labledger.files.workspace_seed import InlineSeed
 
 LINES = ["", "a", "b", "a b", "-", "+", "@@ -1 +1 @@", "--- a/x", "# x", "\\ No newline", "\r"]
 LINES += ["\\ No newline at end of file", "é\u2028\f\x0b", "diff --git a/x b/x", "Binary files "]
@@ -44,7 +44,7 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int
         folder.mkdir()
         InlineSeed(after).fill(folder)
         seed = InlineSeed(before)
-        listings = listing.list_seed(seed), listing.list_folder(folder)
+        listings = workspace_listing.list_seed(seed), workspace_listing.list_folder(folder)
         patch = patches.patch(seed, folder, *listings)
         assert patch.unpatchable == []
         found = pieces_by_name(patch.content, after)
@@ -63,7 +63,10 @@ def test_other_files(tmp_path: Path) -> None:
     InlineSeed(after).fill(tmp_path)
     (tmp_path / "same").chmod(0o755)
     (tmp_path / "link").symlink_to("new")
-    listings = listing.list_seed(InlineSeed(before)), listing.list_folder(tmp_path)
+    listings = (
+        workspace_listing.list_seed(InlineSeed(before)),
+        workspace_listing.list_folder(tmp_path),
+    )
     patch = patches.patch(InlineSeed(before), tmp_path, *listings)
     assert patch.unpatchable == ["bin", "large", "link"]
     assert pieces_by_name(patch.content, after).keys() == {"new"}

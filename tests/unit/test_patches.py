@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.workspace import listing, patches
-from labledger.workspace.seed import InlineSeed
+from labledger.files import patches, workspace_listing
+from labledger.files.workspace_seed import InlineSeed
 
 Files = dict[str, str]
 
@@ -25,7 +25,7 @@ def fill(folder: Path, files: Files) -> None:
 
 def patch_between(folder: Path, before: Files) -> str:
     seed = InlineSeed(before)
-    listings = listing.list_seed(seed), listing.list_folder(folder)
+    listings = workspace_listing.list_seed(seed), workspace_listing.list_folder(folder)
     return patches.patch(seed, folder, *listings).content.decode()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sample_trials import phase
 
-from labledger.trial.life.input_files.inputs import phase_script
+from labledger.trial.life.inputs import phase_script
 
 TELL = """for word; do printf '%s\\0' "$$word"; done; env -0"""
 

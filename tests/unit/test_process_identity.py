@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from waiting import wait_until
 
+from labledger.execution import process_identity
 from labledger.ledger.database.model import LeaseInfo, Owner
-from labledger.run_control import process_identity
 
 
 def held_by(owner: Owner) -> LeaseInfo:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from labledger.execution.error_rate import Pruning
 from labledger.experiment.plan_sections import Prune
 from labledger.records.outcomes import SlotStatus
-from labledger.run_control.pruning import Pruning
 
 
 def noted(*statuses: SlotStatus, before: int = 0) -> Pruning:

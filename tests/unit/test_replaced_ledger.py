@@ -10,15 +10,14 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LedgerReplaced
-from labledger.export.mirrors import MirrorWriter
-from labledger.export.run_folder import create_run_folder
+from labledger.export.mirrors import MirrorWriter, create_run_folder
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
-from labledger.maintenance.import_runs import import_runs
-from labledger.maintenance.replaced_ledger import rescue_run
-from labledger.maintenance.verify_lab import verify_lab
-from labledger.storage.lab_folder import LabFolder
+from labledger.runner.ownership import rescue_run
+from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 
 def remove(path: Path) -> None:

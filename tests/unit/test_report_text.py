@@ -18,6 +18,7 @@ from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
 from labledger import optional_libraries
+from labledger import text as figures
 from labledger.api import ReportOptions, comparison_texts, open_ledger
 from labledger.compare.options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
@@ -26,16 +27,14 @@ from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
-from labledger.report import outcomes
+from labledger.report import chart_drawing, outcomes, page
 from labledger.report.document import with_plain_text
 from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
 from labledger.report.options import LogSelection
-from labledger.report.page import chart_drawing, page
-from labledger.report.page.page import trials_that_fit
+from labledger.report.page import trials_that_fit
 from labledger.report.run_report import collect
-from labledger.text import figures
-from labledger.text.terminal_text import plain_text
+from labledger.text import plain_text
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 

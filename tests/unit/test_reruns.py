@@ -25,7 +25,7 @@ from labledger.ledger.database.model import Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.records.outcomes import RunStatus
-from labledger.runner.parts.rerun import new_part, new_slots
+from labledger.runner.rerun import new_part, new_slots
 
 COUNTING = ("trial_facts", "scores", "metrics_long", "attempts", "leaderboard", "paired_outcomes",
             "win_loss_tie", "coverage", "task_difficulty", "flaky_tasks")  # fmt: skip

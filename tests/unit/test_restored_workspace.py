@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from labledger.files import artifact_tars
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.workspace_listing import Entry, Listing, MalformedListing
+from labledger.files.workspace_seed import InlineSeed, TarSeed, UnsafeSeed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import StoredTrial
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
-from labledger.workspace import tar_files
-from labledger.workspace.listing import Entry, Listing, MalformedListing
-from labledger.workspace.seed import InlineSeed, TarSeed, UnsafeSeed
 
 X = {"kind": "file", "size": 1, "sha256": sha256_hex(b"x")}
 NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty": []}
@@ -299,11 +299,11 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
     for n in (1, 99, 100, 101, 3000):
         (tmp_path / f"link{n}").symlink_to("\udcff" * n)
         entries[f"link{n}"] = Entry("link", n)
-    packed = b"".join(tar_files.tar_of(tmp_path, entries))
-    assert len(packed) == tar_files.size_of(entries)
+    packed = b"".join(artifact_tars.tar_of(tmp_path, entries))
+    assert len(packed) == artifact_tars.size_of(entries)
     found = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))
-        for m in tar_files.members(io.BytesIO(packed))
+        for m in artifact_tars.members(io.BytesIO(packed))
     }
     assert found == {
         name: (e.kind, e.executable, contents.get(name, b"\xff" * e.size))

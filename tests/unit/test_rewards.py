@@ -13,9 +13,9 @@ from sample_trials import BUSYBOX, Trials
 
 from labledger.experiment.settings.grading import Grading, ResultSource
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.grading import GradingOutcome
+from labledger.trial.evidence.harbor_rewards import grade_by_rewards
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.results.grading import GradingOutcome
-from labledger.trial.evidence.results.rewards import grade_by_rewards
 
 OUTPUTS = {"outputs": [{"path": "/logs/verifier", "phase": "grader"}]}
 NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"

@@ -21,16 +21,16 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
-from labledger.export.run_folder import create_run_folder
-from labledger.export.run_records import write_records
+from labledger.export.mirrors import create_run_folder
+from labledger.export.tables import write_records
 from labledger.faults import VARIABLE
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.import_runs import import_runs
-from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.outcomes import RunStatus
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.verify_lab import verify_lab
 
 BECAUSE = "its prompts were wrong"
 

@@ -19,7 +19,7 @@ from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
 from labledger.api import HostLost, InvalidInput, open_ledger
-from labledger.executors.executor import HostState
+from labledger.execution.executor import HostState
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Dispatch
@@ -27,12 +27,12 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
-from labledger.runner.dispatch.slot_queue import SlotQueue
 from labledger.runner.run_hosts import LostHosts, require_reachable_attempts
+from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.upkeep.unfinished_slots import UnfinishedSlot
 
 HOSTS = ("node-a/00000001", "node-b/00000002")
 SLOTS_OF_HOST = 3
@@ -353,10 +353,8 @@ def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerRead
 
 def test_runs_on_this_machine_load_nothing_of_clusters() -> None:
     """What `run`, `resume`, `regrade` and `clean` import has neither Dask nor our part of it."""
-    modules = (
-        "labledger.api.runs, labledger.runner.session, labledger.maintenance.container_cleanup"
-    )
-    wanted = "('dask', 'distributed', 'labledger.cluster')"
+    modules = "labledger.api.runs, labledger.runner.session, labledger.upkeep.container_cleanup"
+    wanted = "('dask', 'distributed', 'labledger.hosts')"
     program = f"import sys, {modules}\nprint([m for m in sys.modules if m.startswith({wanted})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

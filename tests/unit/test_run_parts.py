@@ -16,17 +16,17 @@ from source_labs import rows
 from labledger.api import open_ledger
 from labledger.errors import LedgerError
 from labledger.export import mirrors
-from labledger.export.run_folder import CHAIN_PATH
+from labledger.export.mirrors import CHAIN_PATH
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
-from labledger.maintenance.import_runs import import_runs
 from labledger.records import json_schemas
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
-from labledger.storage.lab_folder import LabFolder
+from labledger.upkeep.import_runs import import_runs
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus, StopCause
-from labledger.text.phrases import counted_of
+from labledger.text import counted_of
 
 
 @pytest.fixture

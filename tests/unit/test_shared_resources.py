@@ -10,14 +10,14 @@ import pytest
 from experiment_files import Folder
 
 from labledger import __version__
-from labledger.cluster import connect
-from labledger.cluster.host_messages import Described
-from labledger.cluster.host_transport import FoundHost
-from labledger.executors.executor import HostState
-from labledger.maintenance import host_checks
-from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.preflight import Preflight
-from labledger.maintenance.shared_resources import check_shared_resources
+from labledger.checks import host_checks
+from labledger.checks.check_results import CheckResult
+from labledger.checks.engine_checks import check_shared_resources
+from labledger.checks.preflight import Preflight
+from labledger.execution.executor import HostState
+from labledger.hosts import connect
+from labledger.hosts.host_messages import Described
+from labledger.hosts.host_transport import FoundHost
 
 GIB = 1 << 30
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import ArtifactChanged, LedgerError
-from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.life.input_files import staged_programs
-from labledger.workspace.seed import TarSeed
+from labledger.experiment.staged_files import StagedFile
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.workspace_seed import TarSeed
+from labledger.trial.life import staged_programs
 
 PROGRAM = b"#!/bin/sh\nexit 1\n"
 

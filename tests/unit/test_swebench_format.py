@@ -11,17 +11,21 @@ import pytest
 import yaml
 from swebench_files import Repository, Row, predictions, write_rows
 
-from labledger.benchmarks.formats import parse_reference, read_benchmark
-from labledger.benchmarks.protocol import AgentKinds, Benchmark, BenchmarkFormat
-from labledger.benchmarks.swebench.dataset_rows import read_dataset
-from labledger.benchmarks.swebench.predictions import read_predictions
+from labledger.benchmarks.formats import (
+    AgentKinds,
+    Benchmark,
+    BenchmarkFormat,
+    parse_reference,
+    read_benchmark,
+)
+from labledger.benchmarks.swebench import harness
+from labledger.benchmarks.swebench.dataset_rows import read_dataset, read_predictions
 from labledger.benchmarks.swebench.swebench_format import SWEBENCH
 from labledger.benchmarks.translate import TranslatedExperiment, translate
 from labledger.errors import ExtraMissing, InvalidInput
-from labledger.experiment.authored import load_experiment
-from labledger.experiment.inputs.task_row import cluster_of
+from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
-from labledger.swebench_package import harness
+from labledger.experiment.task_row import cluster_of
 
 HIDDEN = ("return a + b", "test_add", "EOF_TESTS", "It subtracts")
 """Texts of the reference patch, of the tests and of the hints."""
@@ -91,7 +95,7 @@ def test_the_experiment_of_a_data_set(benchmark: Benchmark, tmp_path: Path) -> N
 
 def test_what_an_agent_can_read(benchmark: Benchmark, tmp_path: Path) -> None:
     """A task as containers get it names no test, patch, script or hint."""
-    from labledger.experiment.inputs.task_row import Task
+    from labledger.experiment.task_row import Task
 
     for row in benchmark.tasks:
         own = {key: value for key, value in row.items() if key != "files"}

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from swebench_files import BREAKS_OTHER, FIXED, START, Repository, eval_script, run_script
 
-from labledger.records.outcomes import Reason, Verdict
-from labledger.swebench_package import harness
-from labledger.swebench_package.harness import (
+from labledger.benchmarks.swebench import harness
+from labledger.benchmarks.swebench.harness import (
     HarnessFailed,
     PreparedRow,
     eval_report,
     harness_version,
     prepare_rows,
 )
-from labledger.trial.evidence.results.swebench_judge import Judgement, ReportList, judge
+from labledger.records.outcomes import Reason, Verdict
+from labledger.trial.evidence.swebench_results import Judgement, ReportList, judge
 
 OFFICIAL = """
 import json, sys
@@ -41,7 +41,7 @@ json.dump(reports, open(sys.argv[1], "w"))
 
 KILLED = """
 import json, os, signal, sys
-from labledger.swebench_package import harness
+from labledger.benchmarks.swebench import harness
 harness._ask = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 harness.eval_report(json.loads(sys.argv[1]), "a patch", b"log")
 """

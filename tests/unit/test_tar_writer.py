@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
+from labledger.files.tar_writer import SizeChanged, TarEntry, tar_chunks
 from labledger.records.canonical_json import sha256_hex
-from labledger.storage.tar_writer import SizeChanged, TarEntry, tar_chunks
 
 FILE = tarfile.REGTYPE
 

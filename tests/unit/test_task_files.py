@@ -12,9 +12,8 @@ import pytest
 from experiment_files import Folder
 
 from labledger.errors import ExperimentChanged, InvalidInput
-from labledger.experiment.inputs.task_files import TaskFiles
-from labledger.experiment.inputs.task_row import Task
-from labledger.storage.artifact_store import ArtifactStore
+from labledger.experiment.task_row import Task, TaskFiles
+from labledger.files.artifact_store import ArtifactStore
 
 TESTS: dict[str, Any] = {"path": "/tests", "directory": "t", "for": "grader"}
 GOLD: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.records.attempt_result import Metric, Phase
 from labledger.records.events import Event
-from labledger.trial.evidence.results.metrics import (
+from labledger.trial.evidence.metrics import (
     Sources,
     compute_metrics,
     value_at_path,

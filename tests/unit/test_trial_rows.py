@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import sample_ledgers as kit
 
-from labledger.ledger.commit_rows import trial_rows
+from labledger.ledger.commit_rows import slot_rows
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import Reason, SlotStatus
@@ -30,16 +30,16 @@ def record_of(result: AttemptResult) -> str:
     stamp = Stamp(
         result.ids, result.schedule_idx, result.slot_commit_id, result.attempt, result.ended_at
     )
-    attempts = [trial_rows.attempt_row(1, result)]
-    return trial_rows.trial_record(stamp, trial_rows.trial_row(1, result), attempts)
+    attempts = [slot_rows.attempt_row(1, result)]
+    return slot_rows.trial_record(stamp, slot_rows.trial_row(1, result), attempts)
 
 
 def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
     """Every column of both rows is in the record, so that the record makes the same rows."""
     record = json.loads(record_of(result))
-    row = trial_rows.trial_row(1, result)
-    assert trial_rows.trial_row_of_record(1, 1, record) == row
-    assert trial_rows.attempt_rows_of_record(1, 1, record) == [trial_rows.attempt_row(1, result)]
+    row = slot_rows.trial_row(1, result)
+    assert slot_rows.trial_row_of_record(1, 1, record) == row
+    assert slot_rows.attempt_rows_of_record(1, 1, record) == [slot_rows.attempt_row(1, result)]
     assert (type(row.status), row.reason, row.grader_timed_out) == (str, "grader_timeout", 1)
     assert set(record) - STAMP_FIELDS - set(row._fields) == {"phases", "image", "attempts"}
     assert record["phases"]["setup"] is None
@@ -51,13 +51,13 @@ def test_a_field_that_came_later(
 ) -> None:
     """An optional column that is null is not in the record, as in those of earlier versions."""
     before = json.loads(record_of(result))
-    monkeypatch.setattr(trial_rows, "OPTIONAL", ("outcome",))
+    monkeypatch.setattr(slot_rows, "OPTIONAL", ("outcome",))
     result = replace(result, outcome=outcome)
     record = json.loads(record_of(result))
     assert record == ({**before, "outcome": outcome} if outcome else _without(before, "outcome"))
-    assert trial_rows.trial_row_of_record(1, 1, record) == trial_rows.trial_row(1, result)
+    assert slot_rows.trial_row_of_record(1, 1, record) == slot_rows.trial_row(1, result)
     with pytest.raises(KeyError, match="message"):
-        trial_rows.trial_row_of_record(1, 1, _without(record, "message"))
+        slot_rows.trial_row_of_record(1, 1, _without(record, "message"))
 
 
 def _without(record: dict[str, object], name: str) -> dict[str, object]:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from labledger.workspace import unlisted_folders
-from labledger.workspace.listing import list_folder
-from labledger.workspace.seed import InlineSeed
-from labledger.workspace.unlisted_folders import (
+from labledger.files import workspace_listing
+from labledger.files.workspace_listing import (
     digest,
     inspect_unlisted_folders,
+    list_folder,
     seeded_unlisted_folders,
 )
+from labledger.files.workspace_seed import InlineSeed
 
 FILES = {".git/HEAD": "main", ".git/refs/a": "a", "sub/.git/b": "b", "x/.cache/c": "c", "y": "y"}
 
 
-def looked_into(folder: Path) -> dict[str, unlisted_folders.FolderContents]:
+def looked_into(folder: Path) -> dict[str, workspace_listing.FolderContents]:
     return inspect_unlisted_folders(folder, list_folder(folder))
 
 
@@ -44,7 +44,7 @@ def test_all_folders_together_are_bounded(
 ) -> None:
     """What is too much, by number or by size, is not read; what is small beside it may be."""
     InlineSeed(FILES).fill(tmp_path)
-    monkeypatch.setattr(unlisted_folders, limit, {"MAX_FILES": 3, "MAX_BYTES": 6}[limit])
+    monkeypatch.setattr(workspace_listing, limit, {"MAX_FILES": 3, "MAX_BYTES": 6}[limit])
     assert looked_into(tmp_path).keys() == {".git", "sub/.git"}
     for name in ("more", "most"):
         (tmp_path / ".git" / name).write_text("x")

@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks, read_optional
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.outcomes import Reason
-from labledger.workspace.untrusted_files import (
-    UnsafeFile,
-    UntrustedFile,
-    head_chunks,
-    read_optional,
-)
 
 
 def refused(folder: Path, name: str = "out", cap: int = 100) -> UnsafeFile:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from labledger.files import workspace_listing as workspace
+from labledger.files.workspace_listing import Entry, list_folder, list_seed
+from labledger.files.workspace_seed import InlineSeed
 from labledger.records.canonical_json import sha256_hex
-from labledger.workspace import listing as workspace
-from labledger.workspace.listing import Entry, list_folder, list_seed
-from labledger.workspace.seed import InlineSeed
 
 
 def test_a_seeded_folder_is_its_seed(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger.executors.local_executor import LocalExecutor
+from labledger.execution.local_executor import LocalExecutor
 from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.artifacts import Artifact
-from labledger.runner.heartbeat import Heartbeat
+from labledger.runner.ownership import Heartbeat
 from labledger.trial.full_disks import FullDisks
 
 LIMIT = 1 << 20

@@ -2,17 +2,22 @@
 
 Only ordinary features of experiments are used. What differs from the experiment's defaults
 (`translation.DEFAULTS`) is in the row.
+
+Environment variables of Harbor tasks, as texts of an experiment.
+
+A value that is `${NAME}` as a whole comes from outside. `${NAME:-default}` does so if NAME is set
+there; `benchmarks.translate` decides that. Any other value is literal, whatever dollars it has.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor import env_templates
 from labledger.benchmarks.harbor.task_config import (
     Artifact,
     Collect,
@@ -20,13 +25,65 @@ from labledger.benchmarks.harbor.task_config import (
     NetworkMode,
     NetworkPolicy,
     TaskConfig,
+    VerifierImage,
     VerifierMode,
 )
 from labledger.benchmarks.harbor.task_files import TaskFile, TaskFiles, files_digest
 from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
-from labledger.benchmarks.harbor.verifier_image import VerifierImage
+from labledger.files.file_contents import FileContent
 from labledger.records import JsonObject
-from labledger.storage.file_contents import FileContent
+
+_TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
+
+_SOLUTION_PREFIX = "HARBOR_SOLUTION_"
+"""Of the names by which the solution's variables reach the agent `oracle`."""
+
+_UNSET = "labledger:unset"
+"""What the agent `oracle` gets for a variable with a default that is not set outside."""
+
+
+def authored_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables as `experiment.yaml` and `tasks.jsonl` have them."""
+    return {name: _authored(value) for name, value in env.items()}
+
+
+def _authored(value: str) -> str:
+    match = _TEMPLATE.fullmatch(value)
+    return value.replace("$", "$$") if match is None else value
+
+
+def unusable_names(env: Mapping[str, str]) -> list[str]:
+    """Return the names in templates that no environment variable can have."""
+    matches = [_TEMPLATE.fullmatch(value) for value in env.values()]
+    return [m[1] for m in matches if m is not None and not (m[1].isidentifier() and m[1].isascii())]
+
+
+def outside_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return what the variant `oracle` needs from outside for the solution's variables."""
+    names: dict[str, str] = {}
+    for value in env.values():
+        match = _TEMPLATE.fullmatch(value)
+        if match is not None:
+            reference = f"${{{match[1]}}}" if match[2] is None else f"${{{match[1]}:-{_UNSET}}}"
+            names[_SOLUTION_PREFIX + match[1]] = reference
+    return names
+
+
+def solution_script(env: Mapping[str, str]) -> bytes:
+    """Return a shell script that exports the solution's variables, without values from outside."""
+    lines = ["# The variables of [solution.env]."]
+    for name, value in env.items():
+        match = _TEMPLATE.fullmatch(value)
+        if match is None:
+            lines.append(f"export {name}={shlex.quote(value)}")
+            continue
+        unset = "" if match[2] is None else _UNSET
+        lines.append(f'export {name}="${{{_SOLUTION_PREFIX}{match[1]}-{unset}}}"')
+        if match[2] is not None:
+            # One that is set to nothing has no default.
+            lines.append(f'[ "${name}" != {_UNSET} ] || {name}={shlex.quote(match[2])}')
+    return ("\n".join(lines) + "\n").encode()
+
 
 ORACLE = "oracle"
 AGENT_LOGS, ARTIFACTS = "/logs/agent", "/logs/artifacts"
@@ -148,9 +205,9 @@ def _task_files(
         _add_files(task, f"{folder}/solution", solution)
         for_oracle["/solution"] = f"{folder}/solution"
     if solution and config.solution_env:
-        script = env_templates.solution_script(config.solution_env)
+        script = solution_script(config.solution_env)
         task.files[f"{folder}/oracle/env.sh"] = script
-        task.oracle_env |= env_templates.outside_env(config.solution_env)
+        task.oracle_env |= outside_env(config.solution_env)
         for_oracle["/oracle"] = f"{folder}/oracle"
     # Solutions may write into their own folder.
     return entries + [
@@ -175,7 +232,7 @@ def _runtime(config: TaskConfig) -> JsonObject:
         **_agent_user(config.agent.user),
         "setup": _setup(environment),
         "resources": _resources(environment),
-        "env": env_templates.authored_env(environment.env),
+        "env": authored_env(environment.env),
     }
 
 
@@ -237,7 +294,7 @@ def _grader(config: TaskConfig) -> JsonObject:
         grader |= _network(network)
     if verifier.user is not None:
         grader["user"] = verifier.user
-    grader["env"] = env_templates.authored_env({**env, **verifier.env})
+    grader["env"] = authored_env({**env, **verifier.env})
     return _without_empty(grader)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labledger.errors import Problem
-from labledger.text.phrases import near_names
+from labledger.text import near_names
 
 T = TypeVar("T")
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger import resources
-from labledger.benchmarks.harbor import env_templates
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
+from labledger.benchmarks.harbor import task_rows
 from labledger.benchmarks.harbor.sources import TASK_FILE, TaskFolder, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_config import Environment, TaskConfig
+from labledger.benchmarks.harbor.task_config import Environment, TaskConfig, verifier_image
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.benchmarks.harbor.task_rows import (
     AGENT_LOGS,
@@ -24,12 +25,10 @@ from labledger.benchmarks.harbor.task_rows import (
 )
 from labledger.benchmarks.harbor.task_toml import read_task_toml
 from labledger.benchmarks.harbor.unsupported import unsupported
-from labledger.benchmarks.harbor.verifier_image import verifier_image
-from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput
+from labledger.files.file_contents import FileContent, content_key
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
-from labledger.storage.file_contents import FileContent, content_key
 
 AGENTS = (ORACLE, "nop")
 VERIFIER_LOGS = "/logs/verifier"
@@ -124,7 +123,7 @@ def _unusable_env(config: TaskConfig) -> list[str]:
     return [
         f"[{section}]: ${{{name}}} is not the name of an environment variable"
         for section, env in sections.items()
-        for name in env_templates.unusable_names(env)
+        for name in task_rows.unusable_names(env)
     ]
 
 

@@ -14,11 +14,11 @@ from labledger.benchmarks.harbor.task_config import (
     Artifact,
     Environment,
     TaskConfig,
+    VerifierImage,
     VerifierMode,
 )
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.benchmarks.harbor.verifier_image import VerifierImage
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 COMPOSE_FILE = "docker-compose.yaml"
 MAX_TIMEOUT_S = 2_592_000

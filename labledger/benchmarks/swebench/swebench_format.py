@@ -1,4 +1,11 @@
-"""The format `swebench`: rows of a SWE-bench data set for version 5 of the `swebench` package.
+"""Make a `Benchmark` of SWE-bench rows.
+
+The agent works in the image's repository. Its changes become a patch, the only thing that the
+grader's container gets: a fresh one of the same image, with the row's script. The host judges the
+log of its tests with the `swebench` package. Patches of agents that come along, tests and scripts
+are files of the tasks, which only the containers have that need them.
+
+The format `swebench`: rows of a SWE-bench data set for version 5 of the `swebench` package.
 
 Beside the agents `gold` and `empty` it has those of predictions: `predictions:FILE` grades what a
 model has answered elsewhere, without running an agent.
@@ -6,16 +13,172 @@ model has answered elsewhere, without running an agent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from pathlib import Path
 
-from labledger.benchmarks.protocol import Benchmark
-from labledger.benchmarks.swebench.dataset_rows import read_dataset
-from labledger.benchmarks.swebench.experiment_parts import (
-    AGENTS,
-    swebench_benchmark,
-    with_predictions,
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.swebench.dataset_rows import (
+    Dataset,
+    Predictions,
+    SwebenchRow,
+    read_dataset,
+    read_predictions,
 )
-from labledger.benchmarks.swebench.predictions import read_predictions
+from labledger.benchmarks.swebench.harness import PreparedRow, harness_version
+from labledger.records import JsonObject
+from labledger.records.outcomes import Reason
+from labledger.text import counted_of
+
+AGENTS = ("gold", "empty")
+REPOSITORY = "/testbed"
+TESTS_LIMIT_S = 1800
+"""How long a task's script may run, in seconds, as in the package."""
+
+_NAME_LENGTH = 64
+_LOGS = "/swebench/logs"
+_PATCH = "/swebench/model.patch"
+_METRICS = (
+    *("resolved", "patch_applied", "fail_to_pass", "fail_to_pass_total"),
+    *("pass_to_pass", "pass_to_pass_total"),
+)
+_DESCRIPTION = (
+    "The agent gets task.problem_statement and changes the repository in /testbed. The patch of\n"
+    "its changes is graded in a fresh container, and the log is judged by the swebench package.\n"
+    "No container of an agent has the reference patch, the tests or the script of a task."
+)
+_SCRIPTS = Path(__file__).parent
+
+
+def swebench_benchmark(dataset: Dataset) -> Benchmark:
+    """Return the benchmark of a data set, with the agents `gold` and `empty`."""
+    files = {name: (_SCRIPTS / name).read_bytes() for name in ("agent.sh", "setup.sh", "grade.sh")}
+    for row, prepared in dataset.rows:
+        files[f"{_grader_folder(row.instance_id)}/eval.sh"] = prepared.eval_script.encode()
+    benchmark = Benchmark(
+        name="swebench",
+        version=f"sha256:{dataset.digest[:16]}",
+        split=dataset.split,
+        tasks=tuple(_task(row, prepared) for row, prepared in dataset.rows),
+        files=files,
+        agents=(BenchmarkAgent("empty", "Changes nothing: must fail", expects="fail"),),
+        defaults=_defaults(),
+        description=_DESCRIPTION,
+        refused=dataset.refused,
+        cluster="task.repo",
+    )
+    gold = BenchmarkAgent("gold", "Leaves the reference patch: must pass", expects="pass")
+    patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows}
+    with_gold = with_patches(benchmark, gold, patches)
+    return replace(with_gold, agents=(with_gold.agents[-1], *benchmark.agents))
+
+
+def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmark:
+    """Return a benchmark with the predictions of a model as another agent, its last."""
+    predicted = sum(task["id"] in predictions.patches for task in benchmark.tasks)
+    description = (
+        f"The predictions of {predictions.model}: of "
+        f"{counted_of(predicted, len(benchmark.tasks), 'task')}"
+    )
+    name = _unused_name(predictions.variant_id, [agent.name for agent in benchmark.agents])
+    agent = BenchmarkAgent(name, description, {"model_name_or_path": predictions.model})
+    return with_patches(benchmark, agent, predictions.patches)
+
+
+def _unused_name(name: str, used: Collection[str]) -> str:
+    """Return a variant's id that begins with `name` and is not used."""
+    numbered = (f"{name[: _NAME_LENGTH - 4]}-{number}" for number in count(2))
+    return next(candidate for candidate in chain([name], numbered) if candidate not in used)
+
+
+def with_patches(
+    benchmark: Benchmark, agent: BenchmarkAgent, patches: Mapping[str, str]
+) -> Benchmark:
+    """Return a benchmark with an agent, as its last, whose answers are patches.
+
+    `patches` are by task id. They are files of the tasks for this agent alone; where there is no
+    patch, there is no prediction.
+    """
+    files, tasks = dict(benchmark.files), []
+    for task in benchmark.tasks:
+        task_id = task["id"]
+        folder = f"tasks/{task_id}/agents/{agent.name}"
+        if task_id in patches:
+            files[f"{folder}/model.patch"] = patches[task_id].encode()
+        else:
+            files[f"{folder}/no_prediction"] = b""
+        own = {
+            "path": "/swebench/agent",
+            "directory": folder,
+            "for": "agent",
+            "variants": [agent.name],
+        }
+        tasks.append(task | {"files": [*task["files"], own]})
+    agents = (*benchmark.agents, agent)
+    return replace(benchmark, agents=agents, files=files, tasks=tuple(tasks))
+
+
+def _grader_folder(instance_id: str) -> str:
+    return f"tasks/{instance_id}/grader"
+
+
+def _task(row: SwebenchRow, prepared: PreparedRow) -> JsonObject:
+    seen = ("instance_id", "repo", "base_commit", "problem_statement")
+    judged = ("instance_id", "repo", "version", "image", "log_parser", "eval_type")
+    instance: JsonObject = {column: row.text(column) for column in judged}
+    instance["FAIL_TO_PASS"] = list(prepared.fail_to_pass)
+    instance["PASS_TO_PASS"] = list(prepared.pass_to_pass)
+    folder = _grader_folder(row.instance_id)
+    return {
+        "id": row.instance_id,
+        "task": {column: row.text(column) for column in seen},
+        "image": row.text("image"),
+        "runtime": {
+            "grader": {"results": {"from": "swebench", "folder": _LOGS, "instance": instance}}
+        },
+        "files": [{"path": "/swebench/grader", "directory": folder, "for": "grader"}],
+    }
+
+
+def _defaults() -> JsonObject:
+    # In the words of a command, `$$` is a `$` that names nothing.
+    collect = (_SCRIPTS / "collect.sh").read_text("utf-8").replace("$", "$$")
+    return {
+        "runtime": {
+            "user": "root",
+            "workspace": REPOSITORY,
+            "setup": {"command": ["sh", "setup.sh"], "files": ["setup.sh"], "timeout_s": 60},
+            "agent": {"command": ["sh", "agent.sh"], "files": ["agent.sh"], "timeout_s": 3600},
+            "network": "none",
+            "outputs": [{"path": _LOGS, "phase": "grader"}],
+            "resources": {"cpus": 1, "memory": "4g", "pids": 4096},
+        },
+        "benchmark": {
+            "grader": {
+                "command": ["bash", "grade.sh"],
+                "files": ["grade.sh"],
+                "timeout_s": TESTS_LIMIT_S,
+                "mode": "separate",
+                # Scripts of tasks may install the repository, which can fetch what it builds with.
+                "network": "full",
+                "collect": [{"command": ["sh", "-c", collect], "timeout_s": 300}],
+                "artifacts": [{"path": _PATCH, "optional": True}],
+            },
+            "evaluator": {"name": "swebench", "version": harness_version(), "mode": "official"},
+        },
+        "metrics": [
+            {"id": name, "from": "score", "pointer": f"/metrics/{name}"} for name in _METRICS
+        ],
+        "design": {
+            "max_concurrency": 4,
+            "schedule": "paired_interleaved",
+            "retry": {
+                "max_attempts": 2,
+                "retry_on": ["infra_error", Reason.GRADER_BOOTSTRAP_FAILED.value],
+            },
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import typer
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, runs_trials
 from labledger.cli.output.console import out, out_json_line, table
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from labledger.api import BenchmarkCheck, Exit, RunOptions, RunOutcome

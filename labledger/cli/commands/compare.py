@@ -161,7 +161,7 @@ def compare(
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)
     if junit is not None:
-        from labledger.cli.output.comparison_junit import write_junit
+        from labledger.cli.output.comparison import write_junit
 
         write_junit(comparison, junit)
         say(f"wrote {junit}")
@@ -177,7 +177,7 @@ def compare(
 
 
 def _print(comparison: Comparison, form: str) -> None:
-    from labledger.cli.output.comparison_table import print_comparison, print_markdown
+    from labledger.cli.output.comparison import print_comparison, print_markdown
     from labledger.cli.output.console import out_json
 
     if form == "json":

@@ -25,7 +25,7 @@ from labledger.cli.output.console import (
     say,
     table,
 )
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -177,7 +177,7 @@ def logs(
 ) -> None:
     """Print the output of one trial, also while it runs."""
     from labledger.api import open_ledger
-    from labledger.cli.output.trial_logs import print_logs
+    from labledger.cli.output.trial_details import print_logs
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow)

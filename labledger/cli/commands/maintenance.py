@@ -15,7 +15,7 @@ from labledger.api import Exit
 from labledger.cli.options import arguments
 from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, print_checks, say
-from labledger.text.phrases import counted, counted_of
+from labledger.text import counted, counted_of
 
 if TYPE_CHECKING:
     from labledger.api import ImportedRun

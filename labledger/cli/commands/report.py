@@ -13,7 +13,7 @@ import typer
 
 from labledger.api import InvalidInput, Problem
 from labledger.cli.options import arguments
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 _DEFAULT_PAGE = Path("report.html")
 

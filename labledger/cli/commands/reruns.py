@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labledger import text as figures
 from labledger.api import InvalidInput, Problem
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, runs_trials, variants_of
 from labledger.cli.output.console import out, out_json, say, table
-from labledger.text import figures
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from labledger.api import RerunPlan
@@ -77,7 +77,7 @@ def rerun(
     `labledger resume` continues an interrupted rerun.
     """
     from labledger import api
-    from labledger.cli.output.questions import confirm
+    from labledger.cli.output.console import confirm
 
     selection = api.RerunSelection(
         statuses=tuple(status or ()),

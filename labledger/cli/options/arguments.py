@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labledger.api import InvalidInput, Problem
-from labledger.text.byte_sizes import parse_size
+from labledger.text import parse_size
 
 if TYPE_CHECKING:
     from labledger.api import RunStatus
@@ -34,7 +34,7 @@ _RUNS_SQL = (
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids that begin with what was typed, the newest run first."""
     from labledger.api import LabLedgerError, open_ledger
-    from labledger.text.terminal_text import escape_line
+    from labledger.text import escape_line
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:

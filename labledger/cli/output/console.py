@@ -3,6 +3,8 @@
 Text is escaped for a terminal; JSON, CSV and the bytes of an export stay exact for the program that
 reads them. A command in backticks is printed with the `--lab-dir` that this command was given, so
 that it can be typed as it is. Every other module of `cli` prints through these functions.
+
+Questions of commands that remove or repeat something, asked on the terminal.
 """
 
 from __future__ import annotations
@@ -22,16 +24,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from labledger.cli.output.option_names import as_typed, with_options
-from labledger.text.figures import DASH, significant
-from labledger.text.phrases import counted
-from labledger.text.terminal_text import escape_json, escape_line, escape_lines
+from labledger.cli.error_messages import as_typed, with_options
+from labledger.text import DASH, counted, escape_json, escape_line, escape_lines, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from labledger.api import CheckResult, LabLedgerError
 
+from labledger.api import InvalidInput, Problem
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"
@@ -348,3 +349,17 @@ def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:
         if name == _LAB_DIR_OPTION and (equals or number + 1 < len(words)):
             return Path(value if equals else words[number + 1])
     return None
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Return whether a person agrees; with `yes`, nobody is asked.
+
+    The question goes to stderr. Raises `InvalidInput` if there is no terminal to ask on.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        message = "the command asks before it goes on, and there is no terminal to ask on"
+        raise InvalidInput("the command", [Problem("--yes", message, hint="add --yes to agree")])
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

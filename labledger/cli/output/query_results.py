@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.api import InvalidInput, Problem
 from labledger.cli.output.console import exact_stdout, out, say, table
-from labledger.text.phrases import counted
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import console, out_json_line, say
-from labledger.cli.output.host_progress import host_texts
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
     RunProgress,
+    host_texts,
     notable_line,
     spent_texts,
 )
-from labledger.text.terminal_text import escape_line
+from labledger.text import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,8 +16,7 @@ from labledger.cli.output.run_progress import (
     spent_texts,
     without_verdict,
 )
-from labledger.text.figures import percent
-from labledger.text.phrases import counted, counted_of
+from labledger.text import counted, counted_of, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.egress.allowed_hosts import AllowedHosts, BadEntry
+from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, is_root, starts_as_root
-from labledger.experiment.inputs.container_paths import is_written, overlap, unusable
-from labledger.experiment.inputs.field_problems import FieldPath, lookup
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.field_problems import FieldPath, lookup
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.experiment.settings.phase_commands import variant_path
+from labledger.experiment.settings.runtime_values import is_written, overlap, unusable
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 
 _MAX_COLLECT = 50

@@ -1,9 +1,4 @@
-"""How a trial is graded: when and where its grader runs, what it gets, where its verdict is read.
-
-`Grading` is both the experiment's section and what a task changes of it, and `merged` combines
-them. `Sealing` says what that means for the grader's files in the agent's container. The sections
-are stored with runs and tasks; a key that was not authored is absent.
-"""
+"""How a trial is graded, and the grader that replaces another one in a regrading."""
 
 from __future__ import annotations
 

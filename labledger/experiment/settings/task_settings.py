@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
-from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import NO_SETUP, USER_HINT, user_problem
-from labledger.experiment.inputs.container_paths import overlap
-from labledger.experiment.inputs.dataset import Dataset
-from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, lookup
-from labledger.experiment.inputs.task_files import FilesPlace
+from labledger.experiment.dataset import Dataset
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.field_problems import FieldPath, FieldProblem, lookup
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.combination_checks import mismatches
 from labledger.experiment.settings.grading import HIDING_MODES
 from labledger.experiment.settings.phase_commands import DEPS, authored_path, variant_path
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.settings.runtime_values import overlap
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.task_row import FilesPlace
 from labledger.records import JsonObject
 
 

@@ -1,4 +1,17 @@
-"""All rows of a committed slot, and the records that its commit makes of them.
+"""The rows of one committed slot: its trials, metrics and events.
+
+The rows of `trial` and `attempt`, and the `trial_record_v1` that a commit makes of them.
+
+No other module maps their columns to fields. A commit makes rows of a result and a record of the
+rows; readers make that record again; import and verification make the rows of a record. A column
+that has the same name in `AttemptResult` and in the record is mapped by that name.
+
+The rows of `metric` and `event`, and their records `metric_record_v1` and `event_record_v1`.
+
+A slot may have many of them, so that their records are put together as text; the parts that the
+records of a slot share are made once. The events of a file are never all in memory.
+
+All rows of a committed slot, and the records that its commit makes of them.
 
 `trial_rows` and `metric_and_event_rows` make the records that are stored as columns. Predictions,
 scores and evidence are stored as the text of their record, with some of its values in columns.
@@ -7,11 +20,12 @@ All functions are pure: a record is the same text when a slot is committed and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-from labledger.ledger.commit_rows import metric_and_event_rows, trial_rows
 from labledger.ledger.database.table_rows import (
     AttemptRow,
     EventRow,
@@ -22,10 +36,238 @@ from labledger.ledger.database.table_rows import (
     TrialRow,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import EventFile
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords
+
+OPTIONAL: tuple[str, ...] = ()
+"""Columns that records of earlier versions lack. If null, a record does not have the field."""
+
+_PHASES = {
+    phase: tuple(f"{phase}_{name}" for name in ("exit_status", "duration_ms", "timed_out"))
+    for phase in ("setup", "agent", "grader")
+}
+"""The columns of each phase; all are null if it did not run."""
+_RENAMED = {"image_ref", "image_id"}.union(*_PHASES.values())
+_SAME_NAMES = tuple(name for name in TrialRow._fields[2:] if name not in _RENAMED)
+"""The columns of `trial` after its key that have the name of a field."""
+_ATTEMPT_COLUMNS = AttemptRow._fields[2:]
+
+
+def _values(names: Iterable[str]) -> attrgetter[tuple[Any, ...]]:
+    """Return a function that returns these attributes of a result, enumerations as text."""
+    return attrgetter(*("status.value" if name == "status" else name for name in names))
+
+
+_trial_values, _attempt_values = _values(_SAME_NAMES), _values(_ATTEMPT_COLUMNS)
+
+
+def trial_row(run_no: int, result: AttemptResult) -> TrialRow:
+    """Return the row of `trial` for the result of a slot's last attempt."""
+    columns: dict[str, Any] = dict(zip(_SAME_NAMES, _trial_values(result), strict=True))
+    for phase, names in _PHASES.items():
+        columns |= zip(names, _phase_columns(result.phases.get(phase)), strict=True)
+    columns |= {"image_ref": result.image_ref, "image_id": result.image_id}
+    return TrialRow(run_no, result.schedule_idx, **columns)
+
+
+def attempt_row(run_no: int, result: AttemptResult) -> AttemptRow:
+    """Return the row of `attempt` for the result of an attempt."""
+    return AttemptRow(run_no, result.schedule_idx, *_attempt_values(result))
+
+
+def trial_record(stamp: Stamp, trial: TrialRow, attempts: Sequence[AttemptRow]) -> str:
+    """Return the `trial_record_v1` of these rows, as canonical text."""
+    columns = trial._asdict()
+    record = {
+        **stamp.as_json("trial_record_v1"),
+        **{name: columns[name] for name in _SAME_NAMES},
+        "phases": {
+            phase: _phase(*(columns[name] for name in names)) for phase, names in _PHASES.items()
+        },
+        "image": {"ref": trial.image_ref, "id": trial.image_id},
+        "attempts": [dict(zip(_ATTEMPT_COLUMNS, row[2:], strict=True)) for row in attempts],
+    }
+    for name in OPTIONAL:
+        if record[name] is None:
+            del record[name]
+    return canonical_json.dumps(record)
+
+
+def trial_row_of_record(run_no: int, idx: int, record: JsonObject) -> TrialRow:
+    """Return the row of `trial` that a `trial_record_v1` was made of.
+
+    Raises `LookupError`, `TypeError` or `ValueError` if `record` is not a valid one.
+    """
+    columns: dict[str, Any] = dict.fromkeys(OPTIONAL) | {
+        name: record[name] for name in _SAME_NAMES if name in record or name not in OPTIONAL
+    }
+    for phase, names in _PHASES.items():
+        columns |= zip(names, _phase_columns_of_record(record["phases"][phase]), strict=True)
+    columns |= {"image_ref": record["image"]["ref"], "image_id": record["image"]["id"]}
+    return TrialRow(run_no, idx, **columns)
+
+
+def fits_its_record(row: TrialRow) -> bool:
+    """Return whether `trial_row_of_record` makes this row again of its `trial_record`.
+
+    Only the columns of phases can say more than their record, in which a phase that did not run is
+    null. Raises `TypeError` if one of them is not a number.
+    """
+    columns = row._asdict()
+    phases = (tuple(columns[name] for name in names) for names in _PHASES.values())
+    return all(_phase_columns_of_record(_phase(*phase)) == phase for phase in phases)
+
+
+def attempt_rows_of_record(run_no: int, idx: int, record: JsonObject) -> list[AttemptRow]:
+    """Return the rows of `attempt` that a `trial_record_v1` was made of.
+
+    Raises as `trial_row_of_record` does.
+    """
+    return [AttemptRow(run_no, idx, **fields) for fields in record["attempts"]]
+
+
+_PhaseColumns = tuple[int | None, int | None, int | None]
+
+
+def _phase_columns(phase: Phase | None) -> _PhaseColumns:
+    if phase is None:
+        return None, None, None
+    return phase.exit_status, phase.duration_ms, int(phase.timed_out)
+
+
+def _phase(exit_status: int | None, duration_ms: int | None, timed_out: int | None) -> Any:
+    if duration_ms is None:
+        return None
+    return {"exit_status": exit_status, "duration_ms": duration_ms, "timed_out": bool(timed_out)}
+
+
+def _phase_columns_of_record(phase: JsonObject | None) -> _PhaseColumns:
+    if phase is None:
+        return None, None, None
+    return phase["exit_status"], phase["duration_ms"], int(phase["timed_out"])
+
+
+def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
+    """Return the rows of `metric` for a result, in order."""
+    return [
+        # SQLite has no booleans: true would be read back as 1, which is another JSON value.
+        MetricRow(
+            *(run_no, result.schedule_idx, seq, metric.metric_id, metric.source),
+            int(metric.value) if isinstance(metric.value, bool) else metric.value,
+        )
+        for seq, metric in enumerate(result.metrics)
+    ]
+
+
+def metric_records(stamp: Stamp, rows: Iterable[MetricRow]) -> tuple[str, ...]:
+    """Return the `metric_record_v1` of each row, as canonical text."""
+    head, ids, schedule_idx, slot_commit_id, ts = _shared_parts(stamp)
+    return tuple(
+        f'{head}{ids}"metric_id":{canonical_json.dumps(row.metric_id)},"row_seq":{row.row_seq},'
+        f'{schedule_idx}"schema_version":"metric_record_v1",{slot_commit_id}'
+        f'"source":{canonical_json.dumps(row.source)},{ts},'
+        f'"value":{canonical_json.dumps(row.value)}}}'
+        for row in rows
+    )
+
+
+def metric_row_of_record(
+    run_no: int, idx: int, _seq: int, _text: str, record: JsonObject
+) -> MetricRow:
+    """Return the row that a `metric_record_v1` was made of. Raises `KeyError`."""
+    return MetricRow(run_no, idx, *(record[name] for name in MetricRow._fields[2:]))
+
+
+def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
+    """Return the rows of `event` for a result, in order; those of a file are made when iterated."""
+    idx = result.schedule_idx
+    if isinstance(result.events, EventFile):
+        return _FileRows(run_no, idx, result.events)
+    return [
+        EventRow(run_no, idx, event.row_seq, canonical_json.dumps(event.body))
+        for event in sorted(result.events, key=lambda event: event.row_seq)
+    ]
+
+
+def event_records(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
+    """Return the `event_record_v1` of each row, as canonical text.
+
+    They are a tuple, unless the rows are those of a file.
+    """
+    if isinstance(rows, _FileRows):
+        return _FileRecords(stamp, rows)
+    return tuple(event_lines(stamp, rows))
+
+
+def event_row_of_record(
+    run_no: int, idx: int, _seq: int, _text: str, record: JsonObject
+) -> EventRow:
+    """Return the row that an `event_record_v1` was made of. Raises `KeyError`."""
+    return EventRow(run_no, idx, record["row_seq"], canonical_json.dumps(record["event"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileRows:
+    """The rows of events of a file, made one by one whenever they are iterated."""
+
+    run_no: int
+    schedule_idx: int
+    file: EventFile
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __iter__(self) -> Iterator[EventRow]:
+        for row_seq, body in enumerate(self.file.bodies()):
+            yield EventRow(self.run_no, self.schedule_idx, row_seq, body)
+
+    def __contains__(self, row: object) -> bool:
+        return any(row == own_row for own_row in self)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileRecords:
+    """The records of events of a file, made one by one whenever they are iterated."""
+
+    stamp: Stamp
+    rows: _FileRows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return event_lines(self.stamp, self.rows)
+
+    def __contains__(self, record: object) -> bool:
+        return any(record == own_record for own_record in self)
+
+
+def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
+    """Yield the record of each row, whose body is canonical text already."""
+    head, ids, schedule_idx, slot_commit_id, ts = _shared_parts(stamp)
+    return (
+        f'{head}"event":{row.body},{ids}"row_seq":{row.row_seq},'
+        f'{schedule_idx}"schema_version":"event_record_v1",{slot_commit_id}{ts}}}'
+        for row in rows
+    )
+
+
+@lru_cache(maxsize=1)
+def _shared_parts(stamp: Stamp) -> tuple[str, str, str, str, str]:
+    """Return the pairs that all records of a slot share, the first with the opening bracket.
+
+    Cached, because a slot's metrics and events are made one after the other.
+    """
+    return (
+        f'{{"attempt":{stamp.attempt},',
+        f'"ids":{canonical_json.dumps(stamp.ids.as_json())},',
+        f'"schedule_idx":{stamp.schedule_idx},',
+        f'"slot_commit_id":{canonical_json.dumps(stamp.slot_commit_id)},',
+        f'"ts":{canonical_json.dumps(stamp.ts)}',
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +288,10 @@ def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
     final = results[-1]
     idx = final.schedule_idx
     return SlotRows(
-        trial=trial_rows.trial_row(run_no, final),
-        attempts=[trial_rows.attempt_row(run_no, result) for result in results],
-        metrics=metric_and_event_rows.metric_rows(run_no, final),
-        events=metric_and_event_rows.event_rows(run_no, final),
+        trial=trial_row(run_no, final),
+        attempts=[attempt_row(run_no, result) for result in results],
+        metrics=metric_rows(run_no, final),
+        events=event_rows(run_no, final),
         predictions=[
             prediction_row(run_no, idx, seq, canonical_json.dumps(record), record)
             for seq, record in enumerate(final.predictions)
@@ -75,12 +317,12 @@ def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecord
         reason=rows.trial.reason,
         verdict=rows.trial.verdict,
         agent_exit_status=rows.trial.agent_exit_status,
-        trials=(trial_rows.trial_record(stamp, rows.trial, rows.attempts),),
+        trials=(trial_record(stamp, rows.trial, rows.attempts),),
         predictions=tuple(row.record for row in rows.predictions),
         scores=tuple(row.record for row in rows.scores),
         evidence=tuple(row.record for row in rows.evidence),
-        metrics=metric_and_event_rows.metric_records(stamp, rows.metrics),
-        events=metric_and_event_rows.event_records(stamp, rows.events),
+        metrics=metric_records(stamp, rows.metrics),
+        events=event_records(stamp, rows.events),
     )
 
 
@@ -112,7 +354,7 @@ TEXT_TABLES: dict[str, tuple[str, RowOfRecord]] = {
 
 ROW_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     **TEXT_TABLES,
-    "metrics": ("metric", metric_and_event_rows.metric_row_of_record),
-    "events": ("event", metric_and_event_rows.event_row_of_record),
+    "metrics": ("metric", metric_row_of_record),
+    "events": ("event", event_row_of_record),
 }
 """The table of each kind of record that is stored as one row: every kind but `trials`."""

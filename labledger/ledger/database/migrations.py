@@ -4,11 +4,20 @@ Only the migrations, which Alembic runs, define tables. To create an empty ledge
 `cached_tables` repeats the statements that an earlier run of Alembic executed. An upgrade makes a
 backup first, and then changes the ledger in one transaction. Everything that opens a ledger, and
 the commands that upgrade and back one up, call this module.
+
+Cache the statements with which Alembic created the tables of an empty ledger.
+
+Importing Alembic and SQLAlchemy takes longer than a small run, and they create the same tables
+each time. The statements are stored in the user's cache folder under a digest of the migrations
+and of the libraries that ran them; if any of those has changed, Alembic runs again. Only
+`migrations` uses this module, and only for a ledger with nothing in it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -19,7 +28,9 @@ from typing import Any
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
-from labledger.ledger.database import cached_tables, schema_checks, views_and_triggers
+from labledger.files import lab_folder, own_folders
+from labledger.files.durable_files import sync_folder
+from labledger.ledger.database import schema_checks, views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
@@ -30,8 +41,53 @@ from labledger.ledger.database.sqlite import (
     translated,
     writable_engine,
 )
-from labledger.storage import network_filesystems
-from labledger.storage.durable_files import sync_folder
+from labledger.records import canonical_json
+
+_LIBRARIES = ("alembic", "sqlalchemy")
+_TABLES_SQL = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
+_REVISION_SQL = "SELECT version_num FROM alembic_version"
+_SET_REVISION_SQL = "INSERT INTO alembic_version (version_num) VALUES (?)"
+
+
+def create_cached_tables(connection: Connection) -> bool:
+    """Create the tables of an empty database, inside the caller's transaction.
+
+    Returns False, and changes nothing, if the cache does not have the statements.
+    """
+    content = own_folders.read(_cache_name())
+    if content is None:
+        return False
+    cached = json.loads(content)
+    for statement in cached["statements"]:
+        connection.exec_driver_sql(statement)
+    connection.exec_driver_sql(_SET_REVISION_SQL, (cached["revision"],))
+    return True
+
+
+def store_tables(connection: Connection) -> None:
+    """Store the statements of the tables that Alembic has just created."""
+    cached = {
+        "revision": connection.exec_driver_sql(_REVISION_SQL).scalar_one(),
+        "statements": connection.exec_driver_sql(_TABLES_SQL).scalars().all(),
+    }
+    own_folders.store(_cache_name(), json.dumps(cached).encode())
+
+
+def _cache_name() -> str:
+    return f"tables-{canonical_json.digest(list(_cache_inputs()))}"
+
+
+def _cache_inputs() -> Iterator[tuple[str, str]]:
+    """Yield what the tables depend on: the texts of the migrations, the files of the libraries."""
+    folder = resources.migrations()
+    for path in sorted(folder.rglob("*.py")):
+        yield str(path.relative_to(folder)), canonical_json.sha256_hex(path.read_bytes())
+    for name in _LIBRARIES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            status = Path(spec.origin).stat()
+            yield spec.origin, f"{status.st_size} {status.st_mtime_ns}"
+
 
 REVISIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006"),
@@ -102,7 +158,7 @@ def upgrade(path: Path) -> LedgerUpgrade:
     both succeed. Raises `LedgerTooNew`, and `LedgerError` if a run is live, the backup fails, or
     the file is not a ledger; the ledger is then unchanged.
     """
-    network_filesystems.refuse_network(path)
+    lab_folder.refuse_network(path)
     _create_folder(path.parent)
     with _locked(path.parent):
         _create_file(path)
@@ -179,9 +235,9 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
 
 def create_tables(connection: Connection) -> None:
     """Create the tables of a new ledger, inside the caller's transaction."""
-    if not cached_tables.create_tables(connection):
+    if not create_cached_tables(connection):
         run_alembic(connection)
-        cached_tables.store_tables(connection)
+        store_tables(connection)
 
 
 def run_alembic(connection: Connection, revision: str = "head") -> None:

@@ -4,32 +4,82 @@ Artifacts are copied first, in batches; they belong to no run, and existing ones
 again. All rows of a run follow in one transaction, so that an interrupted import leaves no partial
 run.
 `maintenance.import_runs` verifies the source before it calls these methods.
+
+On which hosts of a cluster the attempts of an imported run ran, as their evidence says.
+
+An import copies no journal of containers: those belong to the ledger that started them. The
+evidence of an attempt on a host of a cluster names that host, and so the imported run gets a row of
+the journal for it, from which the views take `host`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit_rows import notes_and_tags, statements
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.file_contents import batched
+from labledger.ledger import leases
+from labledger.ledger.commit_rows import run_rows, statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation
-from labledger.ledger.exchange.imported_hosts import journal_hosts
 from labledger.ledger.exchange.source import Source
-from labledger.ledger.ownership import leases
-from labledger.ledger.ownership.unit_of_work import UnitOfWork
+from labledger.ledger.leases import UnitOfWork
 from labledger.ledger.read.lookup import run_number
 from labledger.records.artifacts import REFERENCE
 from labledger.records.outcomes import RunStatus
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.batches import batched
+
+_HOSTS_PER_BATCH = 500
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}/[0-9a-f]{8}")
+"""The name of a host: an imported record may hold anything."""
+
+_EVIDENCE_SQL = (
+    "SELECT evidence_record.schedule_idx, evidence_record.attempt, slot_commit.epoch, "
+    "attempt.container, evidence_record.record, attempt.started_at FROM evidence_record "
+    "JOIN slot_commit ON slot_commit.run_no = evidence_record.run_no "
+    "AND slot_commit.schedule_idx = evidence_record.schedule_idx "
+    "JOIN attempt ON attempt.run_no = evidence_record.run_no "
+    "AND attempt.schedule_idx = evidence_record.schedule_idx "
+    "AND attempt.attempt = evidence_record.attempt "
+    "WHERE evidence_record.run_no = ? AND evidence_record.schedule_idx >= ? "
+    "AND instr(evidence_record.record, '\"host\":{') > 0"
+)
+_INSERT_DISPATCH = row_sql.insert("dispatch", unless_exists="run_no, schedule_idx, attempt, epoch")
+
+
+def journal_hosts(connection: Connection, run_no: int, run_id: str, start: int) -> None:
+    """Journal the hosts that the evidence of imported slots names, from slot `start` on."""
+    for batch in batched(_dispatches(connection, run_no, run_id, start), _HOSTS_PER_BATCH):
+        connection.exec_driver_sql(_INSERT_DISPATCH, list(batch))
+
+
+def _dispatches(
+    connection: Connection, run_no: int, run_id: str, start: int
+) -> Iterator[tuple[int, int, int, int, str, str, str]]:
+    rows = connection.exec_driver_sql(_EVIDENCE_SQL, (run_no, start))
+    for idx, attempt, epoch, container, record, started_at in rows:
+        host = _host(record)
+        if host is not None and container.endswith(f"-{run_id}-{idx}-{attempt}"):
+            yield run_no, idx, attempt, epoch, container, host, started_at
+
+
+def _host(record: str) -> str | None:
+    """Return the host that an evidence record names, None if it names none."""
+    extension = json.loads(record).get("ext")
+    host = extension.get("host") if isinstance(extension, dict) else None
+    if not isinstance(host, dict):
+        return None
+    name = f"{host.get('name')}/{host.get('id')}"
+    return name if _HOST.fullmatch(name) else None
+
 
 _FROZEN_DIGEST = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 """The digest of a staged file or of a workspace's tar, in the JSON of an experiment or a task."""
@@ -152,7 +202,7 @@ class ImportWriter:
                 )
             journal_hosts(connection, run_no, run_id, history.committed_in_target)
             _write_progress(source, source_no, connection, run_no, history)
-            notes_and_tags.copy_annotations(source.connection, source_no, connection, run_no)
+            run_rows.copy_annotations(source.connection, source_no, connection, run_no)
             faults.fault_point("inside_import")
             return history
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger.commit_rows import notes_and_tags, slot_rows, statements, trial_rows
+from labledger.files.file_contents import batched
+from labledger.ledger.commit_rows import run_rows, slot_rows, statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.read.chain_records import (
+from labledger.ledger.read.commit_stream import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
     PART_COLUMNS,
@@ -28,7 +29,6 @@ from labledger.ledger.read.chain_records import (
 )
 from labledger.records import JsonObject, canonical_json
 from labledger.records.slot_records import MAX_LINE_BYTES
-from labledger.storage.batches import batched
 
 _RUN_NO = 1
 _MAX_CHAIN_LINE_BYTES = 256 << 20
@@ -88,7 +88,7 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
 def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -> None:
     """Give the run the tags of its experiment: later ones are in no mirror."""
     tags = resolved["experiment"].get("tags", []) if "experiment" in resolved else []
-    notes_and_tags.add_tags(connection, _RUN_NO, map(str, tags), created_at)
+    run_rows.add_tags(connection, _RUN_NO, map(str, tags), created_at)
 
 
 def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
@@ -173,8 +173,8 @@ def _rows_of_record(
     """Yield the rows that a record was made of, each with its table."""
     idx = record["schedule_idx"]
     if kind == "trials":
-        yield "trial", trial_rows.trial_row_of_record(_RUN_NO, idx, record)
-        for row in trial_rows.attempt_rows_of_record(_RUN_NO, idx, record):
+        yield "trial", slot_rows.trial_row_of_record(_RUN_NO, idx, record)
+        for row in slot_rows.attempt_rows_of_record(_RUN_NO, idx, record):
             yield "attempt", row
     else:
         table, row_of_record = slot_rows.ROW_TABLES[kind]

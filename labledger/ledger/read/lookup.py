@@ -2,18 +2,29 @@
 
 Reader, writer, import and verification share these queries. An unknown name raises `RunNotFound`
 with similar names as a hint.
+
+Read what single trials were given and left behind, trial by trial, in one snapshot.
+
+Reports read thousands of trials of one run here; `LedgerReader.trial_contents` opens the snapshot.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labledger.errors import LedgerError, RunNotFound
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read.tombstones import newest_tombstone
-from labledger.text.phrases import near_names
+from labledger.records import JsonObject
+from labledger.records.canonical_json import sha256_hex
+from labledger.text import near_names
 
 _LEDGER_ID = re.compile(r"[0-9a-f]{32}")
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
@@ -123,3 +134,98 @@ def _find_run_no(connection: Connection, run_id: str) -> int | None:
         "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
     ).scalar()
     return None if run_no is None else int(run_no)
+
+
+_TASK_SQL = """
+SELECT task_payload.body FROM slot
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
+_METRICS_SQL = """
+SELECT metric_id, value FROM metric WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq"""
+_EVENTS_SQL = """
+SELECT body FROM event WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq LIMIT ?"""
+_EVENT_COUNT_SQL = "SELECT count(*) FROM event WHERE run_no = ? AND schedule_idx = ?"
+_EVIDENCE_SQL = """
+SELECT record FROM evidence_record WHERE run_no = ? AND schedule_idx = ?
+ORDER BY attempt DESC, row_seq DESC LIMIT 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContents:
+    """The committed trials of a run, or of a regrading of it, in one snapshot of the ledger."""
+
+    connection: Connection
+    root_no: int
+    """The run whose agents ran: their tasks, metrics and events are its own."""
+    run_no: int
+    """The run that holds the evidence."""
+    store: ArtifactStore
+
+    def task(self, schedule_idx: int) -> JsonObject:
+        """Return the frozen row of a slot's task. Raises `LedgerError` if there is none."""
+        body = self._scalar(_TASK_SQL, self.root_no, schedule_idx)
+        if body is None:
+            raise LedgerError(f"the ledger has no task of slot {schedule_idx}")
+        row: JsonObject = json.loads(body)
+        return row
+
+    def metrics(self, schedule_idx: int) -> list[tuple[str, float | str]]:
+        """Return id and value of each metric, in order."""
+        rows = self.connection.exec_driver_sql(_METRICS_SQL, (self.root_no, schedule_idx))
+        return [(metric_id, value) for metric_id, value in rows]
+
+    def events(self, schedule_idx: int, limit: int) -> tuple[list[Any], int]:
+        """Return the first `limit` events, and how many more there are."""
+        key = (self.root_no, schedule_idx)
+        rows = self.connection.exec_driver_sql(_EVENTS_SQL, (*key, limit))
+        events = [json.loads(body) for body in rows.scalars()]
+        if len(events) < limit:
+            return events, 0
+        return events, self._scalar(_EVENT_COUNT_SQL, *key) - len(events)
+
+    def evidence(self, schedule_idx: int) -> Mapping[str, str]:
+        """Return the references of the last attempt's evidence, by name."""
+        record = self._scalar(_EVIDENCE_SQL, self.run_no, schedule_idx)
+        return {} if record is None else json.loads(record)["evidence"]
+
+    def artifact(self, sha256: str) -> bytes:
+        """Return the content of an artifact, as `LedgerReader.artifact` does."""
+        return read_artifact(self.connection, self.store, sha256)
+
+    def _scalar(self, sql: str, *key: int) -> Any:
+        return self.connection.exec_driver_sql(sql, key).scalar()
+
+
+def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> bytes:
+    """Return the content of an artifact (64 hex digits), checked against its digest.
+
+    Raises `LedgerError`.
+    """
+    row = connection.exec_driver_sql(
+        "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
+    ).first()
+    if row is None:
+        raise LedgerError(f"the ledger has no artifact {sha256}")
+    try:
+        content: bytes = row[0] if row[0] is not None else store.path(sha256).read_bytes()
+    except OSError as error:
+        raise LedgerError(
+            f"could not read artifact {sha256}: {error.strerror} ({store.path(sha256)})"
+        ) from error
+    return unchanged(content, sha256)
+
+
+def unchanged(content: bytes, sha256: str) -> bytes:
+    """Return an artifact's content. Raises `LedgerError` if it has another digest."""
+    if sha256_hex(content) != sha256:
+        raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
+    return content
+
+
+def digest_bytes(sha256: str) -> bytes:
+    """Return a digest in hex as bytes. Raises `LedgerError` if it is not one."""
+    try:
+        return bytes.fromhex(sha256)
+    except ValueError:
+        raise LedgerError(f"{sha256!r} is not the SHA-256 of an artifact in hex") from None

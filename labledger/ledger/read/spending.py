@@ -2,6 +2,11 @@
 
 An attempt without such a metric spent an unknown amount: it is counted as unknown, never as 0.
 Budgets use this module, `LedgerReader` and, through it, summaries.
+
+Count a run's committed attempts that timed out while they were short of processors.
+
+The numbers are in the evidence, `ext.pressure`. Records of attempts without a time-out are read
+only if some time-out happened under pressure.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import SPENT_METRICS, Spent
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
+from labledger.records.timeouts import TIMEOUTS, TimeoutCounts
 
 BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The command-line option that limits each kind of spending."""
@@ -84,3 +90,30 @@ def attempt_spending(result: AttemptResult) -> dict[str, float | None]:
 def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
     """Return the kinds of spending that have reached their limit."""
     return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)
+
+
+_SQL = """
+SELECT attempt.reason, evidence_record.record -> '$.ext.pressure'
+FROM attempt
+JOIN evidence_record
+  ON evidence_record.run_no = attempt.run_no
+  AND evidence_record.schedule_idx = attempt.schedule_idx
+  AND evidence_record.attempt = attempt.attempt
+WHERE attempt.run_no = ?"""
+_TIMEOUTS_SQL = (
+    f"{_SQL} AND attempt.reason IN ({', '.join(repr(str(r)) for r in sorted(TIMEOUTS))})"
+)
+
+
+def timeout_counts(connection: Connection, run_no: int) -> TimeoutCounts | None:
+    """Return how many attempts timed out with and without pressure; None if none did with it."""
+    if not _counted(connection, _TIMEOUTS_SQL, run_no).short_timed_out:
+        return None
+    return _counted(connection, _SQL, run_no)
+
+
+def _counted(connection: Connection, sql: str, run_no: int) -> TimeoutCounts:
+    counts = TimeoutCounts()
+    for reason, pressure in connection.exec_driver_sql(sql, (run_no,)):
+        counts = counts.plus(reason, None if pressure is None else json.loads(pressure))
+    return counts

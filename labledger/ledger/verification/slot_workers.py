@@ -19,10 +19,10 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, NamedTuple
 
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.file_contents import Piece
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.verification.slot_checks import CheckedSlots, SlotChecks
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.file_comparison import Piece
 
 _MIN_RANGES = 4
 """With fewer ranges, starting workers takes longer than it saves."""

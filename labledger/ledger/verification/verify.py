@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.file_contents import Piece
 from labledger.ledger.database import migrations, schema_checks
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
@@ -25,8 +27,6 @@ from labledger.ledger.verification.slot_checks import (
     SlotChecks,
 )
 from labledger.ledger.verification.slot_workers import SlotRange
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.file_comparison import Piece
 
 _RUNS_SQL = "SELECT run_no, run_id FROM run ORDER BY run_no"
 _RANGES_SQL = """

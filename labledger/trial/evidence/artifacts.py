@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.experiment.inputs.task_row import workspace_seed
+from labledger.experiment.task_row import workspace_seed
+from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
+from labledger.files import workspace_listing as workspace
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
+from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.artifacts import Artifact
 from labledger.records.events import Event, EventFile
-from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
@@ -32,21 +36,16 @@ from labledger.trial.evidence.container_changes.collection import (
     collect_changes,
 )
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
-from labledger.trial.evidence.events import event_file_for, read_events
-from labledger.trial.evidence.output_files import OutputFiles
-from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.results.grading import (
+from labledger.trial.evidence.grading import (
     GradingOutcome,
     IdentityMismatch,
     merged_ids,
     parse_json,
 )
+from labledger.trial.evidence.output_files import OutputFiles, event_file_for, read_events
+from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
 from labledger.trial.phase_notes import read_collect_statuses
-from labledger.workspace import listing as workspace
-from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
-from labledger.workspace.listing import Entry
-from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
@@ -213,8 +212,8 @@ class EvidenceCollector:
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
-        unlisted = unlisted_folders.inspect_unlisted_folders(folder, after)
-        after.digests = {name: unlisted_folders.digest(files) for name, files in unlisted.items()}
+        unlisted = workspace_listing.inspect_unlisted_folders(folder, after)
+        after.digests = {name: workspace_listing.digest(files) for name, files in unlisted.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.redact_bytes(canonical_json.dump_bytes(listing.as_json()))
             self.references[name] = self.add_artifact(content)
@@ -231,8 +230,8 @@ class EvidenceCollector:
         # A name with U+FFFD is not the name on disk, so no file can be opened by it.
         unpatchable -= {name for name in unpatchable if "\ufffd" in name}
         files = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
-        for name, seeded in unlisted_folders.seeded_unlisted_folders(seed, unlisted).items():
-            if unlisted_folders.digest(seeded) != after.digests[name]:
+        for name, seeded in workspace_listing.seeded_unlisted_folders(seed, unlisted).items():
+            if workspace_listing.digest(seeded) != after.digests[name]:
                 files |= unlisted[name]
         if files and not after.truncated:
             self._add_files(folder, files)
@@ -245,8 +244,8 @@ class EvidenceCollector:
 
     def _add_files(self, folder: Path, files: dict[str, Entry]) -> None:
         """Add a tar of files that are not in the patch, so that the workspace can be restored."""
-        size = tar_files.size_of(files)
-        if size > tar_files.CAP:
+        size = artifact_tars.size_of(files)
+        if size > artifact_tars.CAP:
             problem = f"{len(files):,} files that a patch cannot represent are too large together"
             self.add_problem("workspace_files", problem)
             return
@@ -260,7 +259,7 @@ class EvidenceCollector:
             storable = {name: entry for name, entry in files.items() if name not in with_secret}
             if not storable:
                 return
-            chunks = tar_files.tar_of(folder, storable)
+            chunks = artifact_tars.tar_of(folder, storable)
             if size <= _MAX_IN_MEMORY:
                 self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
                 return

@@ -13,29 +13,28 @@ from functools import cache
 from pathlib import Path
 
 from labledger import clock, faults
+from labledger.files import artifact_tars
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import isolation_facts
+from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.pressure import pressure_of
-from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.results import metrics
-from labledger.trial.evidence.results.grading import (
+from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradingOutcome,
     grade_attempt,
 )
-from labledger.trial.evidence.results.rewards import grade_by_rewards, reference_prediction
-from labledger.trial.evidence.results.swebench_results import grade_by_swebench
+from labledger.trial.evidence.harbor_rewards import grade_by_rewards, reference_prediction
+from labledger.trial.evidence.pressure import pressure_of
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.swebench_results import grade_by_swebench
 from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
-from labledger.workspace import artifact_tars
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "

@@ -1,9 +1,4 @@
-"""How the container of a trial ended.
-
-`worker`, `adoption`, `delivery` and `two_part_trials` wait for containers and return a
-`ContainerExit`. `collect` derives the trial's status from it, and `isolation_facts` inspects the
-container.
-"""
+"""How a container ended, and what is known of its isolation."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from labledger import clock
-from labledger.docker.engine import ContainerState
+from labledger.engine.engine import ContainerState
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import FilesystemChanges

@@ -1,9 +1,9 @@
 """Take the declared artifacts out of an agent's stopped container, and keep them durably.
 
-They are packed into one tar in the artifact store before the agent's container may go: it is what
-a separate grader gets, the evidence of what was graded, and what a regrading restores. Files that
+They are packed into one tar in the artifact store before the agent's container may go: it is what a
+separate grader gets, the evidence of what was graded, and what a regrading restores. Files that
 hold a secret are never stored; then the complete tar stays in the trial folder for the grader, and
-a regrading cannot restore it. Used by `separate_grader` and, through `ContainerExit`, by `collect`.
+a regrading cannot restore it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,21 @@ from pathlib import Path
 from typing import Self
 
 from labledger import faults
-from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import ContainerState, Engine
-from labledger.docker.engine_errors import ContainerFailed
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import DeclaredArtifact
+from labledger.files import artifact_tars, tar_writer
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact, Readable
+from labledger.files.durable_files import replace_file
+from labledger.files.tar_writer import END
 from labledger.records import JsonObject
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.durable_files import replace_file
-from labledger.storage.tar_writer import END
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of_container
-from labledger.workspace import artifact_tars, folder_tars
-from labledger.workspace.artifact_tars import (
-    ArtifactPacker,
-    ArtifactsRefused,
-    PackedArtifact,
-    Readable,
-)
 
 _MAX_LINKS = 5
 """How many symbolic links from the path of an artifact are followed."""
@@ -214,7 +209,7 @@ class _Taking:
 
     def _tar_here(self, path: str) -> Readable | None:
         folder = self._folders.get(path.rstrip("/"))
-        return None if folder is None else folder_tars.small_tar(folder, posixpath.basename(path))
+        return None if folder is None else tar_writer.small_tar(folder, posixpath.basename(path))
 
     def facts(self) -> tuple[JsonObject, ...]:
         return tuple(

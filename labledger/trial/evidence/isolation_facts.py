@@ -9,7 +9,7 @@ without a verdict counts as not passed if its agent changed programs.
 
 from __future__ import annotations
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records import JsonObject

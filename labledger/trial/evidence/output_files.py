@@ -1,25 +1,147 @@
-"""Store what a phase left in its output folders as one tar, with what had to be left out said.
+"""Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
+
+Number, size and complexity of events are limited, and memory use does not grow with them: many
+events go to a file in the artifact store's folder. Every event is redacted.
+
+Store what a phase left in its output folders as one tar, with what had to be left out said.
 
 The smallest files are stored first, up to a cap, so that one huge log does not hide the results.
-Files with secrets are left out whole, as those of a workspace are. Used by `artifacts`; a regrading
-restores the agent's tar, and only if nothing was left out.
+Files with secrets are left out whole, as those of a workspace are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
-from labledger.storage.tar_writer import END
+from labledger.errors import MalformedJson
+from labledger.files import artifact_tars, workspace_listing
+from labledger.files.durable_files import replace_file
+from labledger.files.tar_writer import END
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
+from labledger.files.workspace_listing import Entry
+from labledger.records import JsonObject, canonical_json
+from labledger.records.events import Event, EventFile
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
-from labledger.workspace import listing, tar_files
-from labledger.workspace.listing import Entry
-from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
+
+MAX_EVENTS = 100_000
+"""How many events of a trial become rows. The whole file is also stored as an artifact."""
+MAX_INVALID_LINES = 100_000
+"""After this many invalid lines, the rest of the file is not read."""
+MAX_EVENT_VALUES = 2_000_000
+"""How many JSON values the events of a trial may hold together: a line is parsed in memory."""
+MAX_BYTES_IN_MEMORY = 256 << 10
+"""Events of more bytes are written to a file."""
+
+
+def event_file_for(spec: AttemptSpec) -> EventFile:
+    """Return the file for a trial's events if they are many. It outlives the trial folder."""
+    name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
+    return EventFile(spec.plan.store_root / "staged", name, 0)
+
+
+def read_events(
+    file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
+) -> tuple[tuple[Event, ...] | EventFile, int]:
+    """Return the valid events in a file's first `cap` bytes, redacted and in order.
+
+    Return also the number of lines left out. More than `MAX_BYTES_IN_MEMORY` of events are written
+    to `target`, durably. A line is left out if it is not a JSON object, or if the lines before it
+    have used up the limit of events or of values.
+    """
+    # Values are counted line by line, which is slow, only if there can be too many.
+    must_count = 1 + sum(_separators(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
+    file.seek(0)
+    with ExitStack() as stack:
+        reader = _Reader(redactor, MAX_EVENT_VALUES if must_count else None)
+        while cap > 0 and (line := file.readline(cap)):
+            cap -= len(line)
+            if not line.isspace():
+                reader.add_line(line)
+            if reader.file is None and reader.held_bytes > MAX_BYTES_IN_MEMORY:
+                reader.move_to(stack.enter_context(replace_file(target.path)))
+        if reader.file is None:
+            return tuple(reader.events), reader.dropped
+    return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
+
+
+def _separators(content: bytes) -> int:
+    """Return how many characters the content has that can precede a JSON value."""
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
+
+
+@dataclass(slots=True)
+class _Reader:
+    redactor: Redactor
+    values_left: int | None
+    """How many more JSON values are accepted; None if they need not be counted."""
+    events: list[Event] = field(default_factory=list)
+    file: BinaryIO | None = None
+    """Where events are written instead of being held in memory."""
+    held_bytes: int = 0
+    """The size of the lines whose events are held in memory, in bytes."""
+    count: int = 0
+    dropped: int = 0
+    _invalid_lines: int = 0
+    _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of what was written to the file."""
+        return self._hasher.hexdigest()
+
+    def add_line(self, line: bytes) -> None:
+        body = self._parse_line(line) if self._still_reads else None
+        if body is None:
+            self.dropped += 1
+            return
+        if self.file is None:
+            self.events.append(Event.of(self.count, body))
+            self.held_bytes += len(line)
+        else:
+            self._write([body])
+        self.count += 1
+
+    def move_to(self, file: BinaryIO) -> None:
+        """Write the events read so far, and all that follow, to `file`."""
+        self.file = file
+        self._write(event.body for event in self.events)
+        self.events.clear()
+
+    @property
+    def _still_reads(self) -> bool:
+        return self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
+
+    def _parse_line(self, line: bytes) -> JsonObject | None:
+        if self.values_left is not None:
+            values = canonical_json.count_values(line, self.values_left)
+            if values > self.values_left:
+                return None
+            self.values_left -= values
+        try:
+            body = canonical_json.loads(line)
+        except MalformedJson:
+            body = None
+        if not isinstance(body, dict):
+            self._invalid_lines += 1
+            return None
+        redacted: JsonObject = self.redactor.redact_json(body)
+        return redacted
+
+    def _write(self, bodies: Iterable[JsonObject]) -> None:
+        assert self.file is not None
+        for body in bodies:
+            line = canonical_json.dump_bytes(body) + b"\n"
+            self._hasher.update(line)
+            self.file.write(line)
 
 
 @dataclass(slots=True)
@@ -45,12 +167,12 @@ class OutputFiles:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the tar in pieces. Raises `UnsafeFile` or `OSError`."""
-        return tar_files.tar_of_paths(self.entries, self.paths)
+        return artifact_tars.tar_of_paths(self.entries, self.paths)
 
     @property
     def size(self) -> int:
         """Of the tar, in bytes."""
-        return tar_files.size_of(self.entries)
+        return artifact_tars.size_of(self.entries)
 
     @property
     def problem(self) -> str | None:
@@ -62,7 +184,7 @@ class OutputFiles:
         return f"{count:,} left out, the first of them {name}: {why}"
 
     def _list(self, folder: Path, name_in_tar: Callable[[str], str]) -> None:
-        listed = listing.list_folder(folder)
+        listed = workspace_listing.list_folder(folder)
         if listed.truncated:
             self.left_out[name_in_tar("…")] = "there are too many files to list them all"
         for relative in listed.left_out:
@@ -104,9 +226,11 @@ class OutputFiles:
     def _leave_out_largest(self) -> None:
         size = len(END)
         for name, entry in sorted(self.entries.items(), key=lambda item: (item[1].size, item[0])):
-            own_size = tar_files.size_of({name: entry}) - len(END)
-            if size + own_size > tar_files.CAP:
-                self._leave_out(name, f"more than {tar_files.CAP:,} bytes with the smaller ones")
+            own_size = artifact_tars.size_of({name: entry}) - len(END)
+            if size + own_size > artifact_tars.CAP:
+                self._leave_out(
+                    name, f"more than {artifact_tars.CAP:,} bytes with the smaller ones"
+                )
             else:
                 size += own_size
 

@@ -12,10 +12,10 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject
-from labledger.records.pressure import FIELDS
+from labledger.records.timeouts import FIELDS
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 _CAP = 8 * 1024
 _TICKS_PER_S = 100

@@ -15,17 +15,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.docker.engine import ContainerState
-from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.engine.engine import ContainerState
+from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start
-from labledger.trial.life.container_identity import find_container
-from labledger.trial.life.context import TrialContext
-from labledger.trial.life.grader_parts import delivery, separate_grader, two_part_trials
-from labledger.trial.life.uncollected import output_unreadable_error
+from labledger.trial.full_disks import output_unreadable_error
+from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
+from labledger.trial.life.container_start import find_container
+from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.phase_notes import read_phases
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"

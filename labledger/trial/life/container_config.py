@@ -1,8 +1,7 @@
 """Build the Docker configuration of a trial's container: command, mounts, limits and labels.
 
 The container gets the fewest capabilities that common tasks need, no new privileges, and write
-access to three folders of its trial only. Used by `container_start`, and by `worker` for the helper
-container that corrects the permissions of outputs.
+access to three folders of its trial only.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.life.input_files import sealed_grader, staged_programs, task_files
-from labledger.trial.networks import phase_networks
+from labledger.trial.life import inputs, phase_networks, staged_programs, task_files
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
     output_settings,
@@ -167,7 +165,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         "Mounts": [
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
-            *sealed_grader.grader_mounts(spec),
+            *inputs.grader_mounts(spec),
             *task_files.agent_mounts(spec),
             *(
                 contract.mount(folder / name, inside)
@@ -178,8 +176,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         ],
         **confinement(resources),
         "ReadonlyRootfs": runtime.root_read_only,
-        "Tmpfs": sealed_grader.sealed_tmpfs(spec)
-        | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
+        "Tmpfs": inputs.sealed_tmpfs(spec) | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),

@@ -1,9 +1,8 @@
 """A workspace that is a folder of the image: fill it before the start, and find it after the end.
 
 A new container gets the files of its task, or those of the stored trial that a regrading restores.
-A stopped one is read for evidence; a container of the image that never runs shows the originals.
-Used by `worker`. A container is filled before it is started, so an interruption is repeated with a
-new one.
+A stopped one is read for evidence; a container of the image that never runs shows the originals. A
+container is filled before it is started, so an interruption is repeated with a new one.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine_errors import ContainerFailed
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine_errors import ContainerFailed
 from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.settings.grading import GradingMode
+from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.image_facts import ImageFacts
-from labledger.trial.life.container_identity import find_container
-from labledger.trial.life.context import TrialContext
-from labledger.workspace import artifact_tars
+from labledger.trial.life.container_start import find_container
+from labledger.trial.life.start_limiter import TrialContext
 
 
 def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:

@@ -2,18 +2,22 @@
 
 Each step may be interrupted and repeated, also by another coordinator. `worker` provides the first
 network before the container exists and removes everything after it; `between_parts` changes it.
+
+What the host does with an agent's container between the agent part and the grader part.
+
+The agent part has been stored by then, and the grader has not started. Each step may be interrupted
+and repeated, also by another coordinator, so it must be safe to repeat.
 """
 
 from __future__ import annotations
 
-from labledger.docker.engine import Engine
-from labledger.docker.networks import BRIDGE, NONE, Networks
+from labledger.engine.engine import Engine
+from labledger.engine.networks import BRIDGE, NONE, Networks
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_start import retry_engine_errors
-from labledger.trial.life.context import TrialContext
-from labledger.trial.networks.egress_proxies import remove_proxies
-from labledger.trial.networks.phase_networks import (
+from labledger.trial.life.egress_proxies import remove_proxies
+from labledger.trial.life.phase_networks import (
     PARTS,
     Part,
     first_part,
@@ -22,6 +26,7 @@ from labledger.trial.networks.phase_networks import (
     network_of,
     proxy_of,
 )
+from labledger.trial.life.start_limiter import TrialContext
 
 
 def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
@@ -71,3 +76,11 @@ def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:
         if proxy is not None and (part == first_part(spec) or engine.inspect(proxy.name)):
             found[part] = proxy.report(engine)
     return found
+
+
+def prepare_for_grader(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Change the container with the id `container` to what its grader needs.
+
+    That is its network. Raises `ContainerFailed` or `EngineUnavailable`.
+    """
+    change_network(spec, context, container)

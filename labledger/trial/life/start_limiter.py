@@ -4,6 +4,11 @@ It also knows until when the run's lease is certain to be valid (`allow_until`).
 creates, starts or deletes something that another coordinator may use, it asks the limiter, because
 this process may have been suspended for any time. The executor makes one limiter for all its
 threads; they get it in their `TrialContext`.
+
+The context of an attempt: what it gets from the process that runs it, beside its specification.
+
+The executor makes one for each call of `run_attempt`, `remove_attempt` and `cancel_attempt`, which
+pass it on. Nothing that an attempt depends on is thread-local or global to the process.
 """
 
 from __future__ import annotations
@@ -13,12 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import SimpleQueue
 
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
+from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.networks.egress_proxies import restart_stopped_proxies
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.egress_proxies import restart_stopped_proxies
 
 
 class StartRefused(LabLedgerError):
@@ -297,3 +305,22 @@ class StartLimiter:
             self._permits.free += permits
             self.running_trials -= permits
             self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContext:
+    """The collaborators of an attempt, for the thread that works on it."""
+
+    engine: Engine
+    """Used by no other thread meanwhile."""
+    limiter: StartLimiter
+    """Shared by all attempts of the executor."""
+    full_disks: FullDisks
+    """Shared by everything in this process that works on the run."""
+    report_restart: Callable[[AttemptSpec, str], None]
+    """Called with each restart reason, as soon as it is durable. Thread-safe."""
+
+    def record_restart(self, spec: AttemptSpec, reason: str) -> None:
+        """Record durably why an attempt is started again, and report it."""
+        attempt_notes.add_restart_reason(spec.folder, reason)
+        self.report_restart(spec, reason)

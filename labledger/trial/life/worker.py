@@ -19,8 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock, faults
-from labledger.docker.engine import Engine
-from labledger.docker.engine_errors import (
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
     EngineDiskFull,
@@ -35,16 +35,19 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.full_disks import DISK_FULL_ERRNOS
-from labledger.trial.life import container_start, image_workspace, network_changes
+from labledger.trial.full_disks import DISK_FULL_ERRNOS, output_unreadable_error
+from labledger.trial.life import (
+    container_start,
+    delivery,
+    image_workspace,
+    inputs,
+    network_changes,
+    separate_grader,
+)
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
-from labledger.trial.life.container_identity import find_container, name_taken_error
-from labledger.trial.life.context import TrialContext
-from labledger.trial.life.grader_parts import delivery, separate_grader
-from labledger.trial.life.input_files import inputs
-from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
-from labledger.trial.life.uncollected import output_unreadable_error
+from labledger.trial.life.container_start import find_container, name_taken_error
+from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
 from labledger.trial.trial_kind import EvidenceIncomplete
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})

@@ -3,37 +3,115 @@
 Only the grader runs, in a new container with the restored outputs of the stored trial. A trial
 that never reached its grading is carried over unchanged. One whose evidence cannot be restored
 exactly becomes a `grade_error`. `runner.slot_queue` makes the `RegradedTrial` of each attempt.
+
+Collect the evidence of a regraded trial, which refers to the stored evidence of its agent.
+
+Only the outputs of the new grader are read from the trial folder. For everything from before
+grading, the record refers to the stored artifacts.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock
-from labledger.docker.engine import Engine
+from labledger.engine.engine import Engine
 from labledger.experiment.settings.grading import GradingMode
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import isolation_facts
+from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.collect import redactor_for
+from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.results import metrics
-from labledger.trial.regrading.regraded_evidence import RegradedEvidence
-from labledger.trial.regrading.restored_artifacts import artifact_chunks, artifact_folders
+from labledger.trial.output_folders import outputs_of
 from labledger.trial.regrading.restored_container import snapshot_chunks
 from labledger.trial.regrading.restored_inputs import restore_trial_folder
-from labledger.trial.regrading.stored_artifacts import StoredArtifacts
+from labledger.trial.regrading.stored_artifacts import (
+    StoredArtifacts,
+    artifact_chunks,
+    artifact_folders,
+)
 from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
+
+
+class RegradedEvidence(EvidenceCollector):
+    """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
+
+    Listing and patch of the workspace are those of the stored trial: they say what was graded,
+    not what the new grader changed there.
+    """
+
+    def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
+        super().__init__(spec, redactor)
+        self.stored = StoredArtifacts.of(spec, trial)
+        redactor.count += trial.redactions
+
+    def refer_to_everything(self) -> None:
+        """Refer to all stored evidence, including its grading: for a trial that is carried over."""
+        self._refer_to(*self.stored.references)
+        trial = self.stored.trial
+        for reference in trial.extension("rejected").values():
+            self._add_stored(str(reference))
+        self.ext |= deepcopy(trial.evidence.get("ext", {}))
+
+    def _refer_to(self, *names: str) -> None:
+        for name in names:
+            if (problem := self.stored.problem(name)) is not None:
+                self.add_problem(name, problem)
+            if (reference := self.stored.references.get(name)) is not None:
+                self.references[name] = reference
+                self._add_stored(reference)
+
+    def _add_stored(self, reference: str) -> None:
+        if (artifact := self.stored.artifact(reference)) is not None:
+            self.artifacts[artifact.sha256] = artifact
+
+    def collect_logs(self, phases: list[str]) -> None:
+        for phase in (contract.ENTRYPOINT, "setup", "agent"):
+            self._refer_to(f"{phase}_stdout", f"{phase}_stderr")
+        super().collect_logs([phase for phase in phases if phase == "grader"])
+
+    def collect_agent_result(self) -> JsonObject | None:
+        self._refer_to("trial_output")
+        content = self.stored.read("trial_output")
+        return None if content is None else self.parse_agent_result(content)
+
+    def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
+        self._refer_to("events")
+        content = self.stored.read("events") or b""
+        return self.read_events(io.BytesIO(content), len(content))
+
+    def collect_outputs(self, *phases: str) -> None:
+        if "agent" in phases and outputs_of(self.spec, "agent"):
+            self._refer_to("agent_outputs")
+        super().collect_outputs(*(phase for phase in phases if phase == "grader"))
+
+    def collect_workspace(self, _container: StoppedContainer | None = None) -> list[str]:
+        names = ("before", "after", "patch", "files", "changes", "snapshot")
+        self._refer_to(*(f"workspace_{name}" for name in names))
+        collected = (name for name in self.stored.references if name.startswith("collect_"))
+        self._refer_to("artifacts", *collected)
+        stored_ext = self.stored.trial.evidence.get("ext", {})
+        for key in ("artifacts", "artifacts_with_secrets"):
+            if key in stored_ext:
+                self.ext[key] = deepcopy(stored_ext[key])
+        autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
+        return autoloaded if isinstance(autoloaded, list) else []
+
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
 _UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})

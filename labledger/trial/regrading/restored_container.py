@@ -3,7 +3,6 @@
 The list of changes and the snapshot are as untrusted as any output: paths are checked, and each
 member of the snapshot is compared with the list before a container gets it. Deletions become a
 script that runs before the grader. Either everything is restored or `EvidenceIncomplete` is raised.
-Used by `restored_inputs` and `regraded_trial`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
+from labledger.files import patches
+from labledger.files.untrusted_files import MIB
+from labledger.files.workspace_listing import MalformedListing
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.evidence.container_changes import snapshot
+from labledger.trial.evidence.container_changes import archives
 from labledger.trial.evidence.container_changes.changes import (
     Change,
     ChangeList,
@@ -28,9 +30,6 @@ from labledger.trial.evidence.container_changes.changes import (
 from labledger.trial.evidence.container_changes.collection import CHANGES, SNAPSHOT
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
-from labledger.workspace import patches
-from labledger.workspace.listing import MalformedListing
-from labledger.workspace.untrusted_files import MIB
 
 _MAX_NAMED = 5
 """How many paths a message names."""
@@ -126,7 +125,7 @@ def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
             if expected:
                 raise EvidenceIncomplete("there is no snapshot of what it changed")
             return
-        if file.seek(0, os.SEEK_END) > snapshot.CAP:
+        if file.seek(0, os.SEEK_END) > archives.CAP:
             raise EvidenceIncomplete("the snapshot of its changes is too large")
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -151,9 +150,9 @@ def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
             change = expected.pop(member.name, None)
             if change is None or member.offset != end:
                 raise EvidenceIncomplete(f"the snapshot has {_shortened(member.name)} besides")
-            size, header = change.size, snapshot.header(change)
+            size, header = change.size, archives.header(change)
             end = member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            if snapshot.header(_as_change(member, change)) != header:
+            if archives.header(_as_change(member, change)) != header:
                 raise EvidenceIncomplete(f"the snapshot has another {_shortened(member.name)}")
             if change.kind != "file":
                 continue

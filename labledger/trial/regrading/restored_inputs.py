@@ -2,26 +2,97 @@
 
 The stored files were written in a container and may come from an imported ledger, so they are as
 untrusted as any output. Either everything that a grader can read is restored exactly, or
-`EvidenceIncomplete` is raised. Used by `regraded_trial`.
+`EvidenceIncomplete` is raised.
+
+Restore the output folders that an agent left, exactly or not at all.
+
+The stored tar may come from an imported ledger: only safe names in these folders are written, each
+once, and nothing through a link.
 """
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import tarfile
 from pathlib import Path
 
-from labledger.experiment.inputs.task_row import workspace_seed
 from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.task_row import workspace_seed
+from labledger.files import artifact_tars
+from labledger.files.artifact_tars import Member
+from labledger.files.workspace_listing import Listing, MalformedListing
+from labledger.files.workspace_seed import (
+    OPEN_FILE,
+    OPEN_PROGRAM,
+    UnsafeSeed,
+    is_safe_name,
+    make_folders,
+)
 from labledger.trial import contract, phase_notes
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.regrading.restored_artifacts import require_artifacts
+from labledger.trial.output_folders import OutputMount, outputs_of
 from labledger.trial.regrading.restored_container import prepare_restore
-from labledger.trial.regrading.restored_outputs import restore_outputs
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
-from labledger.trial.regrading.stored_artifacts import StoredArtifacts
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts, require_artifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
-from labledger.workspace.listing import Listing, MalformedListing
-from labledger.workspace.seed import OPEN_FILE, UnsafeSeed
+
+_EVIDENCE = "agent_outputs"
+_NAME_ERRORS = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
+"""The system's errors for names that conflict or cannot exist."""
+
+
+def restore_outputs(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) -> None:
+    """Fill the output folders of the agent in a new trial folder.
+
+    Raises `EvidenceIncomplete` if something was left out when they were stored.
+    """
+    outputs = outputs_of(spec, "agent")
+    if not outputs:
+        return
+    if problem := stored.problem(_EVIDENCE):
+        raise EvidenceIncomplete(f"its output folders were not stored exactly: {problem}")
+    content = stored.read(_EVIDENCE)
+    if content is None:
+        raise EvidenceIncomplete("its output folders were not stored")
+    links: dict[Path, bytes] = {}
+    try:
+        for member in artifact_tars.members(io.BytesIO(content)):
+            output = _folder_of(member, outputs)
+            relative = Path(member.name).relative_to(output.path.strip("/"))
+            _restore(folder / output.name, relative, member, links)
+        # Links are made last, so that nothing is written through them.
+        for path, target in links.items():
+            path.symlink_to(os.fsdecode(target))
+    except OSError as error:
+        if error.errno not in _NAME_ERRORS:
+            raise
+        raise EvidenceIncomplete(f"its output folders cannot be restored: {error}") from None
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise EvidenceIncomplete(f"its output folders cannot be restored: {error}") from None
+
+
+def _folder_of(member: Member, outputs: list[OutputMount]) -> OutputMount:
+    for output in outputs:
+        if is_safe_name(member.name) and member.name.startswith(output.name_in_tar("")):
+            return output
+    raise EvidenceIncomplete(f"{member.name!r} is in no output folder")
+
+
+def _restore(folder: Path, relative: Path, member: Member, links: dict[Path, bytes]) -> None:
+    path = folder / relative
+    if member.kind == "folder":
+        make_folders(folder, relative)
+        return
+    make_folders(folder, relative.parent)
+    if member.kind == "link":
+        links[path] = member.target
+        return
+    with path.open("xb") as handle:
+        handle.writelines(member.content)
+    path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
+
 
 _READ_BY_GRADERS = {
     "trial_output": Path("out", contract.RESULT),

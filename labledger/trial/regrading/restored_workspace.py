@@ -2,7 +2,7 @@
 
 The evidence is a patch, a tar of files and a listing of all files, as untrusted as any output. Only
 safe names from the listing that do not conflict are written, nothing is written through a link, and
-the restored workspace is compared with the listing. Used by `restored_inputs`.
+the restored workspace is compared with the listing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from labledger.files import artifact_tars, patches, workspace_listing
+from labledger.files.artifact_tars import Member
+from labledger.files.workspace_listing import UNLISTED_FOLDERS, Entry, Listing
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_PROGRAM, is_safe_name, make_folders
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
-from labledger.workspace import listing, patch_application, patches, tar_files, unlisted_folders
-from labledger.workspace.listing import UNLISTED_FOLDERS, Entry, Listing
-from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_safe_name, make_folders
-from labledger.workspace.tar_files import Member
 
 _MAX_NAMED_FILES = 5
 """How many files a message names."""
@@ -58,7 +58,7 @@ class WorkspaceRestore:
         Raises `EvidenceIncomplete`, which names the first files, if that cannot be done exactly.
         """
         self._require_restorable(stored)
-        present = listing.list_folder(self.folder)
+        present = workspace_listing.list_folder(self.folder)
         if present.truncated:
             raise EvidenceIncomplete("the workspace that its task begins with has too many files")
         for name, entry in self.expected.entries.items():
@@ -92,7 +92,7 @@ class WorkspaceRestore:
         for name in expected.left_out:
             if PurePosixPath(name).name not in UNLISTED_FOLDERS:
                 self.unrecoverable.setdefault(name, "a folder that could not be read")
-            if not unlisted_folders.is_cache(name) and name not in expected.digests:
+            if not workspace_listing.is_cache(name) and name not in expected.digests:
                 self.unrecoverable.setdefault(name, "a folder whose content was not stored")
         for name in folders & expected.entries.keys():
             self.unrecoverable.setdefault(name, "it cannot be a file and a folder")
@@ -105,9 +105,9 @@ class WorkspaceRestore:
 
     def _differing_folders(self, restored: Listing) -> set[str]:
         """Return the unlisted folders whose content is not the expected one, except caches."""
-        unlisted = unlisted_folders.inspect_unlisted_folders(self.folder, restored)
-        digests = {name: unlisted_folders.digest(files) for name, files in unlisted.items()}
-        expected = [name for name in self.expected.left_out if not unlisted_folders.is_cache(name)]
+        unlisted = workspace_listing.inspect_unlisted_folders(self.folder, restored)
+        digests = {name: workspace_listing.digest(files) for name, files in unlisted.items()}
+        expected = [name for name in self.expected.left_out if not workspace_listing.is_cache(name)]
         return {name for name in expected if digests.get(name) != self.expected.digests[name]}
 
     def _remove_unexpected(self, present: Listing) -> None:
@@ -128,11 +128,11 @@ class WorkspaceRestore:
         with stored.opened("workspace_files") as file:
             if file is None:
                 return
-            if file.seek(0, os.SEEK_END) > tar_files.CAP:
+            if file.seek(0, os.SEEK_END) > artifact_tars.CAP:
                 raise EvidenceIncomplete("the tar of its files is too large")
             file.seek(0)
             try:
-                for member in tar_files.members(file):
+                for member in artifact_tars.members(file):
                     entry = self._missing.get(member.name)
                     if entry is not None and member.kind == entry.kind == "file":
                         self._write(member.name, member.content)
@@ -170,12 +170,10 @@ class WorkspaceRestore:
 
     def _restore_from_patch(self, stored: StoredArtifacts, present: Listing) -> None:
         patch = stored.read("workspace_patch") or b""
-        pieces = patch_application.pieces_by_name(patch, self._missing)
+        pieces = patches.pieces_by_name(patch, self._missing)
         for name, piece in pieces.items():
-            with suppress(patch_application.PatchMismatch):
-                self._write(
-                    name, [patch_application.apply_piece(piece, self._seeded_text(name, present))]
-                )
+            with suppress(patches.PatchMismatch):
+                self._write(name, [patches.apply_piece(piece, self._seeded_text(name, present))])
         is_truncated = patches.TRUNCATION_MARK.encode() in patch
         for name, entry in self._missing.items():
             if name in pieces:
@@ -193,7 +191,7 @@ class WorkspaceRestore:
         if entry is None:
             return b""
         if entry.kind != "file" or entry.size > patches.MAX_PATCHED:
-            raise patch_application.PatchMismatch
+            raise patches.PatchMismatch
         return (self.folder / name).read_bytes()
 
     def _write(self, name: str, content: Iterable[bytes]) -> None:
@@ -246,7 +244,7 @@ class WorkspaceRestore:
 
     def _compare_with_listing(self) -> None:
         """Raise `EvidenceIncomplete` if the restored workspace is not the expected one."""
-        expected, restored = self.expected, listing.list_folder(self.folder)
+        expected, restored = self.expected, workspace_listing.list_folder(self.folder)
         for name in expected.entries.keys() | restored.entries.keys():
             if expected.entries.get(name) != restored.entries.get(name):
                 self.unrecoverable[name] = "it was not restored exactly"

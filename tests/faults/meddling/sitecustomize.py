@@ -106,7 +106,7 @@ if CLOCK is not None:
     clock.datetime = WrongClock
     time.time = lambda: right_time() + wrong_by()
 if HEARTBEAT is not None:
-    from labledger.run_control import process_identity
+    from labledger.execution import process_identity
 
     process_identity.HEARTBEAT_S = float(HEARTBEAT)
 if JOURNAL is not None:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from labledger.docker.container_files import ChangeKind
+from labledger.engine.container_files import ChangeKind
 from labledger.errors import MalformedJson
+from labledger.files.untrusted_files import MAX_VALUES, MIB
+from labledger.files.workspace_listing import MalformedListing
+from labledger.files.workspace_seed import is_safe_name
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
-from labledger.workspace.listing import MalformedListing
-from labledger.workspace.seed import is_safe_name
-from labledger.workspace.untrusted_files import MAX_VALUES, MIB
 
 MAX_CHANGES = 20_000
 """How many changes are listed in the workspace, and how many outside of it."""

@@ -14,13 +14,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine_errors import ContainerFailed
-from labledger.experiment.inputs.task_row import workspace_seed
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine_errors import ContainerFailed
+from labledger.experiment.task_row import workspace_seed
+from labledger.files import patches
+from labledger.files.untrusted_files import MIB
+from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.evidence import tampering
-from labledger.trial.evidence.container_changes.archives import ArchiveReader, HelperContainer
+from labledger.trial.evidence.container_changes.archives import (
+    ArchiveReader,
+    HelperContainer,
+    SnapshotWriter,
+)
 from labledger.trial.evidence.container_changes.changes import (
     Change,
     ChangeList,
@@ -28,10 +35,6 @@ from labledger.trial.evidence.container_changes.changes import (
     Exclusions,
 )
 from labledger.trial.evidence.container_changes.overlay import OverlayReader, OverlayUnusable
-from labledger.trial.evidence.container_changes.snapshot import SnapshotWriter
-from labledger.workspace import patches
-from labledger.workspace.listing import Entry
-from labledger.workspace.untrusted_files import MIB
 
 if TYPE_CHECKING:
     from labledger.trial.evidence.artifacts import EvidenceCollector

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
+from labledger.files.untrusted_files import MIB
 from labledger.records import JsonObject
 from labledger.trial.evidence.container_changes.changes import (
     MAX_CHANGES,
@@ -22,7 +23,6 @@ from labledger.trial.evidence.container_changes.changes import (
     Exclusions,
     kind_of,
 )
-from labledger.workspace.untrusted_files import MIB
 
 _OPAQUE, _REDIRECT, _METACOPY = (
     f"trusted.overlay.{name}" for name in ("opaque", "redirect", "metacopy")

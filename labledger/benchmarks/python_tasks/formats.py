@@ -1,0 +1,233 @@
+"""The formats `humaneval` and `mbpp`: tasks whose answer is one Python program.
+
+Make a `Benchmark` of tasks whose answer is one Python program.
+
+The agent sees the task's prompt. Tests are in `tests.jsonl`, which is sealed: the agent's user
+cannot read it. Reference solutions are in one folder, which the tasks' `files` name for the agent
+`gold`: the containers of other variants do not have it. Without `gold` there is no such folder.
+
+The format `mbpp`: Google's Mostly Basic Python Problems, whole (JSONL) or sanitized (an array).
+
+Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and assertions
+(`test_list`), which are part of what the agent sees: they name the function and its arguments.
+
+The format `humaneval`: OpenAI's HumanEval as one JSON object a line.
+
+Each row is a function's signature and docstring (`prompt`), the body that solves it
+(`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.task_file import TaskRow, read_tasks
+from labledger.records import JsonObject
+
+GOLD, EMPTY = AGENTS = ("gold", "empty")
+ANSWER_FILE = "solution.py"
+TIME_LIMIT_S = 30
+"""Seconds that the tests of one answer may take."""
+
+_HIDING = (
+    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. Reference solutions\n"
+    "are in no container but those of the variant gold."
+)
+_SOLUTIONS = "solutions"
+_PROGRAMS = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTask:
+    """A task whose answer is one Python program."""
+
+    task_id: str
+    payload: JsonObject
+    """What the agent sees."""
+    solution: str
+    """The reference solution, a whole program."""
+    setup: str
+    """Run after the answer and before the tests, in the same namespace."""
+    tests: tuple[str, ...]
+    """Statements, all of which must run without an exception."""
+    challenge_tests: tuple[str, ...] = ()
+    """Counted beside the verdict, and not part of it."""
+
+
+def python_benchmark(
+    name: str, split: str, tasks: Sequence[PythonTask], digest: str, description: str
+) -> Benchmark:
+    """Return the benchmark of tasks that were read from a file with the SHA-256 `digest`."""
+    return Benchmark(
+        name=name,
+        version=f"sha256:{digest[:16]}",
+        split=split,
+        tasks=tuple(_task_row(task) for task in tasks),
+        files={
+            "agent.py": (_PROGRAMS / "agent_program.py").read_bytes(),
+            "grader.py": (_PROGRAMS / "grader_program.py").read_bytes(),
+            "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
+            f"{_SOLUTIONS}/solutions.jsonl": _json_lines(
+                {"id": task.task_id, "solution": task.solution} for task in tasks
+            ),
+        },
+        agents=(
+            BenchmarkAgent(GOLD, "Writes the reference solution: must pass", expects="pass"),
+            BenchmarkAgent(EMPTY, "Leaves an empty program: must fail", expects="fail"),
+        ),
+        defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),
+        description=f"{description}\n{_HIDING}",
+    )
+
+
+def _task_row(task: PythonTask) -> JsonObject:
+    for_gold = {
+        "path": f"/{_SOLUTIONS}",
+        "directory": _SOLUTIONS,
+        "for": "agent",
+        "variants": [GOLD],
+    }
+    return {
+        "id": task.task_id,
+        "task": {**task.payload, "answer_file": ANSWER_FILE},
+        "files": [for_gold],
+    }
+
+
+def _tests_row(task: PythonTask) -> JsonObject:
+    return {
+        "id": task.task_id,
+        "setup": task.setup,
+        "tests": list(task.tests),
+        "challenge_tests": list(task.challenge_tests),
+    }
+
+
+def _json_lines(rows: Iterable[JsonObject]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def _defaults(*, has_challenges: bool) -> JsonObject:
+    metrics = ["tests", "tests_passed"]
+    metrics += ["challenge_tests", "challenge_tests_passed"] if has_challenges else []
+    return {
+        "runtime": {
+            "user": "root",
+            "agent": {
+                "command": ["python3", "agent.py"],
+                "files": ["agent.py"],
+                "user": "nobody",
+                "timeout_s": 600,
+            },
+            "network": "none",
+            "resources": {"cpus": 1, "memory": "1g", "pids": 128},
+        },
+        "benchmark": {
+            "grader": {
+                "command": ["python3", "grader.py", "--time-limit", str(TIME_LIMIT_S)],
+                "files": ["grader.py", "tests.jsonl"],
+                "timeout_s": TIME_LIMIT_S + 60,
+                "sealed": True,
+            },
+            "evaluator": {"name": "python-tests", "mode": "custom"},
+        },
+        "metrics": [
+            {"id": name, "from": "score", "pointer": f"/metrics/{name}"} for name in metrics
+        ],
+        "design": {
+            "max_concurrency": 4,
+            "schedule": "paired_interleaved",
+            "retry": {"max_attempts": 2, "retry_on": ["infra_error"]},
+        },
+    }
+
+
+_HUMANEVAL_KEYS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
+_HUMANEVAL_DESCRIPTION = (
+    "The agent gets task.prompt, the beginning of a program, and leaves the whole program\n"
+    "in solution.py. The grader runs it and then check(entry_point) of the task's tests."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HumanEvalFormat:
+    """Reads `humaneval:FILE`."""
+
+    name: str = "humaneval"
+    agents: tuple[str, ...] = AGENTS
+
+    def read(self, location: str) -> Benchmark:
+        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
+        tasks, digest = read_tasks(location, self.name, _read_humaneval_task)
+        return python_benchmark(self.name, "test", tasks, digest, _HUMANEVAL_DESCRIPTION)
+
+
+def _read_humaneval_task(row: TaskRow) -> PythonTask:
+    row.require_known_keys(_HUMANEVAL_KEYS)
+    prompt, solution, test = (row.text(key) for key in ("prompt", "canonical_solution", "test"))
+    entry_point = row.text("entry_point")
+    if entry_point and not entry_point.isidentifier():
+        row.add_problem("entry_point", f"found {entry_point!r}; expected a function's name")
+    row.require_python("test", test)
+    return PythonTask(
+        task_id=row.task_id(),
+        payload={"prompt": prompt, "entry_point": entry_point},
+        solution=prompt + solution,
+        setup=test,
+        tests=(f"check({entry_point})",),
+    )
+
+
+HUMANEVAL = HumanEvalFormat()
+
+
+_MBPP_KEYS = (
+    *("task_id", "text", "prompt", "code", "test_list", "test_setup_code", "test_imports"),
+    *("challenge_test_list", "source_file"),
+)
+_MBPP_DESCRIPTION = (
+    "The agent gets task.prompt and the assertions task.tests, and leaves a program in\n"
+    "solution.py. The grader runs it and then the assertions. challenge_test_list is counted\n"
+    "beside the verdict."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MbppFormat:
+    """Reads `mbpp:FILE`."""
+
+    name: str = "mbpp"
+    agents: tuple[str, ...] = AGENTS
+
+    def read(self, location: str) -> Benchmark:
+        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
+        tasks, digest = read_tasks(location, self.name, _read_mbpp_task)
+        return python_benchmark(self.name, "test", tasks, digest, _MBPP_DESCRIPTION)
+
+
+def _read_mbpp_task(row: TaskRow) -> PythonTask:
+    row.require_known_keys(_MBPP_KEYS)
+    if "text" in row.fields and "prompt" in row.fields:
+        row.add_problem("prompt", "the row has text as well; expected one of them")
+    prompt = row.text("prompt" if "prompt" in row.fields else "text")
+    imports = "".join(f"{line}\n" for line in row.texts("test_imports"))
+    setup = imports + row.text("test_setup_code", "")
+    tests, challenge = row.texts("test_list", required=True), row.texts("challenge_test_list")
+    row.require_python("test_list", *tests)
+    row.require_python("challenge_test_list", *challenge)
+    row.require_python("test_setup_code", setup)
+    return PythonTask(
+        task_id=row.task_id("mbpp/"),
+        payload={"prompt": prompt, "tests": tests, **({"test_setup": setup} if setup else {})},
+        solution=row.text("code"),
+        setup=setup,
+        tests=tuple(tests),
+        challenge_tests=tuple(challenge),
+    )
+
+
+MBPP = MbppFormat()

@@ -1,0 +1,129 @@
+"""Ask the `swebench` package to prepare rows and to judge logs.
+
+Each question starts a process that runs `harness_program` and ends with the answer. The package
+imports large libraries and reads `.env` files when parts of it are imported, and its log parsers
+read text that agents can shape; in a process of their own both are bounded, in memory and time, and
+see no secrets of the caller's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import LabLedgerError
+from labledger.files.own_folders import scratch_folder
+from labledger.optional_libraries import require_for
+from labledger.records import JsonObject
+
+EXTRA = "swebench"
+
+_PROGRAM = Path(__file__).with_name("harness_program.py")
+_PREPARE_LIMIT_S = 600
+_JUDGE_LIMIT_S = 300
+_PASSED_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONPATH", "PYTHONUSERBASE", "TMPDIR")
+_MESSAGE_CHARACTERS = 500
+
+
+class HarnessFailed(LabLedgerError):
+    """The `swebench` package could not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRow:
+    """What the package makes of a row of a dataset."""
+
+    eval_script: str
+    """The row's script as the package runs it: it also records the tests' exit status."""
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalReport:
+    """What the package says about a log."""
+
+    report: JsonObject
+    """Its report of the instance, with the tests' statuses."""
+    has_test_output: bool
+    """Whether the log has both marks, between which the tests' output is."""
+
+
+def require_harness(purpose: str) -> None:
+    """Raise `ExtraMissing` if the package that `purpose` needs is not installed."""
+    require_for(purpose, EXTRA, "swebench")
+
+
+@cache
+def harness_version() -> str:
+    """Return the version of the installed package."""
+    return version("swebench")
+
+
+def prepare_rows(rows: Sequence[JsonObject]) -> list[PreparedRow | str]:
+    """Return for each row what the package makes of it, or the reason why it cannot be judged.
+
+    Raises `HarnessFailed`.
+    """
+    answer = _ask({"operation": "prepare", "rows": list(rows)}, _PREPARE_LIMIT_S)
+    return [
+        item["problem"]
+        if "problem" in item
+        else PreparedRow(
+            item["eval_script"], tuple(item["fail_to_pass"]), tuple(item["pass_to_pass"])
+        )
+        for item in answer["rows"]
+    ]
+
+
+def eval_report(instance: JsonObject, model_patch: str | None, log: bytes) -> EvalReport:
+    """Return the package's report about the log of an instance's tests.
+
+    `instance` has the row's fields that `harness_program` reads. A `model_patch` of None means that
+    there is no prediction. Raises `HarnessFailed`, also if the package takes too long.
+    """
+    with scratch_folder("swebench") as folder:
+        path = folder / "test_output.txt"
+        # The package decodes a log strictly, and writes it with undecodable bytes replaced.
+        path.write_text(log.decode(errors="replace"), "utf-8", newline="")
+        question = {
+            "operation": "report",
+            "instance": instance,
+            "model_patch": model_patch,
+            "log": str(path),
+        }
+        answer = _ask(question, _JUDGE_LIMIT_S)
+    return EvalReport(answer["report"], answer["has_test_output"])
+
+
+def _ask(question: JsonObject, limit_s: int) -> Any:
+    environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
+    # Nothing that the package imports may look for data sets or models in the network.
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PYTHONUTF8": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(_PROGRAM), str(limit_s)],
+            input=json.dumps(question).encode(),
+            capture_output=True,
+            timeout=limit_s,
+            env=environment,
+            check=True,
+        )
+        return json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise HarnessFailed(f"the swebench package took longer than {limit_s} s") from error
+    except subprocess.CalledProcessError as error:
+        last_words = error.stderr.decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
+        raise HarnessFailed(
+            f"the swebench package failed with exit status {error.returncode}: {last_words}"
+        ) from error
+    except ValueError as error:
+        raise HarnessFailed(f"the swebench package gave no answer: {error}") from error

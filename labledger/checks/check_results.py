@@ -1,0 +1,106 @@
+"""The result of a check, and the checks of size and disk space that several commands share.
+
+A failed check is a result with a hint, not an exception.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.errors import Exit
+from labledger.execution.disk_space import DiskSpace
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.records import JsonObject
+from labledger.text import counted, format_size
+
+_MANY_SLOTS = 100_000
+"""So many slots are warned of."""
+_BYTES_PER_SLOT = 4_000
+"""What a slot without logs, events and metrics takes in ledger and mirrors."""
+_LEAST_TRIAL_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check."""
+
+    name: str
+    detail: str
+    ok: bool = True
+    hint: str | None = None
+    """The suggested fix for a failed check."""
+    exit_code: Exit = Exit.INCOMPLETE
+    """The exit code of the command if this check failed."""
+    warning: bool = False
+    """True if it failed and the run may begin nevertheless."""
+    concerns: Callable[[TrialSettings], bool] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Whether a container with these settings needs what was checked, so that tasks with such a
+    container alone cannot run if it failed. None if the check is of the whole run."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "warning": self.warning,
+            "detail": self.detail,
+            "hint": self.hint,
+        }
+
+
+def runs_in(image: str) -> Callable[[TrialSettings], bool]:
+    """Return what `CheckResult.concerns` is for a check of an image."""
+    return lambda container: container.runtime.image == image
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSupport:
+    """Whether a task of a benchmark can be run."""
+
+    task_id: str
+    reason: str | None = None
+    """Why it cannot be run, and what would be needed; None if it can."""
+
+    @property
+    def runs(self) -> bool:
+        return self.reason is None
+
+    def as_json(self) -> JsonObject:
+        return {"task_id": self.task_id, "runs": self.runs, "reason": self.reason}
+
+
+def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult]:
+    """Yield what a large run takes at the least, and whether the disk of the lab can hold it."""
+    if slots < _MANY_SLOTS:
+        return
+    needed, free = slots * _BYTES_PER_SLOT, shutil.disk_usage(lab_root).free
+    days = slots * _LEAST_TRIAL_S / at_once / 86_400
+    detail = (
+        f"{counted(slots, 'slot')} take {days:,.1f} days if each trial takes {_LEAST_TRIAL_S} s "
+        f"and {at_once:,} run at once, and at least {format_size(needed)} of disk space"
+    )
+    fits = needed < free
+    yield CheckResult(
+        "size",
+        detail if fits else f"{detail}; {format_size(free)} are free at {lab_root}",
+        ok=False,
+        hint="`labledger run --dry-run` says what earlier runs let expect, in time and cost; "
+        "`design.replications`, `limit=`, `tasks=` and `shard=` choose fewer slots, and a budget "
+        "limits what they cost",
+        warning=fits,
+    )
+
+
+def check_disk_space(disk_space: DiskSpace) -> CheckResult:
+    """Check that the disks have enough free space for a run."""
+    shortage = disk_space.find_shortage()
+    return CheckResult(
+        "disk",
+        shortage or disk_space.report(),
+        ok=shortage is None,
+        hint="free some space, choose another `lab_dir=`, or lower `min_free_bytes=`",
+    )

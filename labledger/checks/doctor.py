@@ -1,0 +1,99 @@
+"""`labledger doctor`: checks of this machine and this ledger, with suggested fixes.
+
+Nothing is changed. A check that cannot be done is a failed check, not an exception.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+
+from labledger import __version__
+from labledger.checks.check_results import CheckResult, check_disk_space
+from labledger.checks.engine_checks import describe_shortcomings
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import EngineFacts
+from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
+from labledger.execution.disk_space import DiskSpace
+from labledger.execution.process_identity import holder_is_dead
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database import migrations
+from labledger.ledger.database.sqlite import DRIVER, driver_risk
+from labledger.ledger.reader import LedgerReader
+from labledger.records.outcomes import RunStatus
+from labledger.text import counted, counted_of
+
+
+def diagnose(lab: LabFolder) -> list[CheckResult]:
+    """Return the results of all checks, passed and failed."""
+    python = f"labledger {__version__} on Python {platform.python_version()}"
+    return [
+        CheckResult("labledger", f"{python}, {sys.platform}"),
+        *_docker(lab),
+        _sqlite(),
+        *_ledger(lab),
+    ]
+
+
+def _docker(lab: LabFolder) -> Iterator[CheckResult]:
+    try:
+        engine = Engine().connect()
+        info = engine.info()
+    except EngineUnavailable as error:
+        yield CheckResult("docker", error.message, ok=False, hint=error.hint)
+        yield check_disk_space(DiskSpace.of(lab.existing, {}))
+        return
+    facts = EngineFacts.of(info)
+    yield CheckResult(
+        "docker",
+        f"{facts.details}, {counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
+    )
+    yield from describe_shortcomings(facts)
+    yield check_disk_space(DiskSpace.of(lab.existing, info))
+
+
+def _sqlite() -> CheckResult:
+    detail = f"SQLite {DRIVER.sqlite_version} by {DRIVER.__name__.partition('.')[0]}"
+    risk = driver_risk()
+    if risk is None:
+        return CheckResult("sqlite", detail)
+    return CheckResult("sqlite", risk, ok=False, hint="pip install pysqlite3", warning=True)
+
+
+def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
+    try:
+        migrations.require_current(lab.ledger)
+    except LedgerMissing:
+        yield CheckResult("ledger", f"none at {lab.ledger}; `labledger run` creates it")
+        return
+    except LabLedgerError as error:
+        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
+        return
+    with LedgerReader.open(lab.ledger) as reader:
+        runs = reader.runs()
+    size = sum(f.stat().st_size for f in lab.root.glob("ledger.sqlite*"))
+    contents = f"{counted(len(runs), 'run')}, {size / 1e6:.1f} MB"
+    detail = f"{lab.ledger}: revision {migrations.HEAD}, {contents}"
+    yield CheckResult("ledger", detail)
+    yield _artifact_store(lab)
+    for run in runs:
+        dead = run.lease is not None and holder_is_dead(run.lease)
+        if run.status is RunStatus.INTERRUPTED or (run.status is RunStatus.RUNNING and dead):
+            yield CheckResult(
+                "run",
+                f"{run.run_id} stopped at "
+                f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')}",
+                ok=False,
+                hint=f"`labledger resume {run.run_id}` continues it",
+                warning=True,
+            )
+
+
+def _artifact_store(lab: LabFolder) -> CheckResult:
+    used = sum(path.stat().st_size for path in lab.artifacts.rglob("*") if path.is_file())
+    free = shutil.disk_usage(lab.root).free
+    return CheckResult(
+        "artifacts", f"{used / 1e6:.1f} MB of large artifacts; {free / 1e9:.1f} GB free"
+    )

@@ -1,0 +1,244 @@
+"""Checks of what an engine can give the containers of an experiment: OCI runtime, limits and files.
+
+An engine that accepts a limit may ignore it, so limits are read back in a container. One that runs
+containers may be unable to put files into them, so that is tried, too.
+
+Warn before a run whose trials together may use more of a machine than it has.
+
+The engine accepts any number of containers with any limits. Where processors are short, trials wait
+for each other and run into their time limits; where memory is short, the kernel kills processes of
+whichever trial. A run may begin nevertheless: few trials use all that they may.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from labledger.checks.check_results import CheckResult
+from labledger.checks.image_checks import ImageProbes
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine_facts import EngineFacts
+from labledger.errors import EngineUnavailable, Exit, LabLedgerError
+from labledger.execution.placement import Needs
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.records import JsonObject
+from labledger.text import format_size
+from labledger.trial import contract
+from labledger.trial.life.limit_probe import GROUPS_HINT, LimitsRefused, find_ignored_limits
+
+
+def check_shared_resources(
+    experiment: ResolvedExperiment,
+    slots: int,
+    cpus: float | None,
+    memory_bytes: int | None,
+    *,
+    machine: str = "this machine",
+) -> Iterator[CheckResult]:
+    """Yield a warning if as many trials as run at once may use more than a machine has.
+
+    `slots` are the trials that it runs at once; `cpus` and `memory_bytes` are what its engine has,
+    None if not known.
+    """
+    at_once = min(slots, experiment.total_slots)
+    sealed = experiment.plan.is_sealed
+    needs = {Needs.of_trial(merged, is_sealed=sealed) for _, merged in experiment.settings}
+    wanted_cpus = max((each.cpus for each in needs if each.cpus is not None), default=None)
+    if cpus is not None and wanted_cpus is not None and wanted_cpus <= cpus < at_once * wanted_cpus:
+        yield CheckResult(
+            "cpus",
+            f"{at_once} trials at once may use {at_once * wanted_cpus:g} CPUs, and {machine} has "
+            f"{cpus:g}: trials that wait for each other run into their time limits",
+            ok=False,
+            hint=f"run {cpus // wanted_cpus:g} at once (--max-concurrency; --slots of a worker)",
+            warning=True,
+        )
+    limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
+    wanted_bytes = max(limits, default=None)
+    if memory_bytes is None or wanted_bytes is None or at_once * wanted_bytes <= memory_bytes:
+        return
+    has = f"{machine} has {format_size(memory_bytes)}"
+    if wanted_bytes > memory_bytes:
+        detail = (
+            f"runtime.resources.memory: one trial may use {format_size(wanted_bytes)}, and {has}: "
+            "such a limit limits nothing"
+        )
+        hint = "lower `memory`, or use a larger machine"
+    else:
+        detail = (
+            f"{at_once} trials at once may use {format_size(at_once * wanted_bytes)} of memory, "
+            f"and {has}: where it is used up, the kernel kills processes of any of them"
+        )
+        hint = f"run {memory_bytes // wanted_bytes} at once, or lower `memory`"
+    yield CheckResult("memory", detail, ok=False, hint=hint, warning=True)
+
+
+_FILES_HINT = (
+    "with a rootless Docker, keep the lab (`--lab-dir`) on a file system that is mounted without "
+    "nosuid, nodev and noexec (see `findmnt --target`), or use an engine that runs as root, or "
+    "Podman"
+)
+_EMPTY_TAR = bytes(1024)
+
+
+def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
+    """Check that the engine can run containers with the OCI runtime of an experiment, if any."""
+    if name is None:
+        return []
+    facts = EngineFacts.of(info)
+    if name in facts.oci_runtimes:
+        return [CheckResult("oci runtime", f"the engine runs containers with {name}")]
+    if facts.product == "Podman":
+        return [
+            CheckResult(
+                "oci runtime",
+                f"runtime.oci: Podman's Docker-compatible API cannot choose an OCI runtime: it "
+                f"would run containers with {facts.default_runtime}, not with {name!r}",
+                ok=False,
+                hint=f"set `runtime` in containers.conf and restart Podman's service, or set "
+                f"`oci: {facts.default_runtime}`, or leave it out",
+                exit_code=Exit.INVALID,
+            )
+        ]
+    known = ", ".join(facts.oci_runtimes)
+    return [
+        CheckResult(
+            "oci runtime",
+            f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {known}",
+            ok=False,
+            hint=f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
+            "reload the engine (SIGHUP to dockerd), or choose one that it has",
+            exit_code=Exit.INVALID,
+        )
+    ]
+
+
+def check_controllers(info: JsonObject) -> Iterator[CheckResult]:
+    """Yield a failed check if the engine says that it cannot enforce some limit."""
+    facts = EngineFacts.of(info)
+    if facts.shortcoming is not None:
+        yield refuse_limits(facts.shortcoming)
+
+
+def check_networks(info: JsonObject, settings: Iterable[TrialSettings]) -> Iterator[CheckResult]:
+    """Yield a failed check if trials change networks before their grader, which Podman cannot."""
+    if EngineFacts.of(info).product != "Podman":
+        return
+    if any(map(_changes_network, settings)):
+        yield CheckResult(
+            "networks",
+            "benchmark.grader.network: Podman cannot take a container out of its network, so the "
+            "grader cannot have another one than the agent",
+            ok=False,
+            hint="use a Docker engine, the grading mode `separate`, or one network for both",
+            exit_code=Exit.INVALID,
+            concerns=_changes_network,
+        )
+
+
+def _changes_network(trial: TrialSettings) -> bool:
+    return (
+        trial.agent_network != trial.grader_network
+        and trial.grading.mode is not GradingMode.SEPARATE
+    )
+
+
+def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
+    """Yield what does not work on an engine, as warnings where preflight refuses every run."""
+    if facts.shortcoming is not None:
+        yield CheckResult(
+            "docker",
+            f"{facts.shortcoming}: preflight refuses runs here",
+            ok=False,
+            hint=GROUPS_HINT,
+            warning=True,
+        )
+    if facts.product == "Podman":
+        yield CheckResult(
+            "docker",
+            f"{facts} runs every container with {facts.default_runtime}: `runtime.oci` cannot name "
+            "another OCI runtime; no network `allowlist`, and no network of the grader's own",
+        )
+
+
+def check_limits(probes: ImageProbes, image: str, resources: Resources) -> CheckResult:
+    """Check that limits are in force in a container, which is started from an image for that."""
+    facts = EngineFacts.of(probes.engine_info)
+    runtime = probes.oci_runtime or facts.default_runtime
+
+    def run_probe(script: str, host_config: JsonObject) -> tuple[int, str]:
+        return probes.run_probe(image, script, host_config=host_config)
+
+    try:
+        ignored = find_ignored_limits(run_probe, runtime, resources)
+    except LimitsRefused as error:
+        return refuse_limits(error.message, error.hint)
+    if ignored:
+        return refuse_limits(facts.say_ignored(ignored))
+    return CheckResult("limits", "the engine's containers keep runtime.resources")
+
+
+def needs_container_files(trial: TrialSettings) -> bool:
+    """Return whether the engine has to put files into containers of a trial, or to read them."""
+    return trial.runtime.workspace is not None or trial.grading.mode is GradingMode.SEPARATE
+
+
+def check_container_files(probes: ImageProbes, image: str, folder: Path) -> Iterator[CheckResult]:
+    """Yield a failed check if the engine cannot put files into containers that mount from `folder`.
+
+    `folder` is on the lab's file system. Trials mount folders of the lab read-only. To reach the
+    files of a container, Docker mounts all of its folders once more, without the options of their
+    file systems, and the kernel forbids a rootless engine to drop some of those. The container that
+    is created for this check is never started.
+    """
+    name = f"labledger-probe-{secrets.token_hex(8)}"
+    # A lab that cannot be written to is found by another check.
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as mounted:
+        mount = contract.mount(Path(mounted).resolve(), contract.IN, read_only=True)
+        config = {
+            "Image": image,
+            "Entrypoint": ["true"],
+            "Labels": {contract.Labels.PROBE: "1"},
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
+        }
+        try:
+            probes.engine.create(name, config)
+            ContainerFiles(probes.engine, name).put([_EMPTY_TAR])
+        except EngineUnavailable:
+            raise
+        except LabLedgerError as error:
+            yield _files_refusal(EngineFacts.of(probes.engine_info), folder, error)
+        finally:
+            probes.engine.remove(name)
+
+
+def _files_refusal(facts: EngineFacts, folder: Path, error: LabLedgerError) -> CheckResult:
+    return CheckResult(
+        "container files",
+        f"{facts} cannot put files into containers that mount folders of {folder} read-only, which "
+        "an image's workspace (runtime.workspace) and the grading mode `separate` need: "
+        f"{error.message}",
+        ok=False,
+        hint=_FILES_HINT,
+        exit_code=Exit.INVALID,
+        concerns=needs_container_files,
+    )
+
+
+def refuse_limits(found: str, hint: str | None = None) -> CheckResult:
+    """Return a failed check: what was found of the limits of an engine or of a host's."""
+    return CheckResult(
+        "limits",
+        f"runtime.resources: {found}",
+        ok=False,
+        hint=GROUPS_HINT if hint is None else hint,
+        exit_code=Exit.INVALID,
+    )

@@ -1,0 +1,309 @@
+"""The checks of a cluster before a run: what hosts have and can do, and its object store.
+
+Of each host: its version, engine, limits of containers, clock, disk and images.
+
+What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
+run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
+before its first trial.
+
+The check of images where no engine answers on the coordinator's machine: the hosts have them.
+
+A run records the id of each image. Without an engine here the hosts say which one a name has there,
+and a run is refused if they disagree.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from labledger.checks.check_results import CheckResult, runs_in
+from labledger.checks.egress_checks import egress_image_ref, needs_egress_proxy
+from labledger.checks.engine_checks import check_shared_resources, refuse_limits
+from labledger.checks.preflight import Preflight, name_tasks
+from labledger.errors import Exit, LabLedgerError
+from labledger.execution.executor import HostState
+from labledger.execution.placement import Needs
+from labledger.experiment.image_builds import find_build
+from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.hosts import connect
+from labledger.hosts.host_messages import LimitsToTry
+from labledger.hosts.host_transport import ClusterConnection, FoundHost
+from labledger.hosts.object_store import StoreUnusable
+from labledger.text import counted
+from labledger.trial.life.limit_probe import RAISE_LIMITS
+
+_SHORT = len("sha256:") + 12
+
+
+def check_host_images(
+    connection: ClusterConnection,
+    hosts: Sequence[FoundHost],
+    experiment: ResolvedExperiment,
+    egress_image: str | None,
+    *,
+    pull: bool,
+) -> tuple[list[CheckResult], dict[str, str]]:
+    """Return a check for each image, and the ids of the images that trials run in, by name.
+
+    With `pull`, one of the hosts pulls an image that none has; the others do before their first
+    trial with it. `egress_image` is the image of egress proxies, None for the default one.
+    """
+    refs = list(experiment.images)
+    if needs_egress_proxy(merged for _, merged in experiment.settings):
+        refs.append(egress_image_ref(egress_image))
+    found = connect.find_images(connection, hosts, refs, pull=pull)
+    checks = [
+        replace(
+            _check(ref, found.ids[ref], found.problems.get(ref), len(hosts), experiment, pull=pull),
+            concerns=runs_in(ref) if ref in experiment.images else None,
+        )
+        for ref in dict.fromkeys(refs)
+    ]
+    ids = {ref: min(ids.values()) for ref in experiment.images if (ids := found.ids[ref])}
+    return checks, ids
+
+
+def _check(
+    ref: str,
+    ids: Mapping[str, str],
+    problem: str | None,
+    host_count: int,
+    experiment: ResolvedExperiment,
+    *,
+    pull: bool,
+) -> CheckResult:
+    by_id: dict[str, list[str]] = defaultdict(list)
+    for host, image in sorted(ids.items()):
+        by_id[image].append(host)
+    if len(by_id) > 1:
+        differing = "; ".join(f"{image} on {', '.join(on)}" for image, on in sorted(by_id.items()))
+        return CheckResult(
+            "image",
+            f"{ref} is not the same image on all hosts: {differing}",
+            ok=False,
+            hint="pull the same one on each host, or name it by its digest (NAME@sha256:…)",
+        )
+    if by_id:
+        (image,) = by_id
+        on = f"{len(ids)} of {counted(host_count, 'host')}"
+        return CheckResult("image", f"{ref} is {image[:_SHORT]} on {on}")
+    build = find_build(experiment.plan.image_builds, ref)
+    if build is not None:
+        detail = f"no host has {ref}, and building it from {build.context} needs an engine here"
+    elif problem is not None:
+        detail = f"no host has {ref} or can pull it: {problem}"
+    elif not pull:
+        return CheckResult("image", f"no host has {ref}; `run` has one of them pull it")
+    else:
+        detail = f"no host has {ref}"
+    hint = f"pull or load it on a host, or check the name {ref!r}"
+    return CheckResult("image", detail, ok=False, hint=hint)
+
+
+_MAX_CLOCK_DIFFERENCE_S = 60.0
+"""Clocks are never compared for what starts when, but times of records come from the hosts."""
+_MAX_HOSTS_NAMED = 3
+"""For how many hosts the sentence that says that none can run trials has the reason."""
+
+
+def check_hosts(
+    on: str,
+    results: Preflight,
+    experiment: ResolvedExperiment,
+    *,
+    insecure: bool,
+    min_free_bytes: int,
+    egress_image: str | None,
+    pull: bool,
+) -> Preflight:
+    """Check every host of a cluster. Return `results`, of the checks of this machine, with it.
+
+    Where no engine answers on this machine, images are looked up on the hosts; `pull` and
+    `egress_image` are as for `preflight`.
+    """
+    checks, images, refused = list(results.checks), dict(results.images), dict(results.refused)
+    try:
+        with connect.connected(on, insecure=insecure) as connection:
+            found = connect.find_hosts(connection)
+            if not results.has_engine and results.is_ready:
+                usable = [each for each in found if each.described and not _problem(each)]
+                of_images, images = check_host_images(
+                    connection, usable, experiment, egress_image, pull=pull
+                )
+                if usable:
+                    named, of_tasks = name_tasks(experiment, of_images)
+                    checks += named
+                    refused |= of_tasks
+            if results.is_ready and (limits := _limits_to_try(experiment, images)) is not None:
+                tried = _try_limits(connection, found, limits)
+                found = tried.found
+                checks += tried.refusals
+    except LabLedgerError as error:
+        checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
+    else:
+        checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
+        checks += _check_object_store(on, insecure=insecure)
+    return replace(results, checks=tuple(checks), images=images, refused=refused)
+
+
+def check_hosts_for_regrading(
+    on: str, images: Set[str], runtime: Runtime, *, insecure: bool, min_free_bytes: int
+) -> list[CheckResult]:
+    """Check every host of a cluster. `images` are the ids of the images that graders need."""
+    try:
+        tried = find_hosts(on, images, runtime, insecure=insecure)
+    except LabLedgerError as error:
+        return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
+    checks = _check_found(on, tried.found, images, None, min_free_bytes)
+    return [*tried.refusals, *checks, *_check_object_store(on, insecure=insecure)]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedHosts:
+    """The workers of a cluster, after their hosts have tried the limits of trials."""
+
+    found: list[FoundHost]
+    """A host whose engine ignores limits says so in its state."""
+    refusals: list[CheckResult]
+    """A failed check for each host that could start no container with the limits."""
+    ignoring: list[CheckResult]
+    """A failed check for each host whose engine ignores limits."""
+
+    @property
+    def can_limit(self) -> bool:
+        """Whether some host's engine keeps limits, or none has said that it does not."""
+        answering = [host for host in self.found if host.described is not None]
+        return not self.ignoring or len(self.ignoring) < len(answering)
+
+
+def find_hosts(on: str, images: Iterable[str], runtime: Runtime, *, insecure: bool) -> TriedHosts:
+    """Return the workers of a cluster, whose hosts try the limits of a run that has `images`.
+
+    `images` are ids. Raises as `connect.connected` does.
+    """
+    limits = LimitsToTry(tuple(sorted(images)), runtime.resources, runtime.oci)
+    with connect.connected(on, insecure=insecure) as connection:
+        return _try_limits(connection, connect.find_hosts(connection), limits)
+
+
+def _limits_to_try(experiment: ResolvedExperiment, images: Mapping[str, str]) -> LimitsToTry | None:
+    """Return the limits of the first trial, and the images that have an id, its own first."""
+    for _, trial in experiment.settings:
+        own = images.get(str(trial.runtime.image))
+        if own is not None:
+            ids = tuple(dict.fromkeys((own, *images.values())))
+            return LimitsToTry(ids, trial.runtime.resources, experiment.plan.runtime.oci)
+    return None
+
+
+def _try_limits(
+    connection: ClusterConnection, found: Sequence[FoundHost], limits: LimitsToTry
+) -> TriedHosts:
+    """Have hosts try limits, and ask them for their state again."""
+    refusals, ignoring = [], []
+    for host, tried in zip(found, connect.try_limits(connection, found, limits), strict=True):
+        if tried.refusal is not None:
+            refusals.append(refuse_limits(f"{host.name}: {tried.refusal}", RAISE_LIMITS))
+        if tried.problem is not None:
+            ignoring.append(refuse_limits(f"{host.name}: {tried.problem}"))
+    return TriedHosts(connect.find_hosts(connection), refusals, ignoring)
+
+
+def _problem(host: FoundHost) -> str | None:
+    return host.problem if host.described is None else host.described.state.problem
+
+
+def _check_found(
+    on: str,
+    found: Sequence[FoundHost],
+    images: Set[str],
+    experiment: ResolvedExperiment | None,
+    min_free_bytes: int,
+) -> list[CheckResult]:
+    """Check hosts that were found. `images` are the ids of the images that trials need."""
+    checks: list[CheckResult] = []
+    usable: list[HostState] = []
+    for host in found:
+        if host.described is None:
+            checks.append(_warning(host.name or host.address, host.problem or "no answer"))
+            continue
+        state = host.described.state
+        checks += [
+            _warning(state.name, problem) for problem in _problems(host, state, min_free_bytes)
+        ]
+        if state.problem is None:
+            usable.append(state)
+            missing = len(images - state.images)
+            supply = f", {counted(missing, 'image')} to be pulled or sent" if missing else ""
+            busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
+            checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))
+    if not usable:
+        detail = say_none_usable(on, found)
+        hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
+        checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
+        return checks
+    if experiment is not None:
+        checks += _check_needs(usable, experiment)
+        for state in usable:
+            checks += check_shared_resources(
+                experiment, state.slots, state.cpus, state.memory_bytes, machine=state.name
+            )
+    return checks
+
+
+def say_none_usable(on: str, found: Sequence[FoundHost]) -> str:
+    """Return a sentence about a cluster on which nothing can run, with what is wrong with hosts."""
+    reasons = [f"{host.name or host.address}: {_problem(host)}" for host in found]
+    named = "; ".join(reasons[:_MAX_HOSTS_NAMED])
+    detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
+    return f"{detail} ({named})" if named else detail
+
+
+def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
+    """Check that this machine can use the cluster's object store, if it has one."""
+    try:
+        place = connect.try_object_store(on, insecure=insecure)
+    except StoreUnusable as error:
+        hint = "check its address and this machine's credentials; without it, the run is slower"
+        yield CheckResult("object store", error.message, ok=False, hint=hint, warning=True)
+    except LabLedgerError as error:
+        yield CheckResult("object store", error.message, ok=False, hint=error.hint)
+    else:
+        if place is not None:
+            yield CheckResult("object store", f"{place.url} can be used from here")
+
+
+def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:
+    """Check that for each trial some host offers what it asks for."""
+    is_sealed = experiment.plan.is_sealed
+    asked = {Needs.of_trial(merged, is_sealed=is_sealed) for _, merged in experiment.settings}
+    for needs in sorted(asked, key=str):
+        if not any(needs.are_met_by(host) for host in hosts):
+            yield CheckResult(
+                "hosts",
+                f"runtime.resources: no host offers what trials ask for: {needs}",
+                ok=False,
+                hint="lower it, leave out tasks that ask for more, or add a larger host",
+                exit_code=Exit.INVALID,
+            )
+
+
+def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterator[str]:
+    """Yield what is wrong with a host."""
+    if state.problem is not None:
+        yield state.problem
+    difference_s = host.clock_offset_s
+    if abs(difference_s) > _MAX_CLOCK_DIFFERENCE_S:
+        side = "ahead of" if difference_s > 0 else "behind"
+        yield f"its clock is {abs(difference_s):.0f} s {side} this machine's"
+    if state.free_bytes is not None and state.free_bytes < min_free_bytes:
+        free, needed = state.free_bytes / 1e6, min_free_bytes / 1e6
+        yield f"{free:,.0f} MB are free on its disk, --min-free asks for {needed:,.0f} MB"
+
+
+def _warning(host: str, problem: str) -> CheckResult:
+    hint = "`labledger hosts` shows it again once it is fixed"
+    return CheckResult("hosts", f"{host}: {problem}", ok=False, hint=hint, warning=True)

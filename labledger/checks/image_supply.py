@@ -1,0 +1,193 @@
+"""Have the images of an experiment on this machine: find them, pull them, or build them.
+
+An image whose content the experiment says how to build is built again only if that content has
+changed: built images are labelled with its digest. Every result is a check with a hint. Called by
+preflight alone; `image_builds` does the work that takes long.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from labledger.checks.check_results import CheckResult, runs_in
+from labledger.checks.image_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
+from labledger.engine import image_builds
+from labledger.engine.build_context import BuildContext
+from labledger.engine.dockerfiles import LABEL, buildkit_needs, is_local
+from labledger.engine.engine import Engine
+from labledger.engine.image_builds import EngineBuild, image_label
+from labledger.errors import LabLedgerError
+from labledger.execution.events import Listener, ignore_events
+from labledger.execution.stop_requests import StopRequest
+from labledger.experiment.image_builds import ImageBuild, find_build
+from labledger.files.lab_folder import LabFolder
+from labledger.text import clock_time
+
+_MAX_DOCKERFILE_BYTES = 1 << 20
+"""How much of a Dockerfile is searched for what needs BuildKit."""
+
+_BUILDKIT_HINT = (
+    "install the plugin buildx of the `docker` command (docker-buildx-plugin) and, for Dockerfiles "
+    "of version 1.4, an engine of version 23 or later; or build the image elsewhere and load it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What may be done to have an image."""
+
+    pull: bool
+    """Pull what is missing, and build what no registry offers."""
+    build: bool = False
+    """Build rather than pull, and build also in place of an image that somebody else built."""
+    on_event: Listener = ignore_events
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    @property
+    def may_build(self) -> bool:
+        return self.pull or self.build
+
+
+def supply_images(
+    engine: Engine,
+    lab: LabFolder,
+    refs: tuple[str, ...],
+    builds: Mapping[str, ImageBuild] | None,
+    supply: Supply,
+    *,
+    is_ready: bool,
+) -> tuple[list[CheckResult], dict[str, str]]:
+    """Return a check for each image, and the ids of those that are here, by reference.
+
+    Builds only if everything else is ready for a run (`is_ready`): a build can take long. Raises
+    `ImageBuildsStopped` and `EngineUnavailable`.
+    """
+    checks: dict[str, CheckResult] = {}
+    wanted: list[WantedImage] = []
+    for ref in refs:
+        build = find_build(builds, ref)
+        check = (
+            _check_unbuilt(engine, ref, pull=supply.pull)
+            if build is None
+            else _check_buildable(engine, ref, build, supply, is_ready=is_ready)
+        )
+        if check is not None:
+            checks[ref] = check
+        elif build is not None and build.source is not None:
+            is_here = engine.image_id(ref) is not None
+            may_pull = not (supply.build or is_here or is_local(ref))
+            request = EngineBuild(ref, build.source, build.digest, build.timeout_s)
+            wanted.append(WantedImage(request, may_pull, buildkit_use(engine, build.source)))
+    if wanted:
+        for image, obtained in zip(wanted, _obtain(lab, wanted, supply), strict=True):
+            build = find_build(builds, obtained.ref)
+            assert build is not None
+            checks[obtained.ref] = _check_obtained(image, build, obtained)
+    ids = {ref: engine.image_id(ref) for ref in refs if checks[ref].ok}
+    of_images = [replace(checks[ref], concerns=runs_in(ref)) for ref in refs]
+    return of_images, {ref: id_ for ref, id_ in ids.items() if id_ is not None}
+
+
+def _check_unbuilt(engine: Engine, ref: str, *, pull: bool) -> CheckResult:
+    """Check an image that the experiment does not say how to build."""
+    is_here = engine.image_id(ref) is not None
+    detail = f"{ref} is available locally"
+    hint = f"build or import it, or check the name {ref!r}; `images` can say how to build it"
+    try:
+        if not is_here and pull:
+            engine.pull(ref)
+            is_here, detail = engine.image_id(ref) is not None, f"{ref} was pulled"
+    except LabLedgerError as error:
+        return CheckResult("image", error.message, ok=False, hint=hint)
+    if is_here:
+        return CheckResult("image", detail)
+    if engine.image_is_obtainable(ref):
+        return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
+    detail = f"{ref} is not available locally and no registry offers it"
+    return CheckResult("image", detail, ok=False, hint=hint)
+
+
+def _check_buildable(
+    engine: Engine, ref: str, build: ImageBuild, supply: Supply, *, is_ready: bool
+) -> CheckResult | None:
+    """Check an image that can be built. Return None if it must be obtained now."""
+    state = "is not available locally"
+    if engine.image_id(ref) is not None:
+        label = image_label(engine, ref)
+        if label == build.digest:
+            return CheckResult("image", f"{ref} is available locally, built from {build.context}")
+        if label is None and not supply.build:
+            detail = f"{ref} is available locally; labledger did not build it from {build.context}"
+            return CheckResult("image", f"{detail} (--build does)")
+        state = f"was not built from what {build.context} holds now"
+    can_be_pulled = state == "is not available locally" and not (supply.build or is_local(ref))
+    use = None if can_be_pulled or build.source is None else buildkit_use(engine, build.source)
+    if use is not None and use.problem is not None:
+        return CheckResult("image", f"{ref} {state}, and {use.problem}", False, _BUILDKIT_HINT)
+    if not supply.may_build:
+        is_pulled = state == "is not available locally" and not is_local(ref)
+        how = "pull or build it" if is_pulled else "build it"
+        return CheckResult("image", f"{ref} {state}; `run` will {how}")
+    if not is_ready:
+        detail = f"{ref} {state}; it is built once the other checks pass"
+        return CheckResult("image", detail)
+    return None
+
+
+def buildkit_use(engine: Engine, source: BuildContext) -> BuildKitUse | None:
+    """Return how BuildKit builds an image; None if the engine's own builder can."""
+    with (source.folder / source.dockerfile).open("rb") as handle:
+        text = handle.read(_MAX_DOCKERFILE_BYTES).decode("utf-8", "replace")
+    needs = buildkit_needs(text)
+    if not needs.needs:
+        return None
+    client = image_builds.find_client()
+    problem = None
+    if client is None:
+        problem = "no `docker` command here has its client"
+    elif needs.is_recent:
+        version = str(engine.info()["ServerVersion"])
+        if not image_builds.knows_recent_dockerfiles(version):
+            problem = f"that of the engine {version} does not know this, and there is no # syntax="
+    if problem is not None:
+        problem = f"its {source.dockerfile} needs BuildKit ({needs}): {problem}"
+    return BuildKitUse(str(needs), client or "", problem)
+
+
+def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[ObtainedImage]:
+    try:
+        return ImageBuilds(lab, supply.on_event, supply.stop).obtain_all(wanted)
+    except OSError as error:
+        raise LabLedgerError(
+            f"{lab.builds} cannot hold the logs of builds: {error.strerror}",
+            hint="choose another folder with `lab_dir=`",
+        ) from error
+
+
+def _check_obtained(image: WantedImage, build: ImageBuild, obtained: ObtainedImage) -> CheckResult:
+    ref, took = obtained.ref, clock_time(obtained.seconds)
+    if obtained.error is None:
+        how = "pulled" if obtained.was_pulled else f"built from {build.context}"
+        return CheckResult("image", f"{ref} was {how} in {took}; its log is {obtained.log}")
+    lines = "".join(f"\n    {line}" for line in obtained.last_lines)
+    detail = (
+        f"{ref} could not be built from {build.context} ({took}): {obtained.error}\n"
+        f"  the last lines of {obtained.log}:{lines}"
+    )
+    source = image.build.source
+    words = ["docker", "build", "-t", ref, "--label", f"{LABEL}={image.build.digest}"]
+    words += ["-f", str(source.folder / source.dockerfile)]
+    words += ["--target", source.target] if source.target else []
+    words += [
+        w for key, value in (source.args or {}).items() for w in ("--build-arg", f"{key}={value}")
+    ]
+    command = shlex.join([*words, str(source.folder)])
+    if image.buildkit is not None and image.buildkit.problem is not None:
+        hint = _BUILDKIT_HINT
+    elif "timeout_s" in obtained.error:
+        hint = f"raise images.{ref}.timeout_s, or build it yourself: `{command}`"
+    else:
+        hint = f"correct {build.context}/{build.dockerfile}; to try it yourself: `{command}`"
+    return CheckResult("image", detail, ok=False, hint=hint)

@@ -1,0 +1,332 @@
+"""One comparison in words: its title, the rows of its table, and its facts.
+
+The terminal, Markdown and the report's page lay out what this module returns. It takes figures and
+sentences from `compare.wording.sentences`.
+
+Say in sentences how many slots of a run were run again, and why.
+
+Choosing which results to repeat can bias them: a rerun of slots that had a verdict is said with the
+reason that was given for it, in the head of every report and every comparison of the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from labledger import text as figures
+from labledger.compare.comparison_document import (
+    Compared,
+    Comparison,
+    Sensitivity,
+    Significance,
+)
+from labledger.compare.options import Validity
+from labledger.compare.run_differences import grader_name
+from labledger.compare.sentences import (
+    amount,
+    assumption,
+    bounds,
+    correction,
+    estimand,
+    level,
+    rate,
+    rate_bounds,
+    signed_amount,
+    value,
+)
+from labledger.compare.statistics.samples import Estimate
+from labledger.ledger.database.model import Rerun
+from labledger.text import DASH, count, counted
+
+
+def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
+    """Return what to know of the reruns of a run, for the head of what is said about its results.
+
+    Args:
+        run_id: What to call the run.
+        reruns: Those of `Ledger.reruns`.
+
+    Returns:
+        A sentence about all slots without a verdict that were run again, if there are any, and one
+        for each rerun of slots despite their verdicts, with the reason that was given.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for sentence in labledger.rerun_sentences("demo", ledger.reruns("demo")):
+        ...         print(sentence)
+    """
+    return tuple(_sentences(run_id, reruns))
+
+
+def _sentences(run_id: str, reruns: Sequence[Rerun]) -> Iterator[str]:
+    plain = [rerun for rerun in reruns if not rerun.despite_verdict]
+    if plain:
+        yield f"{_what(run_id, plain)}; they had no verdict.{_given(plain)}"
+    for rerun in reruns:
+        if rerun.despite_verdict:
+            yield (
+                f"{_what(run_id, [rerun])}, chosen despite their verdicts, which can bias the "
+                f"results. The reason given: {rerun.because or 'none'}"
+            )
+
+
+def _what(run_id: str, reruns: Sequence[Rerun]) -> str:
+    """Return such as ``3 slots of demo were run again (2 infra_error, 1 setup_error)``."""
+    slots = sum(rerun.slots for rerun in reruns)
+    statuses: Counter[str] = Counter()
+    for rerun in reruns:
+        statuses.update(rerun.superseded)
+    listed = ", ".join(f"{count(n)} {status}" for status, n in sorted(statuses.items()))
+    verb = "was" if slots == 1 else "were"
+    text = f"{counted(slots, 'slot')} of {run_id} {verb} run again ({listed})"
+    pending = slots - sum(rerun.committed for rerun in reruns)
+    return f"{text}, of which {count(pending)} not committed yet" if pending else text
+
+
+def _given(reruns: Sequence[Rerun]) -> str:
+    """Return the reasons that were given, as a sentence; nothing if there are none."""
+    reasons = [*dict.fromkeys(rerun.because for rerun in reruns if rerun.because)]
+    return f" The reason given: {'; '.join(reasons)}" if reasons else ""
+
+
+_MAX_NAMED_TASKS = 10
+"""How many of the tasks with a difference are named."""
+
+_LOOKS = (
+    "runs that are compared can grow or have grown, so that intervals and p value are those that "
+    "hold at all looks together; they count tasks of which every slot is committed, and are wider "
+    "than those of finished runs"
+)
+
+Row = tuple[str, str, str, str]
+"""What is compared, A's figure, B's figure, and the difference."""
+
+
+class Fact(NamedTuple):
+    """A named fact about a comparison, beside its figures and its decision."""
+
+    name: str
+    text: str
+    in_report: bool = True
+    """Whether the report states it too; the other facts are for the command's own output."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.name[0].upper()}{self.name[1:]}: {self.text}."
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonText:
+    """One comparison in words, for a terminal or Markdown."""
+
+    title: str
+    a: str
+    """The name of side A, which heads a column; so `b`."""
+    b: str
+    rows: tuple[Row, ...]
+    head: tuple[str, ...]
+    """What to know before the figures: which slots were run again, and why."""
+    facts: tuple[Fact, ...]
+    decision: str
+
+
+def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
+    """Return every comparison of a document in words, as `labledger compare` prints them.
+
+    Args:
+        comparison: What `Ledger.compare` returned.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for text in labledger.comparison_texts(ledger.compare("my-run")):
+        ...         print(text.title, text.decision)
+    """
+    return [
+        ComparisonText(
+            title=title(compared, comparison),
+            a=compared.labels[0],
+            b=compared.labels[1],
+            rows=tuple(_rows(compared, comparison)),
+            head=head(comparison),
+            facts=tuple(facts(compared, comparison)),
+            decision=compared.decision.text,
+        )
+        for compared in comparison.comparisons
+    ]
+
+
+def head(document: Comparison) -> tuple[str, ...]:
+    """Return sentences about the slots of the compared runs that were run again."""
+    return tuple(
+        sentence
+        for of_run in document.reruns
+        for sentence in rerun_sentences(of_run.run_id, of_run.reruns)
+    )
+
+
+def title(compared: Compared, document: Comparison) -> str:
+    """Return such as ``B against A in RUN, on tasks like these: 12 tasks``."""
+    a, b = compared.labels
+    run = f" in {compared.a.run_id}" if compared.a.run_id == compared.b.run_id else ""
+    sample = [counted(compared.tasks, "task")]
+    if compared.clusters is not None:
+        sample.append(counted(compared.clusters, "cluster"))
+    if compared.replications > 1:
+        sample.append(f"{count(compared.a.trials)} and {count(compared.b.trials)} trials")
+    return f"{b} against {a}{run}, on {estimand(document)}: {', '.join(sample)}"
+
+
+# -- the table
+
+
+def _rows(compared: Compared, document: Comparison) -> Iterator[Row]:
+    a, b, difference = compared.a.mean, compared.b.mean, compared.difference
+    name = "pass rate" if document.is_rate else document.metric
+    yield name, value(a, document), value(b, document), signed_amount(difference, document)
+    heading = level(document)
+    # The sides have intervals of their own; that of the difference is for all comparisons together.
+    heading += f" (difference: of {document.family} comparisons)" if document.family > 1 else ""
+    interval = bounds(difference, document, signed=True)
+    yield heading, bounds(a, document), bounds(b, document), interval
+    yield from _pass_at_rows(compared)
+
+
+def _pass_at_rows(compared: Compared) -> Iterator[Row]:
+    """Yield pass@k and pass^k for each k of a side; the other side may have no such k."""
+    by_k_a = {pass_at.k: pass_at for pass_at in compared.a.pass_at}
+    by_k_b = {pass_at.k: pass_at for pass_at in compared.b.pass_at}
+    differences = {pass_at.k: pass_at for pass_at in compared.pass_at}
+    for k in sorted(by_k_a | by_k_b):
+        a, b = by_k_a.get(k), by_k_b.get(k)
+        moved = differences.get(k)
+        tasks = {pass_at.tasks for pass_at in (a, b, moved) if pass_at is not None}
+        few = "" if tasks == {compared.tasks} else f" ({counted(min(tasks), 'task')})"
+        found = (a, b, moved)
+        any_passes = (None if pass_at is None else pass_at.any for pass_at in found)
+        all_pass = (None if pass_at is None else pass_at.all for pass_at in found)
+        yield _pass_at_row(f"pass@{k}{few}", *any_passes)
+        yield _pass_at_row(f"pass^{k}{few}", *all_pass)
+
+
+def _pass_at_row(
+    name: str, a: Estimate | None, b: Estimate | None, difference: Estimate | None
+) -> Row:
+    first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
+    if difference is None:
+        return name, first, second, DASH
+    moved = figures.signed_points(difference.value)
+    if difference.low is not None:
+        moved += f" ({rate_bounds(difference, signed=True)})"
+    return name, first, second, moved
+
+
+# -- facts
+
+
+def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
+    """Yield what else there is to know about a comparison, in the order of every form."""
+    a, b = compared.labels
+    yield from _gradings(compared)
+    if compared.counts is not None:
+        c = compared.counts
+        by_side = f"{count(c.both)} by both, {count(c.only_a)} only by {a}, {count(c.only_b)} only"
+        yield Fact("tasks passed", f"{by_side} by {b}, {count(c.neither)} by neither")
+    if compared.test is not None:
+        p = f"{_p_values(compared.test, document.level)}{correction(document)}"
+        yield Fact(compared.test.name, p, in_report=False)
+    if compared.validity == Validity.ANYTIME:
+        yield Fact("looks", _LOOKS)
+    if compared.clusters is not None and compared.effective_clusters is not None:
+        worth = f"{compared.effective_clusters:.3g}"
+        if worth != str(compared.clusters):
+            unequal = f"as much as {worth} of one size, because they are of unequal size"
+            yield Fact("clusters", f"{count(compared.clusters)}, which tell {unequal}")
+    detectable = compared.detectable
+    if detectable is not None and detectable.difference is not None:
+        least = amount(detectable.difference, document)
+        condition = f"with {detectable.power:.0%} power{assumption(detectable, document)}"
+        yield Fact("smallest difference that could be shown", f"{least}, {condition}")
+    if compared.equivalence is not None:
+        yield Fact("equivalence", compared.equivalence.text.removesuffix("."))
+    if compared.left_out:
+        groups = (_left_out(g.pairs, g.side, g.reason, a, b) for g in compared.left_out)
+        yield Fact("left out", ", ".join(groups))
+    for other in compared.sensitivity:
+        if other.pairs != compared.pairs or other.difference != compared.difference:
+            yield Fact(
+                f"with --errors {other.errors}", _with_other_errors(other, compared, document)
+            )
+    yield from _moved_tasks(compared, document)
+    for warning in compared.warnings:
+        yield Fact("warning", warning)
+
+
+def _gradings(compared: Compared) -> Iterator[Fact]:
+    """Yield which gradings the scores are from, where there are several."""
+    if compared.same_trials:
+        yield Fact("trials", "the same on both sides; only how they were graded differs")
+    for side in {side.run_id: side for side in (compared.a, compared.b)}.values():
+        named = {side.run_id: side.grading} if side.grading else {}
+        for run in side.runs:
+            named[run.run_id] = run
+        for name, grading in named.items():
+            if grading is not None and grading.generations > 1:
+                number = f"generation {grading.generation} of {grading.generations}"
+                text = f"{number}, by {grader_name(grading.grader_digest)}"
+                yield Fact(f"scores of {name}", text, in_report=False)
+
+
+def _p_values(test: Significance, level: float) -> str:
+    """Return such as ``p = 0.031``, with the corrected value where there is one."""
+    if test.p_adjusted is None:
+        return figures.p_equation("p", test.p, level)
+    corrected = figures.p_equation("corrected p", test.p_adjusted, level)
+    return f"{figures.p_equation('p', test.p)}, {corrected}"
+
+
+def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
+    """Return such as ``2 trials of treat (infra_error)``."""
+    owner = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
+    return f"{counted(pairs, 'trial')} {owner} ({reason})"
+
+
+def _with_other_errors(other: Sensitivity, compared: Compared, document: Comparison) -> str:
+    if other.difference is None:
+        return "nothing could be paired"
+    difference = signed_amount(other.difference, document)
+    interval = bounds(other.difference, document, signed=True)
+    text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
+    if other.a is not None and other.b is not None:
+        a, b = compared.labels
+        text = f"{a} {figures.percent(other.a)}, {b} {figures.percent(other.b)}, {text}"
+    if compared.difference and compared.difference.value * other.difference.value < 0:
+        text += "; this reverses the direction"
+    return text
+
+
+def _moved_tasks(compared: Compared, document: Comparison) -> Iterator[Fact]:
+    """Yield the tasks that differ, the largest differences first."""
+    moved = [
+        (row.b - row.a, row.task_id)
+        for row in compared.by_task
+        if row.a is not None and row.b is not None and row.a != row.b
+    ]
+    moved.sort(key=lambda item: (-abs(item[0]), item[1]))
+    lower, higher = "lower", "higher"
+    if document.lower_is_better is not None and not compared.same_trials:
+        lower, higher = ("better", "worse") if document.lower_is_better else ("worse", "better")
+    for word, sign in ((lower, -1), (higher, 1)):
+        names = [task_id for change, task_id in moved if change * sign > 0]
+        if names:
+            more = (
+                f" and {count(len(names) - _MAX_NAMED_TASKS)} more"
+                if len(names) > _MAX_NAMED_TASKS
+                else ""
+            )
+            text = ", ".join(names[:_MAX_NAMED_TASKS]) + more
+            yield Fact(f"{word} on {counted(len(names), 'task')}", text, in_report=False)

@@ -1,0 +1,356 @@
+"""The figures and sentences of comparisons: estimates, decisions, gates and headlines.
+
+The sentences inside `comparison_v1`, the terminal, Markdown and the report's page take their words
+from here and from `compare.wording.comparison_text`, so that they cannot disagree. Every sentence
+names both sides and what it is about: tasks like these, or this suite. `compare.decision` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from labledger import text as figures
+from labledger.compare.comparison_document import (
+    Compared,
+    Comparison,
+    Detectable,
+    Significance,
+)
+from labledger.compare.options import ErrorCounting, Estimand, Validity
+from labledger.compare.statistics.samples import Estimate
+from labledger.text import DASH, count, counted, percent
+
+VERDICTS: Mapping[str, str] = {
+    "better": "Better",
+    "worse": "Worse",
+    "higher": "Higher",
+    "lower": "Lower",
+    "not_shown": "No difference shown",
+    "nothing_paired": "Nothing to compare",
+}
+"""What a decision is called in a table, by its verdict."""
+
+
+_COUNTED: Mapping[str, str] = {
+    ErrorCounting.AS_FAILURES: "A verdict counts, however the agent ended. Without one, an agent "
+    "that failed or that broke its grader did not pass; other trials are left out.",
+    ErrorCounting.STRICT: "An agent that failed or timed out did not pass, whatever its verdict, "
+    "nor did one that broke its grader; other trials without a verdict are left out.",
+    ErrorCounting.LEFT_OUT: "Only trials with the verdict pass, fail or missing count.",
+    ErrorCounting.ALL_AS_FAILURES: "Whatever ran and did not pass counts as failed.",
+}
+"""Which trials count in a pass rate, by how errors are counted."""
+
+
+def _counted(documents: Sequence[Comparison]) -> str:
+    errors = documents[0].errors if documents else ErrorCounting.AS_FAILURES
+    return _COUNTED[errors]
+
+
+# -- figures
+
+
+def rate(estimate: Estimate | None) -> str:
+    """Return the value of an estimate of a share, in per cent."""
+    return DASH if estimate is None else percent(estimate.value)
+
+
+def rate_bounds(estimate: Estimate | None, *, signed: bool = False) -> str:
+    """Return the interval of an estimate of a share, in per cent or points."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return DASH
+    return figures.percent_range(estimate.low, estimate.high, signed=signed)
+
+
+def value(estimate: Estimate | None, document: Comparison) -> str:
+    """Return one side's rate or mean."""
+    if estimate is None or document.is_rate:
+        return rate(estimate)
+    return figures.significant(estimate.value)
+
+
+def bounds(estimate: Estimate | None, document: Comparison, *, signed: bool = False) -> str:
+    """Return an interval; `signed` for that of a difference of rates."""
+    if document.is_rate or estimate is None or estimate.low is None or estimate.high is None:
+        return rate_bounds(estimate, signed=signed)
+    return f"{figures.significant(estimate.low)} to {figures.significant(estimate.high)}"
+
+
+def amount(difference: float, document: Comparison) -> str:
+    """Return a difference without its sign, in points or in the metric's unit."""
+    size = abs(difference)
+    return figures.points(size) if document.is_rate else figures.significant(size)
+
+
+def signed_amount(estimate: Estimate | None, document: Comparison) -> str:
+    """Return a difference with its sign."""
+    if estimate is None:
+        return DASH
+    return f"{'-' if estimate.value < 0 else '+'}{amount(estimate.value, document)}"
+
+
+def decisive_p(test: Significance | None, document: Comparison) -> str:
+    """Return the p value that decides: corrected, where there are several comparisons."""
+    return DASH if test is None else figures.p_value(test.p_decisive, document.level)
+
+
+def level(document: Comparison) -> str:
+    """Return the name of a comparison's intervals, such as ``95 % CI``."""
+    return figures.confidence_level(document.confidence)
+
+
+def _interval(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return a difference's interval in a sentence, or why there is none.
+
+    `comparison_v1` holds these sentences and has never written a plus sign here.
+    """
+    text = bounds(difference, document)
+    if text != DASH:
+        return f"{level(document)} {text}"
+    return f"no {level(document)}, because {_without_bounds(compared, document)}"
+
+
+def _without_bounds(compared: Compared, document: Comparison) -> str:
+    if compared.detectable is not None:
+        units = "tasks" if compared.clusters is None else "clusters"
+        return f"there are too few {units}"
+    if document.estimand == Estimand.SUITE:
+        return "no trial differs from another of its task"
+    return "every task differs by the same"
+
+
+def correction(document: Comparison) -> str:
+    """Return that intervals and p values are corrected for several comparisons, if they are."""
+    return f", corrected for {document.family} comparisons" if document.family > 1 else ""
+
+
+def _evidence(
+    compared: Compared, difference: Estimate, test: Significance, document: Comparison
+) -> str:
+    p = figures.p_equation("p", test.p_decisive, document.level)
+    return f"({_interval(compared, difference, document)}, {p}{correction(document)})."
+
+
+# -- what some comparisons have in common
+
+
+def estimand(document: Comparison) -> str:
+    """Return what a comparison is about: ``tasks like these`` or ``this suite``."""
+    return Estimand(document.estimand).words
+
+
+def method(documents: Sequence[Comparison]) -> str:
+    """Return what some comparisons, corrected together, are about and how they are made."""
+    text = "In each task both sides weigh the same, and so do all tasks. "
+    if {document.estimand for document in documents} == {Estimand.SUITE.value}:
+        text += "They are about this suite: the sample is the replications of its tasks. "
+    else:
+        samples = sorted({f"clusters ({d.cluster})" if d.cluster else "tasks" for d in documents})
+        text += f"They are about tasks like these: the sample is the {' or '.join(samples)}. "
+    family = family_size(documents)
+    together = f", for all {family} comparisons together," if family > 1 else ""
+    return (
+        f"{text}A difference is called shown where its interval{together} does not contain 0; "
+        f"its p value is then small enough, too. {_counted(documents)}"
+    )
+
+
+def family_size(documents: Sequence[Comparison]) -> int:
+    """Return for how many comparisons intervals and p values are corrected together."""
+    return max((document.family for document in documents), default=1)
+
+
+def p_heading(documents: Sequence[Comparison]) -> str:
+    """Return the heading of a column of decisive p values."""
+    family = family_size(documents)
+    return f"p of {family} comparisons" if family > 1 else "p"
+
+
+# -- decisions
+
+
+def shown(
+    compared: Compared,
+    difference: Estimate,
+    test: Significance,
+    document: Comparison,
+    verdict: str,
+) -> str:
+    """Return that a difference is shown; `verdict` is `better`, `worse`, `higher` or `lower`."""
+    a, b = compared.labels
+    direction = "higher" if difference.value > 0 else "lower"
+    where = f"on {estimand(document)}"
+    figure = amount(difference.value, document)
+    evidence = _evidence(compared, difference, test, document)
+    if verdict in ("better", "worse"):
+        return f"{b} is {verdict} than {a} {where}: {figure} {direction} {evidence}"
+    subject = document.metric
+    if compared.same_trials:
+        subject = f"Of the same trials, {'the pass rate' if document.is_rate else subject}"
+    return f"{subject} is {direction} in {b} than in {a} {where}: {figure} {evidence}"
+
+
+def not_shown(
+    compared: Compared, difference: Estimate, test: Significance, document: Comparison
+) -> str:
+    """Return that no difference is shown, and which one could have been."""
+    a, b = compared.labels
+    trials = " of the same trials" if compared.same_trials else ""
+    observed = _observed(compared, difference, document)
+    evidence = _evidence(compared, difference, test, document)
+    return (
+        f"No difference was shown between {a} and {b}{trials} on {estimand(document)}: "
+        f"{observed} {evidence} {_could_have_been_shown(compared, document)}"
+    )
+
+
+def unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
+    a, b = compared.labels
+    about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
+    return (
+        f"Whether {a} and {b} differ on {estimand(document)} is not decided before the runs are "
+        f"finished: so far it is {_observed(compared, difference, document)}. For {about} there is "
+        "no interval that holds however often an unfinished run is looked at."
+    )
+
+
+def nothing_paired(compared: Compared) -> str:
+    """Return that nothing could be compared, and what to do if the sides have no common task."""
+    reasons = {left.reason for left in compared.left_out}
+    text = "Nothing could be compared: no trials could be paired."
+    if compared.a.run_id == compared.b.run_id or reasons != {"not_scheduled"}:
+        return text
+    together = f"{compared.a.run_id}+{compared.b.run_id}"
+    return (
+        f"{text} {compared.a.run_id} and {compared.b.run_id} have no task in common; if they are "
+        f"parts of one experiment, `labledger compare {together}` takes them as one run."
+    )
+
+
+def not_replicated(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return that a fixed suite without replications cannot show a difference."""
+    a, b = compared.labels
+    return (
+        f"Whether {a} and {b} differ on this suite cannot be said: "
+        f"{_observed(compared, difference, document)}, but each task was tried once on each side, "
+        "and only replications of the same tasks tell a difference from luck. Run more "
+        "replications, or ask about tasks like these (--estimand tasks)."
+    )
+
+
+def headline(compared: Compared, document: Comparison) -> str:
+    """Return a decision as a clause, for a list of several."""
+    a, b = compared.labels
+    where = f"on {estimand(document)}"
+    difference, verdict = compared.difference, compared.decision.verdict
+    if difference is None:
+        return f"{b} could not be compared with {a}"
+    if compared.validity == Validity.NONE:
+        so_far = signed_amount(difference, document)
+        return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"
+    if compared.test is None:
+        return f"whether {b} and {a} differ {where} cannot be said without replications"
+    together = f" for all {document.family} comparisons" if document.family > 1 else ""
+    looks = " at every look" if compared.validity == Validity.ANYTIME else ""
+    interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
+    of = "" if document.is_rate else f" {document.metric}"
+    size = f"{signed_amount(difference, document)}{of}, {interval}"
+    equivalent = compared.equivalence
+    if equivalent is not None and equivalent.verdict == "equivalent":
+        size += f"; equivalent within {amount(equivalent.limit, document)}"
+    if verdict == "not_shown":
+        return f"no difference was shown between {a} and {b} {where} ({size})"
+    if compared.same_trials and document.is_rate:
+        return f"of the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
+    if verdict in ("higher", "lower"):
+        return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
+    return f"{b} is {verdict} than {a} {where} ({size})"
+
+
+def _observed(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    _, b = compared.labels
+    if not difference.value:
+        return "the same in both"
+    direction = "higher" if difference.value > 0 else "lower"
+    return f"{amount(difference.value, document)} {direction} in {b}"
+
+
+def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
+    if compared.validity == Validity.ANYTIME:
+        return "This holds however often runs that can still grow are looked at."
+    sample, detectable = _sample(compared, document), compared.detectable
+    if detectable is None:
+        return "Nothing varied, so what these data could have shown is not known."
+    if detectable.difference is None:
+        return f"No difference can be found with these {sample}: they are too few."
+    least = amount(detectable.difference, document)
+    return f"Only differences of about {least} or more would usually be found with these {sample}."
+
+
+def _sample(compared: Compared, document: Comparison) -> str:
+    tasks = counted(compared.tasks, "task")
+    if document.estimand == Estimand.SUITE:
+        return f"{count(compared.a.trials + compared.b.trials)} trials of {tasks}"
+    if compared.clusters is not None:
+        return f"{tasks} in {counted(compared.clusters, 'cluster')}"
+    return tasks
+
+
+def assumption(detectable: Detectable, document: Comparison) -> str:
+    """Return the condition under which a difference is detectable."""
+    if detectable.discordant is None:
+        suite = document.estimand == Estimand.SUITE
+        return f", if {'replications vary' if suite else 'tasks differ'} as observed"
+    observed = "" if detectable.assumed else " as observed"
+    return f", if {percent(detectable.discordant)} of pairs differ{observed}"
+
+
+# -- gates
+
+
+def no_gate_test(compared: Compared) -> str:
+    """Return why a gate has nothing to decide by."""
+    a, b = compared.labels
+    if compared.difference is None:
+        return f"{b} was not compared with {a}: no trials could be paired"
+    if compared.validity == Validity.NONE:
+        return f"{b} is not compared with {a} before the runs are finished"
+    return f"{b} could not be compared with {a} on this suite: it has no replications"
+
+
+def gate(
+    parameter: str,
+    limit: float,
+    compared: Compared,
+    difference: Estimate,
+    document: Comparison,
+    is_shown: bool,
+) -> str:
+    """Return what a gate tested, and whether that is shown."""
+    a, b = compared.labels
+    word = "" if is_shown else "not "
+    size = amount(limit, document)
+    interval = _interval(compared, difference, document)
+    where = f"on {estimand(document)} ({interval}{correction(document)})"
+    if parameter == "fail_if_worse":
+        return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
+    return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
+
+
+# -- equivalence
+
+
+def equivalence(
+    compared: Compared, difference: Estimate, document: Comparison, limit: float, verdict: str
+) -> str:
+    """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
+    a, b = compared.labels
+    size = amount(limit, document)
+    interval = _interval(compared, difference, document)
+    where = f"on {estimand(document)} ({interval}{correction(document)})"
+    if verdict == "equivalent":
+        return f"{b} is shown to be equivalent to {a} within {size} {where}"
+    if verdict == "different":
+        return f"{b} is shown to differ from {a} by {size} or more {where}"
+    return f"{b} is not shown to be equivalent to {a} within {size} {where}"

@@ -1,0 +1,439 @@
+"""Client of the Docker engine: the calls that trials need, with errors that say what to do.
+
+`Engine` wraps one connection of the Docker library, which nothing outside of this package uses. A
+thread does not share its engine with another: code that starts threads owns an `EnginePool`. Every
+error of the library becomes one of `engine_errors`.
+
+Engines for the threads of one owner, who starts them: the executor, and preflight.
+
+An engine is one connection, which two threads must not use at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from labledger import clock
+from labledger.engine.engine_errors import (
+    ContainerFailed,
+    NoSuchContainer,
+    first_line,
+    refused_socket_error,
+    translating_errors,
+)
+from labledger.engine.engine_facts import with_read_only_kernel_files
+from labledger.errors import EngineUnavailable
+from labledger.records import JsonObject
+
+if TYPE_CHECKING:
+    from docker import APIClient
+from queue import Empty, LifoQueue
+
+_API_TIMEOUT_S = 60
+_POLL_S = 0.05
+_DEFAULT_SOCKET = "/var/run/docker.sock"
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """The state of a container as the engine reports it."""
+
+    container_id: str
+    status: str
+    """`created`, `running`, `exited`, …"""
+    exit_status: int
+    out_of_memory: bool
+    started_at: str
+    finished_at: str
+    labels: dict[str, str]
+    upper_dir: str | None = None
+    """The host folder that holds the container's changes to its image, if this user can read it."""
+    lower_dirs: tuple[str, ...] = ()
+    """The host folders of the image's layers, the newest first; empty where there is no such."""
+    mounts: tuple[str, ...] = ()
+    """The paths in the container at which folders, files or volumes are mounted."""
+
+    @property
+    def has_started(self) -> bool:
+        return not self.started_at.startswith("0001-")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in {"exited", "dead"}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    """An entry of the engine's list of containers."""
+
+    container_id: str
+    name: str
+    labels: dict[str, str]
+
+
+class Engine:
+    """A connection to the Docker engine, for one thread at a time.
+
+    It connects at the first call, so that it can be created before an engine is needed.
+    """
+
+    def __init__(self) -> None:
+        self._connection: APIClient | None = None
+        self._image_configs: dict[str, JsonObject] = {}
+        """By image id. Never stale: an id names immutable content."""
+
+    def connect(self) -> Self:
+        """Connect as the `docker` command would. Raises `EngineUnavailable`."""
+        self._connection = self._client
+        return self
+
+    @property
+    def _client(self) -> APIClient:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = _connect()
+        return connection
+
+    @contextmanager
+    def api(self, action: str) -> Iterator[APIClient]:
+        """Provide the library's client; its errors say that the engine could not `action`.
+
+        Every `OSError` of the body is taken for one of the connection.
+        """
+        with translating_errors(action):
+            yield self._client
+
+    def close(self) -> None:
+        """Close the connection. The next call connects again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def info(self) -> JsonObject:
+        with translating_errors("read the Docker engine's settings"):
+            info: JsonObject = self._client.info()
+            return info
+
+    def image_id(self, ref: str) -> str | None:
+        """Return the id of a local image, or None if the engine does not have it."""
+        from docker.errors import ImageNotFound
+
+        with translating_errors(f"inspect image {ref}"):
+            try:
+                return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
+            except ImageNotFound:
+                return None
+
+    def image_user(self, image_id: str) -> str | None:
+        """Return the user that an image sets, perhaps "", or None if there is no such image."""
+        config = self.image_config(image_id)
+        return None if config is None else str(config.get("User") or "")
+
+    def image_folder(self, image_id: str) -> str | None:
+        """Return an image's WORKDIR, "/" if it sets none, or None if there is no such image."""
+        config = self.image_config(image_id)
+        return None if config is None else str(config.get("WorkingDir") or "/")
+
+    def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
+        """Return the words of an image's ENTRYPOINT, none if it sets none."""
+        config = self.image_config(image_id) or {}
+        return tuple(map(str, config.get("Entrypoint") or ()))
+
+    def image_config(self, image_id: str) -> JsonObject | None:
+        """Return the configuration of an image, or None if there is no such image."""
+        if image_id not in self._image_configs:
+            try:
+                with translating_errors(f"inspect image {image_id}"):
+                    image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
+            except ContainerFailed:
+                return None
+            self._image_configs[image_id] = image.get("Config") or {}
+        return self._image_configs[image_id]
+
+    def image_is_obtainable(self, ref: str) -> bool:
+        """Return True if a registry offers the image. Downloads nothing."""
+        from docker.errors import APIError
+
+        try:
+            self._client.inspect_distribution(ref)  # type: ignore[no-untyped-call]
+        except APIError:
+            return False
+        return True
+
+    def pull(self, ref: str) -> None:
+        with translating_errors(f"pull image {ref}"):
+            for line in self._client.pull(ref, stream=True, decode=True):
+                if "error" in line:
+                    raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
+
+    def create(self, name: str, config: JsonObject) -> str:
+        """Create a container and return its id. Raises `ContainerFailed`.
+
+        It cannot change the kernel's files of /proc, which all containers share.
+        """
+        config = with_read_only_kernel_files(config)
+        with translating_errors(f"create container {name}"):
+            created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
+            return str(created["Id"])
+
+    def start(self, container: str) -> None:
+        with translating_errors(f"start container {container}"):
+            self._client.start(container)
+
+    def wait(self, container: str, timeout_s: float) -> int | None:
+        """Wait for a container to end. Return its exit status, or None after `timeout_s` seconds.
+
+        Raises `NoSuchContainer` if it does not exist, and `EngineUnavailable` for every other
+        error, after which the container may still be running.
+        """
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import ConnectionError as Disconnected
+        from requests.exceptions import ReadTimeout
+
+        with translating_errors(f"wait for container {container}"):
+            try:
+                return int(self._client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
+            except ReadTimeout:
+                return None
+            except Disconnected as error:
+                if "timed out" in str(error).lower():
+                    return None
+                raise
+            except APIError as error:
+                if error.status_code != _NOT_FOUND:
+                    raise DockerException(first_line(error)) from error
+                raise
+
+    def inspect(self, container: str) -> ContainerState | None:
+        try:
+            with translating_errors(f"inspect container {container}"):
+                attributes = self._client.inspect_container(container)
+        except NoSuchContainer:
+            return None
+        state = attributes["State"]
+        return ContainerState(
+            container_id=attributes["Id"],
+            status=state["Status"],
+            exit_status=int(state["ExitCode"]),
+            out_of_memory=bool(state.get("OOMKilled")),
+            started_at=state["StartedAt"],
+            finished_at=state["FinishedAt"],
+            labels=attributes["Config"]["Labels"] or {},
+            upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
+            lower_dirs=_lower_dirs(attributes.get("GraphDriver") or {}),
+            mounts=tuple(str(mount["Destination"]) for mount in attributes.get("Mounts") or ()),
+        )
+
+    def inspect_existing(self, container: str) -> ContainerState:
+        """Return the state of a container. Raises `NoSuchContainer` if it does not exist."""
+        state = self.inspect(container)
+        if state is None:
+            raise NoSuchContainer(f"container {container} was removed while its trial ran")
+        return state
+
+    def environment(self, container: str) -> dict[str, str]:
+        """Return the environment of a container. Raises `NoSuchContainer` if it does not exist."""
+        with translating_errors(f"inspect container {container}"):
+            variables = self._client.inspect_container(container)["Config"]["Env"] or []
+        return dict(variable.partition("=")[::2] for variable in variables)
+
+    def processes(self, container: str) -> frozenset[str]:
+        """Return the numbers of a running container's processes, with its first one.
+
+        They are those of the engine's machine.
+
+        Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
+        """
+        with translating_errors(f"list the processes of container {container}"):
+            listed = self._client.top(container, "-eo pid")["Processes"]
+            return frozenset(str(pid) for pid, *_ in listed)
+
+    def was_paused(self, container: str) -> bool:
+        """Return True if the engine's event log says that an ended container had been paused.
+
+        The log holds only the last 256 events of all containers since the engine was started.
+        """
+        state = self.inspect(container)
+        if state is None or not state.has_ended:
+            return False
+        since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
+        with translating_errors(f"read the events of container {container}"):
+            pause_events = self._client.events(  # type: ignore[call-overload]
+                since=f"{since - 1:.3f}",
+                until=f"{until + 0.001:.3f}",
+                filters={"container": container, "event": "pause"},
+                decode=True,
+            )
+            return any(True for _ in pause_events)
+
+    def kill(self, container: str) -> None:
+        """Kill a container. Do nothing if it has ended already."""
+        try:
+            with translating_errors(f"kill container {container}"):
+                self._client.kill(container)
+        except ContainerFailed:
+            state = self.inspect(container)
+            if state is not None and not state.has_ended:
+                raise
+
+    def remove(self, container: str) -> None:
+        """Kill and remove a container. Do nothing if it does not exist.
+
+        If another client is removing it, return when that is done.
+        """
+        from docker.errors import APIError
+
+        with suppress(NoSuchContainer), translating_errors(f"remove container {container}"):
+            try:
+                self._client.remove_container(container, force=True, v=True)
+            except APIError as error:
+                if "is already in progress" not in str(error):
+                    raise
+                self._await_removal(container)
+
+    def _await_removal(self, container: str) -> None:
+        """Return when a container does not exist any more. Polls: its event may be over already."""
+        deadline = time.monotonic() + _API_TIMEOUT_S
+        while self.inspect(container) is not None:
+            if time.monotonic() > deadline:
+                raise ContainerFailed(f"container {container} is still being removed")
+            time.sleep(_POLL_S)
+
+    def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
+        """Return every container, running or not, that has all of `labels`."""
+        with translating_errors("list containers"):
+            entries = self._client.containers(
+                all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
+            )
+        return [
+            ListedContainer(
+                entry["Id"], (entry["Names"] or [entry["Id"]])[0].lstrip("/"), entry["Labels"]
+            )
+            for entry in entries
+        ]
+
+    def run_probe(
+        self,
+        image: str,
+        script: str,
+        labels: dict[str, str],
+        user: str | None = None,
+        oci_runtime: str | None = None,
+        host_config: JsonObject | None = None,
+    ) -> tuple[int, str]:
+        """Run a shell script in a new container without network. Return exit status and output.
+
+        `host_config` is more of the container's configuration, such as the GPUs that it gets.
+        The status is -1 if the script did not end within 60 s.
+        """
+        name = f"labledger-probe-{secrets.token_hex(8)}"
+        config: JsonObject = {} if user is None else {"User": user}
+        config |= {
+            "Image": image,
+            "Entrypoint": ["sh", "-c", script],
+            "Labels": labels,
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "json-file"}},
+        }
+        config["HostConfig"] |= host_config or {}
+        if oci_runtime is not None:
+            config["HostConfig"]["Runtime"] = oci_runtime
+        try:
+            self.create(name, config)
+            self.start(name)
+            status = self.wait(name, _API_TIMEOUT_S)
+            with translating_errors(f"read the output of a probe of image {image}"):
+                output = self._client.logs(name).decode("utf-8", "replace")
+            return (-1 if status is None else status), output
+        finally:
+            self.remove(name)
+
+
+def _connect() -> APIClient:
+    from docker import APIClient
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    class Client(APIClient):
+        def version(self, api_version: bool = True) -> JsonObject:
+            """Return the version of the API, which the library asks for when it connects.
+
+            Every answer to a ping has it. For `/version`, an engine starts programs each time.
+            """
+            ping = self.get(f"{self.base_url}/_ping", timeout=_API_TIMEOUT_S)
+            version = ping.headers.get("Api-Version")
+            return {"ApiVersion": version} if version else super().version(api_version)
+
+    settings = kwargs_from_env()
+    if "base_url" not in settings and (host := _context_host()):
+        settings["base_url"] = host
+    try:
+        return Client(version="auto", timeout=_API_TIMEOUT_S, **settings)
+    except DockerException as error:
+        address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
+        raise refused_socket_error(address) or EngineUnavailable(
+            f"no Docker engine answers at {address}: {first_line(error)}",
+            hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
+        ) from error
+
+
+def _readable_upper_dir(driver: JsonObject) -> str | None:
+    """Return the folder with a container's changes to its image, if this user can read it.
+
+    Only overlay drivers have one.
+    """
+    folder = (driver.get("Data") or {}).get("UpperDir")
+    return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
+    """Return the folders of a container's image, the newest first, of an overlay driver."""
+    return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
+
+
+def _context_host() -> str | None:
+    """Return the address of the user's current Docker context, if there is one."""
+    from docker.context import ContextAPI
+
+    try:
+        context = ContextAPI.get_current_context()
+    except Exception:  # With an unreadable context, the default socket is used.
+        return None
+    host: str | None = context.Host if context is not None else None
+    return host
+
+
+class EnginePool:
+    """Engines for the threads of one owner: each is used by one thread at a time, then reused.
+
+    Creates no more engines than threads use at the same time. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._idle: LifoQueue[Engine] = LifoQueue()
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Provide an engine that no other thread uses meanwhile."""
+        try:
+            engine = self._idle.get_nowait()
+        except Empty:
+            engine = Engine()
+        try:
+            yield engine
+        finally:
+            self._idle.put(engine)
+
+    def close(self) -> None:
+        """Close every engine. No thread may be using one."""
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().close()

@@ -1,0 +1,142 @@
+"""What an engine is and enforces, and which files of the kernel its containers share.
+
+What an engine is, by its own description: Docker or Podman, its version, and what it cannot do.
+
+Engines that answer Docker's API differ in what they enforce. This is the only place that tells them
+apart. An engine may be wrong about itself: preflight tries limits in a container.
+
+The files of /proc that belong to the kernel: all containers and the machine share their modes.
+
+A `chmod` in one container, by root, is seen in every other one and outlives it. `Engine.create`
+therefore mounts them read-only in every container. Files of processes and of a network namespace
+are not shared, and the engine makes /proc/sys and /sys read-only by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from labledger.records import JsonObject
+
+_LIMITS = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpus": "CpuCfsQuota"}
+"""Limits of `runtime.resources`, and what the engine says of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """An engine's description of itself."""
+
+    product: str
+    """`Docker` or `Podman`."""
+    version: str
+    storage_driver: str
+    cgroup_version: str
+    is_rootless: bool
+    default_runtime: str
+    oci_runtimes: tuple[str, ...]
+    """The OCI runtimes that a container can be given by name."""
+    unenforced: tuple[str, ...]
+    """The limits of `runtime.resources` that it cannot enforce, as far as it says."""
+
+    @classmethod
+    def of(cls, info: JsonObject) -> Self:
+        """Return the facts in what `Engine.info` returned."""
+        is_podman = "BuildahVersion" in info
+        is_rootless = bool(info.get("Rootless")) or "name=rootless" in (
+            info.get("SecurityOptions") or ()
+        )
+        cgroup_version = str(info.get("CgroupVersion") or 1)
+        # Rootless Podman says that it can limit everything, and ignores the limits.
+        has_no_groups = is_rootless and cgroup_version == "1"
+        # With version 2, Podman looks for the controller of processors where version 1 had it.
+        denies_quota = is_podman and cgroup_version == "2"
+        said = info | {"CpuCfsQuota": True} if denies_quota else info
+        default = str(info.get("DefaultRuntime") or "")
+        # Podman lists those that it has heard of, and ignores the name in a container's settings.
+        runtimes = [default] if is_podman else sorted(info.get("Runtimes") or {})
+        return cls(
+            product="Podman" if is_podman else "Docker",
+            version=str(info["ServerVersion"]),
+            storage_driver=str(info.get("Driver")),
+            cgroup_version=cgroup_version,
+            is_rootless=is_rootless,
+            default_runtime=default,
+            oci_runtimes=tuple(runtimes),
+            unenforced=tuple(
+                name for name, key in _LIMITS.items() if has_no_groups or said.get(key) is False
+            ),
+        )
+
+    def __str__(self) -> str:
+        rootless = "rootless " if self.is_rootless else ""
+        return f"{rootless}{self.product} {self.version}"
+
+    @property
+    def details(self) -> str:
+        """The engine with its storage driver and its version of control groups."""
+        return f"{self}, storage driver {self.storage_driver}, cgroup v{self.cgroup_version}"
+
+    @property
+    def shortcoming(self) -> str | None:
+        """Which limits it says that it cannot enforce, as a clause; None if there are none."""
+        if not self.unenforced:
+            return None
+        return f"{self} with cgroup v{self.cgroup_version} cannot limit {_listed(self.unenforced)}"
+
+    def say_ignored(self, limits: Collection[str]) -> str:
+        """Return a clause about limits that were not in force in a container."""
+        listed = _listed([name for name in _LIMITS if name in limits])
+        return (
+            f"{self} started a container with limits, and in it those of {listed} were not in force"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_ENGINE_DEFAULT = frozenset({"bus", "fs", "irq", "sys", "sysrq-trigger"})
+"""What engines make read-only unless they are told what to."""
+_KNOWN = frozenset(
+    {
+        *("acpi", "allocinfo", "asound", "bootconfig", "buddyinfo", "cgroups", "cmdline"),
+        *("config.gz", "consoles", "cpu", "cpuinfo", "crypto", "device-tree", "devices"),
+        *("diskstats", "dma", "driver", "dynamic_debug", "execdomains", "fb", "filesystems"),
+        *("interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg"),
+        *("kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "loadavg", "lock_stat"),
+        *("lockdep", "lockdep_chains", "lockdep_stats", "locks", "mdstat", "meminfo", "misc"),
+        *("modules", "mpt", "mtd", "mtrr", "pagetypeinfo", "partitions", "powerpc", "ppc64"),
+        *("pressure", "profile", "s390dbf", "sched_debug", "schedstat", "scsi", "sgi_uv"),
+        *("slabinfo", "softirqs", "spl", "stat", "swaps", "sysinfo", "sysvipc", "timer_list"),
+        *("timer_stats", "tty", "uptime", "user_beancounters", "version", "version_signature"),
+        *("vmallocinfo", "vmcore", "vmstat", "vz", "xen", "zoneinfo"),
+    }
+)
+"""What kernels may have there, for an engine on another machine. What it lacks, it leaves out."""
+
+
+def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
+    """Return a container's configuration with the kernel's files of /proc mounted read-only."""
+    paths = {"ReadonlyPaths": _read_only_paths()}
+    return config | {"HostConfig": (config.get("HostConfig") or {}) | paths}
+
+
+def _read_only_paths() -> list[str]:
+    return [f"/proc/{name}" for name in sorted(_ENGINE_DEFAULT | _KNOWN | _names_here())]
+
+
+def _names_here() -> set[str]:
+    """Return what the kernel of this machine, usually the engine's, has. Modules add names."""
+    try:
+        with os.scandir("/proc") as entries:
+            return {
+                entry.name
+                for entry in entries
+                if not entry.name.isdigit() and not entry.is_symlink()
+            }
+    except OSError:
+        return set()

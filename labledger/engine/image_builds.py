@@ -1,0 +1,303 @@
+"""Obtain one image: pull it, or build it by the engine or by BuildKit, so that it can be stopped.
+
+Obtain one image: pull it, or have the engine build it from a context, so that it can be stopped.
+
+The engine's own builder is used, and BuildKit, by `buildkit`, for what only that can build. An
+engine that loses the connection of a build kills and removes the build's container, which is how a
+build is stopped. Preflight runs several of these at a time, each in a thread with its own engine.
+
+Build an image with BuildKit, by the `docker` command.
+
+BuildKit needs a client of its own, which the Python library is not. A `docker` command has it if it
+has the plugin buildx, or is older than 23. It gets the same context as the engine's own builder, as
+a tar. Ended by a signal, it stops its build.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from labledger.engine.build_context import BuildContext, ContextChanged, UnusableContext
+from labledger.engine.dockerfiles import LABEL
+from labledger.engine.engine import Engine
+from labledger.errors import EngineUnavailable, LabLedgerError
+
+if TYPE_CHECKING:
+    from docker import APIClient
+    from requests import Response
+import os
+import shlex
+from functools import lru_cache
+from pathlib import Path
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""The builder marks errors with colours."""
+_CONNECT_TIMEOUT_S = 60
+_MARGIN_S = 10
+"""How much longer than its time limit a silent build is waited for, if nobody stops it."""
+
+
+class BuildFailed(LabLedgerError):
+    """The engine could not pull or build the image."""
+
+
+class Stopped(Exception):
+    """The image was not obtained, because another thread stopped it."""
+
+
+class Interruption:
+    """Stops a call of the engine from another thread, by ending its connection."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._response: Response | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_requested = False
+
+    def request(self) -> None:
+        """Stop the call. It ends at once if its answer has begun, else when that begins."""
+        with self._lock:
+            self.is_requested = True
+            self._end_response()
+
+    @contextmanager
+    def watch(self, client: APIClient) -> Iterator[None]:
+        """Make the calls of a client in this block stoppable. Raises `Stopped` if one was."""
+        from urllib3.exceptions import HTTPError
+
+        hooks = client.hooks["response"]
+        hooks.append(self._began)
+        try:
+            self.check()
+            yield
+            self.check()
+        except HTTPError as error:  # The library reads answers without converting it.
+            self.check()
+            raise EngineUnavailable(f"the connection to the engine broke: {error}") from error
+        except Exception:
+            self.check()
+            raise
+        finally:
+            hooks.remove(self._began)
+            with self._lock:
+                if self._response is not None:
+                    self._response.close()
+                self._response = None
+
+    @contextmanager
+    def watch_process(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Make a process stoppable in this block. Raises `Stopped` if it was."""
+        with self._lock:
+            self._process = process
+            if self.is_requested:
+                self._end_response()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._process = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise `Stopped` if the call was stopped."""
+        if self.is_requested:
+            raise Stopped
+
+    def _began(self, response: Response, *_: Any, **__: Any) -> None:
+        with self._lock:
+            self._response = response
+            if self.is_requested:
+                self._end_response()
+
+    def _end_response(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+        if self._response is not None:
+            # Its connection may be closed already, or be of a kind that cannot be shut down.
+            with suppress(OSError, ValueError):
+                self._response.raw.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBuild:
+    """A build of an image by the engine."""
+
+    ref: str
+    source: BuildContext
+    digest: str
+    """The digest of `source`; the image's label."""
+    timeout_s: float
+
+
+def pull_image(engine: Engine, ref: str, interruption: Interruption) -> Iterator[str]:
+    """Pull an image and yield what the engine says. Raises `BuildFailed` and `Stopped`."""
+    with engine.api(f"pull image {ref}") as client, interruption.watch(client):
+        for message in client.pull(ref, stream=True, decode=True):
+            yield _output(message)
+
+
+def build_image(engine: Engine, build: EngineBuild, interruption: Interruption) -> Iterator[str]:
+    """Build an image, name and label it, and yield the builder's output as it comes.
+
+    Nothing gets the image's name unless the build succeeds. Raises `BuildFailed` if it fails or if
+    the context is not what its digest says, and `Stopped`.
+    """
+    try:
+        with (
+            engine.api(f"build image {build.ref}") as client,
+            interruption.watch(client),
+        ):
+            for message in client.build(
+                fileobj=_until_stopped(build.source.chunks(build.digest), interruption),  # type: ignore[arg-type]
+                custom_context=True,
+                dockerfile=build.source.dockerfile,
+                tag=build.ref,
+                target=build.source.target,
+                buildargs=dict(build.source.args or {}),
+                labels={LABEL: build.digest},
+                rm=True,
+                forcerm=True,
+                decode=True,
+                timeout=(_CONNECT_TIMEOUT_S, build.timeout_s + _MARGIN_S),  # type: ignore[arg-type]
+            ):
+                yield _output(message)
+    except (ContextChanged, UnusableContext) as error:
+        raise BuildFailed(str(error)) from error
+
+
+def image_label(engine: Engine, ref: str) -> str | None:
+    """Return the digest of what a local image was built from, or None if it does not say."""
+    with engine.api(f"inspect image {ref}") as client:
+        config: Mapping[str, Any] = client.inspect_image(ref).get("Config") or {}  # type: ignore[no-untyped-call]
+    label = (config.get("Labels") or {}).get(LABEL)
+    return None if label is None else str(label)
+
+
+def _until_stopped(chunks: Iterator[bytes], interruption: Interruption) -> Iterator[bytes]:
+    for chunk in chunks:
+        interruption.check()
+        if chunk:  # An empty one would end the upload.
+            yield chunk
+
+
+def _output(message: Any) -> str:
+    """Return the text of one message of the engine. Raises `BuildFailed` for an error."""
+    if "error" in message:
+        raise BuildFailed(str(message["error"]))
+    if "stream" in message:
+        return _COLOURS.sub("", str(message["stream"]))
+    if "status" in message:
+        words = (message.get("id"), message["status"], message.get("progress"))
+        return " ".join(str(word) for word in words if word) + "\n"
+    return ""
+
+
+_BUILT_IN_UNTIL = 23
+"""The first version of the command that has no client of its own."""
+_VERSION = re.compile(r"version (\d+)\.")
+_PROBE_TIMEOUT_S = 20
+_ENVIRONMENT = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+_RECENT_ENGINE = 23
+"""The first engine whose BuildKit knows Dockerfile 1.4."""
+
+
+@lru_cache(maxsize=1)
+def find_client() -> str | None:
+    """Return the first `docker` command of this machine that can use BuildKit; None without one."""
+    commands = (Path(folder) / "docker" for folder in os.get_exec_path())
+    usable = (str(command) for command in commands if os.access(command, os.X_OK))
+    return next(filter(_has_buildkit, dict.fromkeys(usable)), None)
+
+
+def _has_buildkit(command: str) -> bool:
+    try:
+        if _buildkit_output(command, "buildx", "version") is not None:
+            return True
+        version = _VERSION.search(_buildkit_output(command, "--version") or "")
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return version is not None and int(version[1]) < _BUILT_IN_UNTIL
+
+
+def _buildkit_output(*words: str) -> str | None:
+    ended = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+    )
+    return ended.stdout if ended.returncode == 0 else None
+
+
+def knows_recent_dockerfiles(engine_version: str) -> bool:
+    """Return whether the BuildKit of an engine knows Dockerfile 1.4 without fetching it."""
+    major = engine_version.partition(".")[0]
+    return not major.isdigit() or int(major) >= _RECENT_ENGINE
+
+
+def build_with_client(client: str, build: EngineBuild, interruption: Interruption) -> Iterator[str]:
+    """Build an image as `build_image` does, and yield the output of the client.
+
+    Raises `BuildFailed` and `Stopped`.
+    """
+    source = build.source
+    words = [client, "build", "--progress=plain", "-t", build.ref, "-f", source.dockerfile]
+    words += ["--label", f"{LABEL}={build.digest}"]
+    words += ["--target", source.target] if source.target else []
+    args = (source.args or {}).items()
+    words += [word for key, value in args for word in ("--build-arg", f"{key}={value}")]
+    process = subprocess.Popen(
+        [*words, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **_ENVIRONMENT},
+        start_new_session=True,
+    )
+    upload = _Upload(process, build)
+    upload.start()
+    assert process.stdout is not None
+    try:
+        with interruption.watch_process(process):
+            for line in process.stdout:
+                yield line.decode("utf-8", "replace")
+            status = process.wait()
+    finally:
+        # Nobody reads its output any more.
+        process.kill()
+        process.wait()
+        upload.join()
+        process.stdout.close()
+    if upload.problem is not None:
+        raise BuildFailed(upload.problem)
+    if status != 0:
+        raise BuildFailed(f"`{shlex.join([client, 'build'])}` ended with status {status}")
+
+
+class _Upload(threading.Thread):
+    """Sends the context of a build to the client, and ends the client if it has changed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], build: EngineBuild) -> None:
+        super().__init__(daemon=True, name=f"context of {build.ref}")
+        self.problem: str | None = None
+        self._process = process
+        self._build = build
+
+    def run(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            for chunk in self._build.source.chunks(self._build.digest):
+                stdin.write(chunk)
+            stdin.flush()
+        except (ContextChanged, UnusableContext) as error:
+            self.problem = str(error)
+            self._process.kill()
+        except OSError:
+            pass  # The client has ended, and says why.
+        finally:
+            with suppress(OSError):
+                stdin.close()

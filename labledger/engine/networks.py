@@ -1,0 +1,152 @@
+"""Networks of the Docker engine: internal ones of two containers, and which a container is in.
+
+An internal network has no way out, and its bridge has no address, so that a container in it reaches
+the network's other containers alone: neither the machine nor anything behind it. Errors are those
+of `engine_errors`. Knows nothing of trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import ContainerFailed
+
+_POOL = IPv4Network("198.18.0.0/15")
+"""Reserved for benchmarks of networks (RFC 2544): no machine that a trial may need is in it."""
+_PREFIX = 29
+_ATTEMPTS = 200
+"""How many ranges of the pool are tried. Another network, of any run, may have the first ones."""
+
+_OPTIONS = {
+    "com.docker.network.bridge.inhibit_ipv4": "true",
+    "com.docker.network.bridge.enable_ip_masquerade": "false",
+}
+
+NONE, BRIDGE = "none", "bridge"
+"""The engine's networks without and with a way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternalNetwork:
+    """A network whose containers reach each other alone."""
+
+    network_id: str
+    name: str
+    labels: Mapping[str, str]
+    range: IPv4Network
+
+    @property
+    def first_address(self) -> IPv4Address:
+        """The address for the container that serves the others."""
+        return self.range[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """The networks of one engine."""
+
+    engine: Engine
+
+    def provide_internal(self, name: str, labels: Mapping[str, str]) -> InternalNetwork:
+        """Return the internal network with this name and these labels; create it if it is missing.
+
+        Raises `ContainerFailed` if another network has the name, if the engine has no free range of
+        addresses, or if containers could reach its machine.
+        """
+        network = self._find(name, labels)
+        if network is None:
+            self._create(name, labels)
+            network = self._find(name, labels)
+            assert network is not None
+        with self.engine.api(f"inspect network {name}") as client:
+            options = client.inspect_network(network.network_id)["Options"] or {}
+        if not _OPTIONS.items() <= options.items():
+            self.remove(network.network_id)
+            raise ContainerFailed(
+                f"could not create network {name}: the engine ignores the options that keep "
+                "containers from reaching its machine, as Podman does"
+            )
+        return network
+
+    def _find(self, name: str, labels: Mapping[str, str]) -> InternalNetwork | None:
+        return next((each for each in self.with_labels(labels) if each.name == name), None)
+
+    def _create(self, name: str, labels: Mapping[str, str]) -> None:
+        from docker.types import IPAMConfig, IPAMPool
+
+        start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+        count = 1 << (_PREFIX - _POOL.prefixlen)
+        for step in range(_ATTEMPTS):
+            offset = (start + step) % count << (32 - _PREFIX)
+            candidate = IPv4Network((int(_POOL.network_address) + offset, _PREFIX))
+            try:
+                with self.engine.api(f"create network {name}") as client:
+                    client.create_network(
+                        name,
+                        driver="bridge",
+                        options=_OPTIONS,
+                        ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(candidate))]),
+                        check_duplicate=True,
+                        internal=True,
+                        labels=dict(labels),
+                    )
+                    return
+            except ContainerFailed as error:
+                if "overlaps" not in str(error):
+                    raise
+        raise ContainerFailed(
+            f"could not create network {name}: {_ATTEMPTS} ranges of {_POOL} are taken by others"
+        )
+
+    def with_labels(self, labels: Mapping[str, str]) -> list[InternalNetwork]:
+        """Return the internal networks that have all of `labels`."""
+        wanted = [f"{key}={value}" for key, value in labels.items()]
+        with self.engine.api("list networks") as client:
+            entries = client.networks(filters={"label": wanted})
+        return [
+            InternalNetwork(
+                entry["Id"],
+                entry["Name"],
+                entry["Labels"] or {},
+                IPv4Network(entry["IPAM"]["Config"][0]["Subnet"]),
+            )
+            for entry in entries
+            if entry["Internal"] and entry["IPAM"]["Config"]
+        ]
+
+    def remove(self, network_id: str) -> None:
+        """Remove a network, which may have no running container. Do nothing if it is gone."""
+        try:
+            with self.engine.api(f"remove network {network_id}") as client:
+                client.remove_network(network_id)
+        except ContainerFailed as error:
+            if "not found" not in str(error).lower():
+                raise
+
+    def of_container(self, container: str) -> set[str]:
+        """Return the names of the networks that a container is in. Raises `NoSuchContainer`."""
+        with self.engine.api(f"inspect container {container}") as client:
+            return set(client.inspect_container(container)["NetworkSettings"]["Networks"])
+
+    def connect(self, container: str, network: str) -> None:
+        """Put a container into a network in addition to those in which it is."""
+        with self.engine.api(f"connect container {container} to network {network}") as client:
+            client.connect_container_to_network(container, network)
+
+    def move(self, container: str, network: str) -> None:
+        """Put a container into one network and take it out of all others.
+
+        The container may run. Does nothing if it is done already, so that it can be repeated after
+        a failure at any point. Raises `NoSuchContainer` and `ContainerFailed`.
+        """
+        # A container in no network at all would get its first one again when it is started.
+        current = self.of_container(container)
+        for name in sorted(current - {network}):
+            with self.engine.api(f"take container {container} out of network {name}") as client:
+                client.disconnect_container_from_network(container, name, force=True)
+        if network not in current:
+            self.connect(container, network)

@@ -1,0 +1,143 @@
+"""`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
+
+The cost of a trial is the value of the experiment's metrics with the ids `cost_usd`, `tokens_in`
+and `tokens_out`. The limits belong to the run, not to the command: the ledger stores them, and
+every later coordinator applies them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.execution.events import Listener, run_event
+from labledger.experiment.plan_sections import MetricDefinition
+from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
+from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, attempt_spending, exhausted_kinds
+from labledger.ledger.reader import LedgerReader
+from labledger.records.attempt_result import AttemptResult
+
+_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
+"""The parameter that limits each kind of spending."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a run may spend, and what it has spent."""
+
+    limits: Mapping[str, float]
+    """By kind of spending: `cost_usd`, `tokens`. A kind that is missing has no limit."""
+    spent: dict[str, Spent]
+    """By kind. Empty for a regrading, which runs no agent."""
+    emit: Listener
+    _warned: set[str] = field(default_factory=set)
+    _at_stop: Mapping[str, Spent] = field(default_factory=dict)
+    """What was spent when dispatch was stopped; empty before."""
+
+    @classmethod
+    def of(cls, run: RunInfo, reader: LedgerReader, emit: Listener) -> Self:
+        """Return the run's budget, with the spending of every result that is durable already."""
+        if run.regrades is not None:
+            return cls({}, {}, emit)
+        return cls(run.budget, reader.spent_so_far(run.run_id), emit)
+
+    def add(self, result: AttemptResult) -> None:
+        """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
+        for kind, amount in self.attempt_spending(result).items():
+            self.spent[kind] = self.spent[kind].plus(amount)
+            if amount is None and kind in self.limits and kind not in self._warned:
+                self._warned.add(kind)
+                message = (
+                    f"slot {result.schedule_idx} does not report its {kind}: "
+                    f"{BUDGET_OPTIONS[kind]} counts only trials that do"
+                )
+                self.emit(run_event("warning", message=message))
+
+    def attempt_spending(self, result: AttemptResult) -> dict[str, float | None]:
+        """Return what an attempt spent of each kind, None for kinds that it did not report.
+
+        Empty for a regrading.
+        """
+        return attempt_spending(result) if self.spent else {}
+
+    def exhausted(self) -> tuple[str, ...]:
+        """Return the kinds whose limit is reached."""
+        return exhausted_kinds(self.limits, self.spent)
+
+    def report_stop(self, in_flight: int) -> None:
+        """Record what is spent now that dispatch has stopped, and emit `budget_spent` events.
+
+        The first call emits one event for each exhausted kind, further calls do nothing.
+        `in_flight` is the largest number of trials that may be running: they finish and add to the
+        spending.
+        """
+        if self._at_stop:
+            return
+        self._at_stop = dict(self.spent)
+        for kind in self.exhausted():
+            self.emit(
+                run_event(
+                    "budget_spent",
+                    budget=kind,
+                    limit=self.limits[kind],
+                    spent=self.spent[kind].as_json(),
+                    in_flight=in_flight,
+                    message=self._stop_message(kind, in_flight),
+                )
+            )
+
+    def _stop_message(self, kind: str, in_flight: int) -> str:
+        spent = self.spent[kind]
+        message = f"{_spent_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
+        if not in_flight:
+            return message
+        trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
+        message += f"; {trials} in flight still add to it"
+        if spent.known:
+            about = in_flight * spent.total / spent.known
+            message += f", by their mean so far about {about:,.3g} {UNITS[kind]}"
+        return message
+
+    def message(self) -> str:
+        """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
+        for kind in self.exhausted():
+            spent, spent_at_stop = self.spent[kind], self._at_stop.get(kind)
+            message = _spent_of_limit(spent, kind, self.limits[kind])
+            if spent_at_stop is not None and spent.total > spent_at_stop.total:
+                added = spent.total - spent_at_stop.total
+                message += f", {added:,.10g} of them by trials in flight when the budget was spent"
+            if spent.unknown:
+                message += f"; {_count_of_trials(spent.unknown)} did not report theirs"
+            return f"{message}; resume with a larger {BUDGET_OPTIONS[kind]} to continue"
+        return ""
+
+
+def _spent_of_limit(spent: Spent, kind: str, limit: float) -> str:
+    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({BUDGET_OPTIONS[kind]})"
+
+
+def _count_of_trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"
+
+
+def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float]) -> None:
+    """Raise `InvalidInput` for a negative limit, or a limit of a kind that is not measured.
+
+    `metrics` are those of the experiment. An infinite limit means no limit.
+    """
+    measured = {metric.metric_id for metric in metrics}
+    problems = []
+    for kind, limit in limits.items():
+        if not limit >= 0:
+            problems.append(
+                Problem(Parameter(_PARAMETERS[kind]), f"found {limit:g}; expected 0 or more")
+            )
+        elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
+            message = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
+            hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
+            problems.append(Problem(Parameter(_PARAMETERS[kind]), message, hint=hint))
+    if problems:
+        raise InvalidInput("the budget", problems)

@@ -1,0 +1,197 @@
+"""Dispatch pauses: times in which nothing is dispatched although slots are left.
+
+Three causes pause dispatch: the engine is gone, the engine refuses every container, or a disk is
+full. Running trials continue meanwhile. A pause reports its cause, checks with a growing backoff
+whether the cause has gone, and stops the run, resumable, once it has lasted longer than the
+patience of the run, so that a broken machine does not turn every slot into an error.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from labledger.engine.engine import Engine
+from labledger.errors import EngineUnavailable
+from labledger.execution.events import Listener, run_event
+from labledger.ledger.database.model import Stop
+from labledger.records.outcomes import StopCause
+
+PATIENCE_S = 600.0
+"""How long a pause may last, in seconds, before the run stops, resumable."""
+
+REFUSALS_BEFORE_PAUSE = 5
+"""How many trials in a row must fail to start before dispatch pauses."""
+
+_FIRST_INTERVAL_S = 0.5
+_MAX_INTERVAL_S = 10.0
+
+CheckCause = Callable[[], str | None]
+"""Returns why dispatch cannot continue yet, or None once the cause has gone."""
+
+
+@dataclass(slots=True)
+class DispatchPause:
+    """A pause of dispatch for one cause.
+
+    The time between two checks doubles and is randomized, so that several coordinators do not
+    query an engine that was just restarted at the same moment. If the cause returns before any
+    result was made durable, the earlier pause continues, so that patience also runs out if the
+    cause comes and goes.
+    """
+
+    cause: str
+    check_cause: CheckCause
+    emit: Listener
+    patience_s: float
+    active: bool = False
+    _paused_since: float | None = None
+    _backoff_s: float = _FIRST_INTERVAL_S
+    _next_check: float = 0.0
+
+    def begin(self, message: str) -> None:
+        """Pause dispatch from now on. `message` says what is known of the cause."""
+        if self.active:
+            return
+        self.active = True
+        now = time.monotonic()
+        if self._paused_since is None:
+            self._paused_since, self._backoff_s = now, _FIRST_INTERVAL_S
+        self._schedule_check(now)
+        self.emit(
+            run_event(
+                "dispatch_paused",
+                cause=self.cause,
+                message=f"{message}; dispatch is paused until this is fixed (for at most "
+                f"{self.patience_s:.0f} s); running trials continue",
+            )
+        )
+
+    def record_progress(self) -> None:
+        """Record that a trial's result was made durable: the next pause gets its full patience."""
+        if not self.active:
+            self._paused_since = None
+
+    def check(self) -> str | None:
+        """Check whether the cause has gone, no more often than the backoff allows.
+
+        Return a reason to stop the run once the pause has lasted longer than `patience_s`, else
+        None.
+        """
+        now = time.monotonic()
+        if not self.active or self._paused_since is None or now < self._next_check:
+            return None
+        remaining_cause = self.check_cause()
+        paused_s = now - self._paused_since
+        if remaining_cause is None and paused_s <= self.patience_s:
+            self.end()
+        elif paused_s > self.patience_s:
+            return f"{remaining_cause or self.cause} for {self.patience_s:.0f} s"
+        else:
+            self._schedule_check(now)
+        return None
+
+    def end(self) -> None:
+        """Resume dispatch."""
+        if self.active and self._paused_since is not None:
+            self.active = False
+            seconds = round(time.monotonic() - self._paused_since, 1)
+            self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
+
+    def _schedule_check(self, now: float) -> None:
+        self._next_check = now + self._backoff_s * random.uniform(0.75, 1.25)  # noqa: S311
+        self._backoff_s = min(self._backoff_s * 2, _MAX_INTERVAL_S)
+
+
+@dataclass(slots=True)
+class DispatchPauses:
+    """Every cause that can pause a run's dispatch."""
+
+    emit: Listener
+    patience_s: float
+    find_shortage: CheckCause
+    """Returns which disk lacks how much space, or None."""
+    engine: DispatchPause = field(init=False)
+    disk: DispatchPause = field(init=False)
+    refusals: DispatchPause = field(init=False)
+    _refusals_in_row: int = 0
+    """How many trials in a row could not be started."""
+    _last_refusal: float = 0.0
+    _refusal_message: str = ""
+    _allowed_probes: int = 0
+    """How many trials may be dispatched as a test while the engine refuses them."""
+
+    def __post_init__(self) -> None:
+        self.engine = self._pause(StopCause.ENGINE, _check_engine)
+        self.disk = self._pause(StopCause.DISK, self.find_shortage)
+        self.refusals = self._pause(StopCause.REFUSALS, self._allow_probe)
+
+    def _pause(self, cause: StopCause, check_cause: CheckCause) -> DispatchPause:
+        return DispatchPause(cause.value, check_cause, self.emit, self.patience_s)
+
+    @property
+    def active(self) -> bool:
+        return any(pause.active for pause in self._all)
+
+    def allowed_dispatches(self, wanted: int) -> int:
+        """Return how many of `wanted` trials may be dispatched now."""
+        shortage = self.find_shortage()
+        if shortage is not None:
+            self.disk.begin(shortage)
+        if self.engine.active or self.disk.active:
+            return 0
+        return min(wanted, self._allowed_probes) if self.refusals.active else wanted
+
+    def record_dispatches(self, count: int) -> None:
+        """Record that `count` trials were dispatched."""
+        self._allowed_probes = max(0, self._allowed_probes - count)
+
+    def record_refusal(self, message: str) -> None:
+        """Record that a trial could not be started. The engine or the trial may be at fault."""
+        self._refusals_in_row += 1
+        self._last_refusal = time.monotonic()
+        self._refusal_message = message
+        if self._refusals_in_row >= REFUSALS_BEFORE_PAUSE:
+            self.refusals.begin(
+                f"{self._refusals_in_row} trials in a row could not be started: {message}"
+            )
+
+    def record_start(self, created: float) -> None:
+        """Record that a container created at `created` (monotonic clock) could be started.
+
+        If that was after the last refusal, the engine does not refuse everything.
+        """
+        if created > self._last_refusal:
+            self._refusals_in_row = 0
+            self.refusals.end()
+
+    def record_progress(self) -> None:
+        """Record that the result of a trial that ran was made durable."""
+        for pause in self._all:
+            pause.record_progress()
+
+    def check(self) -> Stop | None:
+        """Check each active pause whose backoff is over. Return why to stop the run, or None."""
+        for pause in self._all:
+            if (message := pause.check()) is not None:
+                return Stop(pause.cause, message)
+        return None
+
+    @property
+    def _all(self) -> tuple[DispatchPause, DispatchPause, DispatchPause]:
+        return self.engine, self.disk, self.refusals
+
+    def _allow_probe(self) -> str:
+        """Allow one dispatch: only a trial that starts shows that the engine works again."""
+        self._allowed_probes = 1
+        return f"no trial could be started ({self._refusal_message})"
+
+
+def _check_engine() -> str | None:
+    try:
+        Engine().connect().close()
+    except EngineUnavailable as error:
+        return error.message
+    return None

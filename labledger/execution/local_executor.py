@@ -1,0 +1,250 @@
+"""The executor of runs on this machine: runs trials in threads of this process.
+
+It never uses the ledger: it returns results to the coordinator as futures. It starts no container
+beyond the run's concurrency, and none once the lease is about to expire.
+
+Cleanup of a run's containers, networks, folders and notes on this machine.
+
+Removed is what belongs to an attempt whose result is durable, and carries the labels of this ledger
+and this run.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from labledger import __version__, clock
+from labledger.engine.engine import Engine, EnginePool
+from labledger.engine.networks import Networks
+from labledger.errors import LabLedgerError
+from labledger.execution.disk_space import move_to_kept
+from labledger.execution.executor import HostState, RunRecords
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial import attempt_notes
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.container_start import attempt_of, find_container, kill_container
+from labledger.trial.life.inputs import INCOMING
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
+
+
+def clean_up_attempts(engine: Engine, run: RunRecords) -> list[str]:
+    """Remove containers, networks, folders and notes of attempts whose results are durable.
+
+    Only containers and networks with the labels of this ledger and this run are removed. Return a
+    warning for what cannot be removed, which is left for the next cleanup.
+    """
+    warnings = []
+    try:
+        remove_containers(engine, run)
+    except LabLedgerError as error:
+        warnings.append(f"could not remove old containers: {error.message}")
+    shutil.rmtree(run.run_dir / INCOMING, ignore_errors=True)
+    for trial_folder in sorted((run.run_dir / "trials").glob("*-*")):
+        idx, _, attempt = trial_folder.name.partition("-")
+        if not run.is_durable(int(idx), int(attempt)):
+            continue
+        if run.keeps_folder(int(idx), int(attempt)):
+            move_to_kept(trial_folder)
+        else:
+            shutil.rmtree(trial_folder, ignore_errors=True)
+    for trial_folder in attempt_notes.folders_with_notes(run.run_dir):
+        idx, _, attempt = trial_folder.name.partition("-")
+        if run.is_durable(int(idx), int(attempt)):
+            attempt_notes.remove_notes(trial_folder)
+    return warnings
+
+
+def remove_containers(engine: Engine, run: RunRecords) -> None:
+    """Remove containers and networks of durable attempts. Raises `LabLedgerError`."""
+    labels = {Labels.LEDGER: run.ledger_id, Labels.RUN: run.run_id}
+    for container in engine.containers_with_labels(labels):
+        slot_and_attempt = attempt_of(container.labels)
+        if slot_and_attempt is not None and run.is_durable(*slot_and_attempt):
+            engine.remove(container.container_id)
+    networks = Networks(engine)
+    for network in networks.with_labels(labels):
+        slot_and_attempt = attempt_of(network.labels)
+        if slot_and_attempt is not None and run.is_durable(*slot_and_attempt):
+            networks.remove(network.network_id)
+
+
+MAX_PREPARED = 4
+"""How many further containers may be prepared while `width` run."""
+
+_T = TypeVar("_T")
+
+
+class LocalExecutor:
+    """Runs at most `width` trials at once, and prepares a few more meanwhile.
+
+    Containers of the next trials are created, and those of finished ones removed, while other
+    trials run, so that trials do not wait for the engine.
+    """
+
+    def __init__(
+        self, width: int, full_disks: FullDisks, limiter: StartLimiter | None = None
+    ) -> None:
+        """`limiter` is by default one that nothing else uses."""
+        self.width = width
+        self.capacity = width + min(width, MAX_PREPARED)
+        self._limiter = limiter or StartLimiter(width)
+        self._engines = EnginePool()
+        self._full_disks = full_disks
+        self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
+        self._trials: Executor = ThreadPoolExecutor(self.capacity, "trial")
+        self._removals: Executor = ThreadPoolExecutor(min(width, MAX_PREPARED), "remove")
+
+    @contextmanager
+    def _context(self) -> Iterator[TrialContext]:
+        """Lend the context of an attempt to the current thread."""
+
+        def report_restart(spec: AttemptSpec, reason: str) -> None:
+            self._restart_notices.put((spec, reason))
+
+        with self._engines.engine() as engine:
+            yield TrialContext(engine, self._limiter, self._full_disks, report_restart)
+
+    @property
+    def last_start_created(self) -> float:
+        """When the newest container that could be started was created, by the monotonic clock."""
+        return self._limiter.last_start_created
+
+    @property
+    def has_room(self) -> bool:
+        """Always: the threads take attempts from a queue."""
+        return True
+
+    def place(self, spec: AttemptSpec) -> AttemptSpec:
+        """Return the attempt placed on this machine; a new one is marked as not started."""
+        # After a suspension of this process, another coordinator may have started the attempt.
+        if not spec.container_may_exist and self.may_start:
+            attempt_notes.mark_not_started(spec.folder)
+        return spec.on_host(platform.node())
+
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
+        """Run an attempt in a thread. Its dispatch must be journaled already."""
+        return self._trials.submit(self._run, spec)
+
+    def _run(self, spec: AttemptSpec) -> AttemptResult:
+        with self._context() as context:
+            return run_attempt(spec, context)
+
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
+        """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
+        return self._removals.submit(self._remove, spec, keep_folder)
+
+    def _remove(self, spec: AttemptSpec, keep_folder: bool) -> None:
+        with self._context() as context:
+            remove_attempt(spec, context, keep_folder=keep_folder)
+        if keep_folder:
+            move_to_kept(spec.folder)
+
+    def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
+        """Record why an attempt will run again, and remove its container and folder."""
+        return self._removals.submit(self._cancel, spec, reason)
+
+    def _cancel(self, spec: AttemptSpec, reason: str) -> None:
+        with self._context() as context:
+            cancel_attempt(spec, context, reason)
+
+    def kill(self, spec: AttemptSpec) -> None:
+        """Kill the containers of an attempt, if there are any. Raises `LabLedgerError`."""
+        with self._engines.engine() as engine:
+            kill_container(engine, spec)
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        """Return whether a container has been started for an attempt; False if it is unknown."""
+        try:
+            with self._engines.engine() as engine:
+                state = find_container(engine, spec)
+        except LabLedgerError:
+            return False
+        return state is not None and state.has_started
+
+    def clean_up(self, run: RunRecords) -> list[str]:
+        """Remove what durable attempts left. Return a warning for each failure."""
+        with self._engines.engine() as engine:
+            return clean_up_attempts(engine, run)
+
+    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+        """Return the attempts that were started again since the last call, each with the reason."""
+        return list(drain(self._restart_notices))
+
+    def paused_attempts(self) -> list[AttemptSpec]:
+        """Return the attempts whose containers were seen paused since the last call."""
+        return list(drain(self._limiter.paused))
+
+    def warnings(self) -> list[str]:
+        """Return nothing: trouble of this machine reaches the coordinator by futures."""
+        return []
+
+    def image_id(self, ref: str) -> str | None:
+        """Return the id of an image, None if the engine lacks it. Raises `EngineUnavailable`."""
+        with self._engines.engine() as engine:
+            return engine.image_id(ref)
+
+    def hosts(self) -> list[HostState]:
+        """Return this machine."""
+        busy = self.width - max(0, self._limiter.free_permits)
+        return [
+            HostState(
+                name=platform.node(),
+                host_id="",
+                slots=self.width,
+                busy=busy,
+                labledger_version=__version__,
+                last_seen=clock.utc_now(),
+            )
+        ]
+
+    def lose_host(self, host: str, because: str) -> None:
+        """Do nothing: the host of a run on this machine is never declared lost."""
+
+    def stop_cause(self, patience_s: float) -> None:
+        """Return None: pauses of dispatch watch this machine's engine and disks."""
+
+    def stop_starting(self) -> None:
+        """Start no further container. Running trials continue."""
+        self._limiter.close()
+
+    def allow_starts_until(self, unix_time: float) -> None:
+        """Allow containers to be started or changed until this time at the latest."""
+        self._limiter.allow_until(unix_time)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether this process certainly still owns the run."""
+        return self._limiter.starting_allowed
+
+    def abandon(self) -> None:
+        """Stop waiting for running trials. Their containers continue without this process."""
+        self._limiter.abandon()
+        self._removals.shutdown(wait=False, cancel_futures=True)
+
+    def shutdown(self) -> None:
+        """Start no further container, and return when every trial and every removal has ended."""
+        self._limiter.close()
+        self._trials.shutdown(wait=True)
+        self._removals.shutdown(wait=True)
+
+    def close(self) -> None:
+        """Close every connection to the engine."""
+        self._engines.close()
+
+
+def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
+    """Yield the items of a queue until it is empty."""
+    try:
+        while True:
+            yield queue.get_nowait()
+    except Empty:
+        return

@@ -1,0 +1,71 @@
+"""Process identity: which process owns a run, and whether that process is dead.
+
+A process that is known to be dead loses its lease at once; any other keeps it until it expires.
+Only a process of this machine, boot and process namespace can be known to be dead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+from labledger.ledger.database.model import LeaseInfo, Owner
+
+DEFAULT_LEASE_TTL_S = 30.0
+"""How long a lease lasts without a heartbeat, in seconds."""
+
+
+def this_process() -> Owner:
+    """Return the identity of this process."""
+    return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
+
+
+def holder_is_dead(holder: LeaseInfo) -> bool:
+    """Return True only if the holder ran on this machine and has certainly ended."""
+    return process_is_dead(holder.owner)
+
+
+def process_is_dead(owner: Owner) -> bool:
+    """Return True only if a process ran on this machine and has certainly ended.
+
+    Its lease then need not expire first. A process on another machine, in another container, or
+    one that is merely suspended never counts as dead.
+    """
+    if owner.host != _host() or not owner.process_token:
+        return False
+    return _process_token(owner.pid) != owner.process_token
+
+
+def _host() -> str:
+    """Return an identity of this machine, its current boot, and its process id namespace."""
+    parts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        try:
+            parts.append(str(Path(path).readlink() if "ns" in path else _read_text(path)))
+        except OSError:
+            continue
+    return " ".join(parts)
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text("ascii").strip()
+
+
+def _process_token(pid: int) -> str | None:
+    """Return the start time of a process, which a later process with the same id does not share.
+
+    None if there is no such process.
+    """
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        except OSError:
+            return None
+        state, start_time = fields[0], fields[19]
+        return None if state in "ZX" else start_time
+    ps = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return ps.stdout.strip() or None

@@ -1,0 +1,357 @@
+"""Read the tasks of an experiment from JSONL, plain or gzip.
+
+The file is read as a stream, and of each task only a `TaskRef` stays in memory, so that a dataset
+may be of any length. Rows and workspaces are read again when a run is created; if a digest differs
+then, `ExperimentChanged` is raised.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
+from labledger.experiment.field_problems import FieldProblem, UnusablePath
+from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.task_row import (
+    FilesPlace,
+    Task,
+    cluster_of,
+    files_source,
+    is_certainly_valid,
+    task_digest,
+    workspace_source,
+)
+from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
+from labledger.files.artifact_store import ArtifactStore
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.text import counted, near_names
+
+MAX_LINE_BYTES = 32 << 20
+"""The longest line, that is the largest task, in bytes."""
+
+MAX_PROBLEMS = 1_000
+"""Reading stops when so many problems were found."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """The part of a task that stays in memory."""
+
+    task_id: str
+    digest: str
+    """SHA-256 (hex) of the task; see `task_row.task_digest`."""
+    row_digest: str
+    """SHA-256 (hex) of the whole frozen row's canonical JSON."""
+    line: int
+    settings_idx: int = 0
+    """The position of its settings among `Dataset.settings`."""
+
+
+class TaskSettings(NamedTuple):
+    """Settings of their own that tasks have; equal ones are stored once."""
+
+    line: int
+    """Of the first task that has them."""
+    overrides: RuntimeOverrides
+    files: tuple[FilesPlace, ...] = ()
+    """Where containers get files of the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the file's tasks to select.
+
+    Of the first `file_limit` tasks of the file, those whose id matches one of `globs` (all, if
+    there are none) are selected, but at most `max_selected`. None means no limit.
+    """
+
+    file_limit: int | None = None
+    globs: tuple[str, ...] = ()
+    max_selected: int | None = None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The selected tasks of one file, in the file's order."""
+
+    path: Path
+    tasks: tuple[TaskRef, ...]
+    digest: str
+    """SHA-256 (hex) over the digests of the tasks' rows, in order."""
+    workspaces: Mapping[WorkspaceSource, WorkspaceTar]
+    settings: tuple[TaskSettings, ...]
+    """The different settings that the tasks have: image, `runtime` and places of files."""
+
+    def problem(self, line: int, problem: FieldProblem) -> Problem:
+        """Return a problem of a task as one of its line in this file."""
+        field = json_schemas.dotted(problem.path) or None
+        return Problem(str(self.path), problem.message, line, field, problem.hint)
+
+    def rows(self) -> Iterator[tuple[TaskRef, JsonObject]]:
+        """Read the file again and yield each selected task with its frozen row.
+
+        Raises `ExperimentChanged` at the first row that has changed since the tasks were selected.
+        """
+        selected = iter(self.tasks)
+        task = next(selected, None)
+        for number, line in _numbered_lines(self.path):
+            if task is None:
+                return
+            if number == task.line:
+                yield task, self._row(task, line)
+                task = next(selected, None)
+        if task is not None:
+            raise _changed_error(self.path, f"its line {task.line}, task {task.task_id}, is gone")
+
+    def _row(self, task: TaskRef, line: bytes) -> JsonObject:
+        try:
+            authored = canonical_json.loads(line)
+            row = Task.of_authored(authored, self.path.parent, self.workspaces).as_json()
+        except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
+            row = {}
+        if canonical_json.digest(row) != task.row_digest:
+            raise _changed_error(
+                self.path, f"line {task.line} is no longer task {task.task_id} as read"
+            )
+        return row
+
+    def freeze(self, store: ArtifactStore) -> None:
+        """Put the tars of workspaces and of the tasks' files into `store`.
+
+        Raises `ExperimentChanged` if one has changed since the tasks were selected.
+        """
+        for source, tar in self.workspaces.items():
+            if store.contains(tar.sha256):
+                continue
+            try:
+                stored = store.put_stream(source.chunks())
+            except UnusablePath as error:
+                raise _changed_error(source.path, error.message) from None
+            if stored != tar:
+                raise _changed_error(source.path, "its content differs from what was checked")
+
+
+RowCheck = Callable[[JsonObject], Iterable[FieldProblem]]
+"""Returns the problems of a row that is valid by its schema."""
+
+
+def read_tasks(
+    path: Path,
+    selection: Selection,
+    *,
+    default_image: str | None,
+    cluster: str | None = None,
+    check_row: RowCheck = lambda _row: (),
+) -> Dataset:
+    """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
+
+    Blank lines and a byte order mark at the front are skipped. Nothing is written. Without a
+    `default_image` every selected task must name an image; if `cluster` names a field, every
+    selected task must have it. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each
+    with its line.
+    """
+    reader = _Reader(path, selection, default_image, cluster, check_row)
+    try:
+        reader.read()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reader.problems.append(Problem(str(path), f"cannot be read: {reason}"))
+    if not reader.problems:
+        reader.problems += _selection_problems(reader)
+    if reader.problems:
+        raise InvalidInput(f"the tasks in {path} are not valid", reader.problems)
+    hasher = hashlib.sha256()
+    for task in reader.tasks:
+        hasher.update(bytes.fromhex(task.row_digest))
+    settings = tuple(reader.settings)
+    return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings)
+
+
+@dataclass
+class _Reader:
+    """One pass over the file that collects tasks and problems."""
+
+    path: Path
+    selection: Selection
+    default_image: str | None
+    cluster: str | None
+    check_row: RowCheck
+    tasks: list[TaskRef] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
+    settings: list[TaskSettings] = field(default_factory=list)
+    settings_by_key: dict[str | None, int] = field(default_factory=dict)
+    """Their positions, by what tells them apart: the image alone, or with `runtime` and files."""
+    lines_by_id: dict[str, int] = field(default_factory=dict)
+    unmatched: set[str] = field(default_factory=set)
+    """The globs that no task has matched yet."""
+
+    def read(self) -> None:
+        self.unmatched = set(self.selection.globs)
+        for count, (number, line) in enumerate(_numbered_lines(self.path)):
+            if self._is_done(count):
+                return
+            if len(line) > MAX_LINE_BYTES:
+                self._add_problem(number, f"a task is longer than {MAX_LINE_BYTES >> 20} MiB")
+                return
+            self._read_line(number, line)
+
+    def _is_done(self, count: int) -> bool:
+        all_selected = not self.unmatched and self._is_full
+        too_many_problems = len(self.problems) >= MAX_PROBLEMS
+        return count == self.selection.file_limit or all_selected or too_many_problems
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.tasks) == self.selection.max_selected
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        try:
+            row = canonical_json.loads(line)
+        except MalformedJson as error:
+            message = error.message.replace(" at line 1 column ", " at column ")
+            self._add_problem(number, message, hint="each line must be one whole JSON object")
+            return
+        if not is_certainly_valid(row):
+            before = len(self.problems)
+            for path, message in json_schemas.problems(row, "task_v1"):
+                self._add_problem(number, message, json_schemas.dotted(path) or None)
+            if len(self.problems) > before:
+                return
+            for problem in self.check_row(row):
+                name = json_schemas.dotted(problem.path)
+                self._add_problem(number, problem.message, name, problem.hint)
+            if len(self.problems) > before:
+                return
+        if self._is_new(number, row["id"]) and self._is_selected(row["id"]):
+            self._add_task(number, row)
+
+    def _is_new(self, number: int, task_id: str) -> bool:
+        first = self.lines_by_id.setdefault(task_id, number)
+        if first != number:
+            self._add_problem(
+                number, f"the task id {task_id!r} is already used by line {first}", "id"
+            )
+        return first == number
+
+    def _is_selected(self, task_id: str) -> bool:
+        globs = self.selection.globs
+        matching = [glob for glob in globs if fnmatchcase(task_id, glob)]
+        self.unmatched.difference_update(matching)
+        return not self._is_full and (bool(matching) or not globs)
+
+    def _add_task(self, number: int, row: JsonObject) -> None:
+        own_image = row.get("image") or row.get("runtime", {}).get("image")
+        if self.default_image is None and own_image is None:
+            hint = "add `image` to the task, or runtime.image to the experiment for all tasks"
+            self._add_problem(
+                number, "the task names no image, and neither does the experiment", hint=hint
+            )
+        try:
+            self._add_workspace(row.get("workspace"))
+        except UnusablePath as error:
+            self._add_problem(number, error.message, "workspace", error.hint)
+            return
+        if not self._add_files(number, row):
+            return
+        task = Task.of_authored(row, self.path.parent, self.workspaces)
+        frozen = task.as_json()
+        if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
+            message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
+            hint = "name a field that every task has, such as task.repo or /task/repo"
+            self._add_problem(number, message, hint=hint)
+        row_digest = canonical_json.digest(frozen)
+        digest = task_digest(task, frozen, row_digest)
+        settings_idx = self._add_settings(number, task, frozen)
+        self.tasks.append(TaskRef(task.task_id, digest, row_digest, number, settings_idx))
+
+    def _add_settings(self, number: int, task: Task, frozen: JsonObject) -> int:
+        """Return the position of a task's settings; equal ones are stored once."""
+        files = tuple(files.place for files in task.files or ())
+        key = task.image
+        if task.runtime is not None or files:
+            key = canonical_json.dumps([task.image, frozen.get("runtime"), *map(list, files)])
+        index = self.settings_by_key.setdefault(key, len(self.settings))
+        if index == len(self.settings):
+            self.settings.append(TaskSettings(number, task.overrides, files))
+        return index
+
+    def _add_files(self, number: int, row: JsonObject) -> bool:
+        """Digest the files of a row. Return False if that is not possible."""
+        for index, entry in enumerate(row.get("files", ())):
+            try:
+                source = files_source(entry, self.path.parent)
+                if source not in self.workspaces:
+                    self.workspaces[source] = source.digest_tar()
+            except UnusablePath as error:
+                self._add_problem(number, error.message, f"files[{index}]", error.hint)
+                return False
+        return True
+
+    def _add_workspace(self, workspace: JsonObject | None) -> None:
+        if workspace is None:
+            return
+        source = workspace_source(workspace, self.path.parent)
+        if source is None:
+            check_inline(workspace["files"])
+        elif source not in self.workspaces:
+            self.workspaces[source] = source.digest_tar()
+
+    def _add_problem(
+        self, line: int, message: str, field: str | None = None, hint: str | None = None
+    ) -> None:
+        self.problems.append(Problem(str(self.path), message, line, field, hint))
+
+
+def _selection_problems(reader: _Reader) -> Iterator[Problem]:
+    ids = list(reader.lines_by_id)
+    for glob in sorted(reader.unmatched if ids else ()):
+        close = near_names(glob, ids[:2_000])
+        known = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
+        hint = f"did you mean {close[0]}?" if close else f"task ids: {known}"
+        yield Problem(
+            Parameter("tasks"), f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint
+        )
+    if not ids:
+        hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
+        yield Problem(str(reader.path), "contains no task", hint=hint)
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers in the file, from 1.
+
+    At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
+    """
+    with _open(path) as handle:
+        number = 0
+        while line := handle.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if line.strip():
+                yield number, line
+
+
+def _open(path: Path) -> IO[bytes]:
+    raw = path.open("rb")
+    magic = raw.read(2)
+    raw.close()
+    if magic == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _changed_error(path: Path, what: str) -> ExperimentChanged:
+    return ExperimentChanged(
+        f"{path} changed while it was being read: {what}",
+        hint="do not change the experiment's files until the run has started; start it again",
+    )

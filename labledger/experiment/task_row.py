@@ -1,0 +1,308 @@
+"""A task as a run stores it, with its files, and the checks of its authored row.
+
+A task as a run stores it, and the checks of its authored row.
+
+The digest of a task is taken over the JSON form of `Task`, its *frozen row*, so that form must not
+change. `dataset` makes tasks of authored rows; trials and comparisons read stored ones.
+
+Files of a single task: for its grader, or for its agent in certain variants.
+
+They are packed like workspaces, and a task's row names the tar. The grader's arrive with its other
+files and are copied to their `path` just before its command; the agent's are mounted there. Used by
+`dataset`, which reads tasks, and by `life.input_files.task_files`, which puts the files in place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from labledger.errors import LedgerError
+from labledger.experiment.field_problems import FieldPath, FieldProblem, lookup, relative_name
+from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
+from labledger.experiment.settings.runtime_values import overlap, unusable, user_name
+from labledger.experiment.stored_sections import Section, normalize_number
+from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
+from labledger.records import JsonObject, canonical_json
+
+
+class FilesPlace(NamedTuple):
+    """Where files of a task are put."""
+
+    recipient: str
+    path: str
+    sets_owner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles(Section):
+    """A folder of files of a task, and where a container has it."""
+
+    path: str
+    """The folder's absolute path in the container."""
+    tar: str
+    """SHA-256 (hex) of the tar in the artifact store."""
+    size: int
+    """Of the tar, in bytes."""
+    recipient: str
+    """`agent` or `grader`."""
+    variants: tuple[str, ...] | None = None
+    """The variants whose agent gets the files; None for all."""
+    user: str | None = None
+    """The owner of the grader's copy; None for the container's user."""
+    writable: bool | None = None
+    """True if each agent gets a copy of the files that it can change; None to mount the files
+    themselves."""
+
+    _KEYS: ClassVar = {"recipient": "for"}
+    _OPTIONAL = frozenset({"variants", "user", "writable"})
+
+    @classmethod
+    def of_authored(
+        cls, authored: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+    ) -> Self:
+        """Return the files of a valid authored entry, whose path starts from `folder`.
+
+        Raises `KeyError` for files that are not among `packed`.
+        """
+        tar = packed[files_source(authored, folder)]
+        variants = authored.get("variants")
+        return cls(
+            authored["path"],
+            tar.sha256,
+            tar.size,
+            authored["for"],
+            None if variants is None else tuple(variants),
+            user_name(authored.get("user")),
+            authored.get("writable") or None,
+        )
+
+    @property
+    def place(self) -> FilesPlace:
+        return FilesPlace(self.recipient, self.path, self.user is not None)
+
+    @property
+    def is_for_certain_agents(self) -> bool:
+        """Whether only the agents of certain variants get the files."""
+        return self.recipient == "agent" and self.variants is not None
+
+    def is_for_agent_of(self, variant_id: str) -> bool:
+        """Return whether the agent of a variant gets the files."""
+        return self.recipient == "agent" and (self.variants is None or variant_id in self.variants)
+
+
+def files_source(entry: JsonObject, folder: Path) -> WorkspaceSource:
+    """Return what an authored entry of `files` is packed from. Raises `UnusablePath`."""
+    key = "tar" if "tar" in entry else "directory"
+    return WorkspaceSource(folder / relative_name(entry[key]), key == "tar")
+
+
+def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldProblem]:
+    """Yield the problems of a row's `files` that its schema cannot detect.
+
+    `variants` are the ids of all variants of the experiment.
+    """
+    earlier: list[JsonObject] = []
+    for index, entry in enumerate(row.get("files", ())):
+        path: FieldPath = ("files", index)
+        if ("directory" in entry) == ("tar" in entry):
+            yield FieldProblem(path, "expected exactly one of directory and tar")
+        if problem := unusable(entry["path"]):
+            yield FieldProblem((*path, "path"), problem)
+        for at, other in enumerate(earlier):
+            if _have_one_reader(entry, other) and overlap(other["path"], entry["path"]):
+                message = f"{entry['path']} overlaps with {other['path']} of entry {at}"
+                yield FieldProblem((*path, "path"), message)
+        earlier.append(entry)
+        if entry["for"] == "grader" and "variants" in entry:
+            yield FieldProblem((*path, "variants"), "the grader is the same for every variant")
+        if entry["for"] == "grader" and "writable" in entry:
+            yield FieldProblem((*path, "writable"), "the grader always gets a copy of its own")
+        if entry["for"] == "agent" and "user" in entry:
+            message = "the agent's files are mounted and keep their owner"
+            yield FieldProblem((*path, "user"), message)
+        for at, name in enumerate(entry.get("variants", ())):
+            if name not in variants:
+                hint = f"variants: {', '.join(sorted(variants))}"
+                yield FieldProblem((*path, "variants", at), f"there is no variant {name!r}", hint)
+
+
+def _have_one_reader(one: JsonObject, other: JsonObject) -> bool:
+    """Return whether two entries can be in the same container."""
+    if one["for"] != other["for"]:
+        return False
+    variants, others = one.get("variants"), other.get("variants")
+    return variants is None or others is None or not set(variants).isdisjoint(others)
+
+
+_TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
+_IMAGE = re.compile(r"[^\s$]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWorkspace(Section):
+    """The files that a task's workspace begins with: texts by name, or a tar."""
+
+    files: Mapping[str, str] | None = None
+    tar: str | None = None
+    """SHA-256 (hex) of the tar in the artifact store."""
+    size: int | None = None
+    """Of the tar, in bytes."""
+
+    _OPTIONAL = frozenset({"files", "tar", "size"})
+
+    @classmethod
+    def of_authored(
+        cls, authored: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+    ) -> Self:
+        source = workspace_source(authored, folder)
+        if source is None:
+            return cls(files=authored["files"])
+        return cls(tar=packed[source].sha256, size=packed[source].size)
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Section):
+    """One row of the dataset. Can be pickled."""
+
+    task_id: str
+    payload: Any
+    """What the agent gets, as authored."""
+    image: str | None = None
+    """The task's own image."""
+    timeout_s: float | None = None
+    """The task's own time limit for the agent, in seconds."""
+    workspace: TaskWorkspace | None = None
+    runtime: RuntimeOverrides | None = None
+    """The task's own settings; see `overrides`."""
+    files: tuple[TaskFiles, ...] | None = None
+    """Files of its own for its grader, or for its agent in certain variants."""
+
+    _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
+    _OPTIONAL = frozenset({"image", "timeout_s", "workspace", "runtime", "files"})
+
+    @classmethod
+    def of_authored(
+        cls, row: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+    ) -> Self:
+        """Return the task of a valid authored row, whose paths start from `folder`.
+
+        Raises `KeyError` for a workspace or files that are not among `packed`.
+        """
+        timeout_s, workspace = row.get("timeout_s"), row.get("workspace")
+        runtime = row.get("runtime")
+        files = [TaskFiles.of_authored(entry, folder, packed) for entry in row.get("files", ())]
+        return cls(
+            row["id"],
+            row.get("task"),
+            row.get("image"),
+            timeout_s and normalize_number(timeout_s),
+            workspace and TaskWorkspace.of_authored(workspace, folder, packed),
+            None if runtime is None else RuntimeOverrides.of_authored(runtime),
+            tuple(files) or None,
+        )
+
+    @classmethod
+    def of_row(cls, row: JsonObject) -> Self:
+        """Return the task of a stored, frozen row. Raises `LedgerError`."""
+        try:
+            return cls.from_json(row)
+        except (AttributeError, TypeError) as error:
+            raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
+
+    def visible_row(self) -> JsonObject:
+        """Return the row as containers get it: without its grader's settings and files.
+
+        They name what the grader expects, and a task's files for certain variants are no one
+        else's business.
+        """
+        row = self.as_json()
+        row.pop("files", None)
+        runtime = row.pop("runtime", {})
+        own = {key: value for key, value in runtime.items() if key not in {"grader", "grading"}}
+        return row | {"runtime": own} if own else row
+
+    @property
+    def overrides(self) -> RuntimeOverrides:
+        """The task's own settings, with its `image` and `timeout_s` in their places."""
+        own = self.runtime or RuntimeOverrides()
+        if self.image is not None:
+            own = replace(own, image=self.image)
+        if self.timeout_s is not None:
+            agent = replace(own.agent or PhaseOverrides(), timeout_s=self.timeout_s)
+            own = replace(own, agent=agent)
+        return own
+
+
+def task_digest(task: Task, frozen: JsonObject, row_digest: str) -> str:
+    """Return the SHA-256 (hex) of what a task is for every variant.
+
+    That is its frozen row, with the digest `row_digest`, without files for agents of certain
+    variants: trials of two runs are of the same task although only one run has, for example, the
+    variant that gets the reference solution.
+    """
+    if not any(files.is_for_certain_agents for files in task.files or ()):
+        return row_digest
+    common = [files.as_json() for files in task.files or () if not files.is_for_certain_agents]
+    without = {key: value for key, value in frozen.items() if key != "files"}
+    return canonical_json.digest(without | ({"files": common} if common else {}))
+
+
+def is_certainly_valid(row: Any) -> bool:
+    """Return whether a row is of the common form that is valid without running the schema.
+
+    This is twenty times as fast as the schema. It is never true for a row that the schema rejects.
+    """
+    if type(row) is not dict or not row.keys() <= {"id", "task", "image", "workspace"}:
+        return False
+    task_id, image = row.get("id"), row.get("image", "any")
+    if type(task_id) is not str or not _TASK_ID.fullmatch(task_id):
+        return False
+    if type(image) is not str or not _IMAGE.fullmatch(image):
+        return False
+    workspace = row.get("workspace", {"files": {}})
+    if type(workspace) is not dict or workspace.keys() != {"files"}:
+        return False
+    files = workspace["files"]
+    return type(files) is dict and all(type(text) is str for text in files.values())
+
+
+def workspace_source(workspace: JsonObject, folder: Path) -> WorkspaceSource | None:
+    """Return the folder or tar of an authored workspace, or None if its files are inline."""
+    for key in ("directory", "tar"):
+        if key in workspace:
+            return WorkspaceSource(folder / relative_name(workspace[key]), key == "tar")
+    return None
+
+
+def cluster_of(row: Any, field: str) -> str | None:
+    """Return the cluster of a task's frozen row: the value at the experiment's `dataset.cluster`.
+
+    Tasks of one cluster, such as those of one repository, resemble each other, and a comparison
+    must not treat them as independent. `field` is a JSON pointer (``/task/repo``) or a dotted field
+    (``task.repo``). None if the row has no such field, or if its value is neither text nor a
+    number.
+    """
+    value = lookup(row, _field_path(field))
+    if isinstance(value, str):
+        return value or None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return canonical_json.dumps(value) if is_number else None
+
+
+def _field_path(field: str) -> FieldPath:
+    if not field.startswith("/"):
+        return tuple(field.split("."))
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in field.split("/")[1:])
+
+
+def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
+    """Return the seed of a task's workspace. A tar is in the artifact store at `store_root`."""
+    if workspace is not None and workspace.tar is not None:
+        return TarSeed(ArtifactStore(store_root), workspace.tar)
+    return InlineSeed((workspace and workspace.files) or {})

@@ -1,0 +1,158 @@
+"""The artifact store: content-addressed files beside the ledger.
+
+A file is written once, and durable before it appears under its name. Only garbage collection
+removes files, and only while no other process may rely on one (`in_use`, `alone`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from labledger.errors import ArtifactChanged
+from labledger.files.durable_files import make_folder, new_file, publish, sync_folder
+from labledger.records.canonical_json import sha256_hex
+
+
+class ArtifactStore:
+    """Files named by the SHA-256 of their content, under `root`/sha256/ab/abcd….
+
+    A file gets its name once its content is durable, so that a named file is always complete. Files
+    are never changed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, sha256: str) -> Path:
+        """Return the path of an artifact, which need not exist."""
+        return self.root / "sha256" / sha256[:2] / sha256
+
+    @property
+    def staged_events(self) -> Path:
+        """The folder of event files of results that are not committed yet."""
+        return self.root / "staged"
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep garbage collection away during a block that writes artifacts or relies on them.
+
+        Any number of processes may use the store. Waits while artifacts are being removed. A
+        process that may not write in the lab folder writes no artifacts either: nothing is locked.
+        """
+        try:
+            descriptor = self._open_lock()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT):
+                raise
+            yield
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Keep others from using the store during a block. Yields False if one uses it already."""
+        descriptor = self._open_lock()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _open_lock(self) -> int:
+        path = self.root.with_name(f"{self.root.name}.lock")
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def contains(self, sha256: str) -> bool:
+        """Return whether an artifact exists as a file."""
+        return self.path(sha256).is_file()
+
+    def checked(self, sha256: str) -> Path:
+        """Return the path of an artifact whose content fits its name.
+
+        The content is read once a process, and again when the file has another time or size. Raises
+        `ArtifactChanged`, and `FileNotFoundError`.
+        """
+        path = self.path(sha256)
+        status = path.stat()
+        signature = (status.st_dev, status.st_ino, status.st_size)
+        if _digest_of(path, signature, status.st_mtime_ns, status.st_ctime_ns) != sha256:
+            raise ArtifactChanged(
+                f"artifact {path} is not what was stored: its content does not fit its name",
+                hint="restore it from a copy of .lab/artifacts; `labledger verify` says what else "
+                "differs",
+            )
+        return path
+
+    def find_damage(self, sha256: str, size: int) -> str | None:
+        """Return how a file differs from what its name says, as the rest of a sentence, or None."""
+        try:
+            with self.path(sha256).open("rb") as handle:
+                digest = hashlib.file_digest(handle, "sha256").hexdigest()
+                has_size = handle.tell() == size
+        except FileNotFoundError:
+            return f"is missing from the store {self.root}"
+        except OSError as error:
+            return f"cannot be read from the store: {error.strerror}"
+        return None if digest == sha256 and has_size else "was changed in the store"
+
+    def put_bytes(self, content: bytes) -> str:
+        """Store `content` durably and return its SHA-256 in hex."""
+        sha256 = sha256_hex(content)
+        if self.contains(sha256):
+            # The process that wrote the file may have died before the file's name was durable.
+            _sync_name(self.path(sha256))
+        else:
+            self.put_stream(iter([content]))
+        return sha256
+
+    def put_stream(self, chunks: Iterator[bytes]) -> tuple[str, int]:
+        """Store a stream durably, in flat memory; return its SHA-256 in hex and its size."""
+        hasher = hashlib.sha256()
+        size = 0
+        with new_file(self.root / "incoming") as handle:
+            for chunk in chunks:
+                hasher.update(chunk)
+                size += len(chunk)
+                handle.write(chunk)
+            target = self.path(hasher.hexdigest())
+            make_folder(target.parent)
+            publish(handle, target)
+            _sync_name(target)
+        return hasher.hexdigest(), size
+
+    def put_file(self, source: Path) -> tuple[str, int]:
+        """Store a file's content durably; return its SHA-256 in hex and its size."""
+        with source.open("rb") as handle:
+            return self.put_stream(iter(lambda: handle.read(1 << 20), b""))
+
+
+@lru_cache(maxsize=4096)
+def _digest_of(path: Path, *_: object) -> str:
+    """Return the SHA-256 (hex) of a file. Further arguments are those that change with it."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _sync_name(artifact: Path) -> None:
+    """Make an artifact's name durable, and the name of its folder.
+
+    Another thread may have created the folder and not have made its name durable yet.
+    """
+    sync_folder(artifact.parent)
+    sync_folder(artifact.parent.parent)

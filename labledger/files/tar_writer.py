@@ -1,0 +1,131 @@
+"""Write tars: deterministic ones, and the tar of a folder that a container could write.
+
+Make the tar of a small folder that a container could write, as its engine would.
+
+Only what needs no care is read here: a few plain files with one name each, folders and links. The
+engine reads every other folder. No link is followed. `declared_artifacts` packs such a tar as it
+packs those of an engine: what is safe for a grader is decided there. No process may be left that
+could change the folder.
+
+Write tars that depend on nothing but their members' names, kinds and contents.
+
+Owners, times and most permissions are left out, so that the same members give the same bytes and
+therefore the same digest. Used for the workspaces of tasks, and for the files of a workspace that
+its patch cannot contain. The bytes are part of stored digests and never change.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
+
+BLOCK = tarfile.BLOCKSIZE
+END = bytes(2 * BLOCK)
+"""The end of every tar."""
+
+
+class SizeChanged(Exception):
+    """A member's content is not as long as announced. The argument is the member's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TarEntry:
+    """A member of a tar, without its content."""
+
+    name: str
+    kind: bytes
+    """`tarfile.DIRTYPE`, `REGTYPE` or `SYMTYPE`."""
+    size: int = 0
+    """Of a file, in bytes."""
+    executable: bool = False
+    target: str = ""
+    """The target of a symbolic link, as written."""
+
+    @property
+    def header(self) -> bytes:
+        info = tarfile.TarInfo(self.name)
+        info.type, info.size, info.linkname = self.kind, self.size, self.target
+        plain_file = self.kind == tarfile.REGTYPE and not self.executable
+        info.mode = 0o644 if plain_file else 0o755
+        return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[bytes]:
+    """Yield a tar of members, each with its content in pieces. Raises `SizeChanged`."""
+    for entry, content in members:
+        yield entry.header
+        remaining = entry.size
+        for chunk in content:
+            remaining -= len(chunk)
+            if remaining < 0:
+                break
+            yield chunk
+        if remaining:
+            raise SizeChanged(entry.name)
+        yield bytes(padded(entry.size) - entry.size)
+    yield END
+
+
+def padded(size: int) -> int:
+    """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
+    return size + -size % BLOCK
+
+
+MAX_ENTRIES = 1000
+MAX_BYTES = MIB
+"""Of all files together. The tar is held in memory."""
+
+
+class _NeedsEngine(Exception):
+    """The folder holds something that is not read here."""
+
+
+def small_tar(folder: Path, name: str) -> io.BytesIO | None:
+    """Return a tar of a folder with what is below it, as `name`; None if the engine is to read it.
+
+    A folder comes before what it holds, names in the order of their bytes, as from an engine.
+    """
+    file = io.BytesIO()
+    try:
+        with tarfile.open(
+            fileobj=file, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"
+        ) as archive:
+            _add(archive, folder, name)
+    except (OSError, UnsafeFile, _NeedsEngine):
+        return None
+    file.seek(0)
+    return file
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    entries_left, bytes_left = MAX_ENTRIES, MAX_BYTES
+    pending = [(folder, name)]
+    while pending:
+        path, name = pending.pop()
+        status = path.lstat()
+        member, content = tarfile.TarInfo(name), b""
+        member.mode, member.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+        if stat.S_ISDIR(status.st_mode):
+            member.type = tarfile.DIRTYPE
+            with os.scandir(path) as entries:
+                names = [entry.name for entry in islice(entries, entries_left + 1)]
+            entries_left -= len(names)
+            if entries_left < 0:
+                raise _NeedsEngine
+            names.sort(key=os.fsencode, reverse=True)
+            pending += [(path / child, f"{name}/{child}") for child in names]
+        elif stat.S_ISLNK(status.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.fspath(path.readlink())
+        else:
+            content = UntrustedFile(path.parent, path.name).read(bytes_left) or b""
+            bytes_left -= len(content)
+            member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,329 @@
+"""List the files of a workspace, and inspect the folders that a listing leaves out.
+
+List the files of a workspace with kind, size and digest, before and after a trial.
+
+A workspace is untrusted: no link is followed, only regular files are read, and the number of
+files, the length of names and the bytes read are limited. `artifacts` stores listings as evidence,
+and `patches` and `restored_workspace` compare them.
+
+Inspect small folders that a listing does not list, such as `.git` or `node_modules`.
+
+Their digests show whether they are still as seeded. If not, `artifacts` stores all of their files,
+so that `restored_workspace` can restore them. Caches and large folders are not inspected.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from labledger.errors import MalformedJson
+from labledger.files.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile
+from labledger.files.workspace_seed import Seed, SeedEntry
+from labledger.records import JsonObject, canonical_json
+from labledger.records.canonical_json import sha256_hex
+
+UNLISTED_FOLDERS = frozenset(
+    {
+        *(".git", ".hg", ".svn"),
+        *(".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", "__pycache__"),
+        *(".venv", "venv", "site-packages", "node_modules"),
+    }
+)
+"""Folders of dependencies, caches or history: a listing names them but not their files."""
+CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
+"""Those of `UNLISTED_FOLDERS` that no result depends on."""
+
+MAX_ENTRIES = 20_000
+MAX_NAMES = 4 * MIB
+"""The limit of all names in a listing together, in characters."""
+MAX_HASHED = 64 * MIB
+"""A larger file has no digest."""
+HASHING_BUDGET = 1024 * MIB
+"""How many bytes of a workspace are read for digests; a file larger than what is left has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    kind: str
+    """`file`, `link` or `other`; `unlisted_folders` also uses `folder`, for an empty folder."""
+    size: int
+    sha256: str | None = None
+    """Of a file's content, or of a link's target."""
+    executable: bool = False
+
+    def has_same_content(self, other: Entry | None) -> bool:
+        """Return True if both are certain to have the same content."""
+        mine = (self.kind, self.sha256)
+        return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)
+
+
+class MalformedListing(Exception):
+    """A stored listing cannot be parsed."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files of a workspace by name."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    """Folders whose files are not listed."""
+    empty: list[str] | None = None
+    """Empty folders, if known."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Digests of folders in `left_out`, if known."""
+    truncated: bool = False
+    _characters_left: int = MAX_NAMES
+
+    def as_json(self) -> JsonObject:
+        return {
+            "version": 1,
+            "files": [
+                {"path": name, "kind": e.kind, "size": e.size}
+                | ({"sha256": e.sha256} if e.sha256 else {})
+                | ({"executable": True} if e.executable else {})
+                for name, e in sorted(self.entries.items())
+            ],
+            "left_out": sorted(self.left_out),
+            "truncated": self.truncated,
+            **({} if self.empty is None else {"empty": sorted(self.empty)}),
+            **({"digests": self.digests} if self.digests else {}),
+        }
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Parse a stored listing. Raises `MalformedListing`."""
+        try:
+            data = canonical_json.loads(content, max_values=MAX_VALUES)
+            entries = {
+                str(f["path"]): Entry(
+                    str(f["kind"]), int(f["size"]), f.get("sha256"), bool(f.get("executable"))
+                )
+                for f in data["files"]
+            }
+            left_out, empty = (data.get(key) for key in ("left_out", "empty"))
+            names = [str(name) for name in left_out]
+            folders = None if empty is None else [str(name) for name in empty]
+            digests = {str(name): str(digest) for name, digest in data.get("digests", {}).items()}
+            return cls(entries, names, folders, digests, bool(data["truncated"]))
+        except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedListing(f"{type(error).__name__}: {error}") from None
+
+    def add(self, name: str, entry: Entry) -> None:
+        self._characters_left -= len(name)
+        if len(self.entries) >= MAX_ENTRIES or self._characters_left < 0:
+            self.truncated = True
+        else:
+            self.entries[name] = entry
+
+    def leave_out(self, folder: str) -> None:
+        if self.count_name(folder):
+            self.left_out.append(folder)
+
+    def count_name(self, folder: str) -> bool:
+        """Count the length of a folder's name. Return False if the limit of names is exceeded."""
+        self._characters_left -= len(folder)
+        self.truncated |= self._characters_left < 0
+        return not self.truncated
+
+
+def list_seed(seed: Seed) -> Listing:
+    """Return the listing of a seed."""
+    listing = Listing()
+    for seeded in seed.entries():
+        if UNLISTED_FOLDERS.isdisjoint(Path(seeded.name).parts[:-1]):
+            listing.add(seeded.name, seeded_entry(seeded))
+    return listing
+
+
+def seeded_entry(seeded: SeedEntry) -> Entry:
+    kind = "link" if seeded.is_link else "file"
+    digest = sha256_hex(seeded.content)
+    return Entry(kind, len(seeded.content), digest, seeded.executable)
+
+
+def list_folder(workspace: Path) -> Listing:
+    """Return the listing of a folder. Follows no link and opens only regular files."""
+    listing = Listing(empty=[])
+    budget = HASHING_BUDGET
+    for name, child in _walk(workspace, listing):
+        entry = entry_of(child, budget)
+        if entry.kind == "file" and entry.sha256:
+            budget -= entry.size
+        listing.add(name, entry)
+    return listing
+
+
+def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
+    """Return the entry of a file, link or other; a file larger than `budget` has no digest."""
+    try:
+        status = child.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(child.path)  # noqa: PTH115  (a Path would normalize it)
+            return Entry("link", status.st_size, sha256_hex(os.fsencode(target)))
+    except OSError:
+        return Entry("other", 0)
+    if not stat.S_ISREG(status.st_mode):
+        return Entry("other", 0)
+    path = Path(child.path)
+    try:
+        sha256 = UntrustedFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
+    except UnsafeFile:
+        sha256 = None
+    return Entry("file", status.st_size, sha256, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield everything but folders, folder by folder. Not recursive: folders may be deep."""
+    pending = [""]
+    folder_count = 0
+    while pending and not listing.truncated:
+        folder = pending.pop()
+        folder_count += 1
+        try:
+            children = _children(top / folder)
+        except OSError:
+            listing.leave_out(folder.rstrip("/") or ".")
+            continue
+        listing.truncated |= max(folder_count, len(children)) > MAX_ENTRIES
+        if folder and not children and listing.empty is not None:
+            listing.empty.append(folder.rstrip("/"))
+        folders = []
+        for child in children:
+            name = f"{folder}{_printable(child.name)}"
+            if not _is_folder(child):
+                yield name, child
+            elif child.name in UNLISTED_FOLDERS or name != folder + child.name:
+                listing.leave_out(name)
+            elif listing.count_name(name):
+                folders.append(f"{name}/")
+        pending.extend(reversed(folders))
+
+
+def _children(folder: Path) -> list[os.DirEntry[str]]:
+    """Return a folder's children by name, at most one more than a listing may hold."""
+    with os.scandir(folder) as children:
+        return sorted(islice(children, MAX_ENTRIES + 1), key=lambda child: child.name)
+
+
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+MAX_FILES = 5_000
+MAX_BYTES = 64 * MIB
+"""Limits for all inspected folders of a workspace together."""
+
+FolderContents = dict[str, Entry]
+"""Files, links and empty folders (of kind `folder`) by name."""
+
+
+def is_cache(folder: str) -> bool:
+    return PurePosixPath(folder).name in CACHES
+
+
+def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, FolderContents]:
+    """Return the contents of unlisted folders, except caches.
+
+    Folders are left out if they are too large or contain what cannot be stored exactly.
+    """
+    contents: dict[str, FolderContents] = {}
+    files, bytes_left = MAX_FILES, MAX_BYTES
+    if listing.truncated:
+        return contents
+    for folder in listing.left_out:
+        if is_cache(folder) or "\ufffd" in folder:
+            continue
+        entries = _read_folder(workspace, folder, files, bytes_left)
+        if entries is not None:
+            contents[folder] = entries
+            files -= len(entries)
+            bytes_left -= sum(entry.size for entry in entries.values())
+    return contents
+
+
+def _read_folder(
+    workspace: Path, folder: str, files: int, bytes_left: int
+) -> FolderContents | None:
+    """Return a folder's contents; None if it is too large or cannot be stored exactly."""
+    try:
+        children = _child_names(workspace, folder, files, bytes_left)
+    except OSError:
+        return None
+    if children is None:
+        return None
+    contents: FolderContents = {}
+    for name, child in children.items():
+        contents[name] = Entry("folder", 0) if child is None else entry_of(child, MAX_BYTES)
+        if child is not None and contents[name].sha256 is None:
+            return None
+    return contents
+
+
+def _child_names(
+    workspace: Path, folder: str, files: int, bytes_left: int
+) -> dict[str, os.DirEntry[str] | None] | None:
+    """Return the files below a folder by name, and empty folders as None, without reading them.
+
+    Return None if a limit is exceeded or a name is not UTF-8. Raises `OSError`.
+    """
+    contents: dict[str, os.DirEntry[str] | None] = {}
+    pending = [folder]
+    while pending:
+        name = pending.pop()
+        with os.scandir(workspace / name) as children:
+            contents[name] = None
+            for child in children:
+                contents.pop(name, None)
+                inner = f"{name}/{child.name}"
+                if child.is_dir(follow_symlinks=False):
+                    pending.append(inner)
+                else:
+                    contents[inner] = child
+                    bytes_left -= child.stat(follow_symlinks=False).st_size
+                if bytes_left < 0 or len(contents) + len(pending) > files or not _is_text(inner):
+                    return None
+    return contents
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\ufffd" not in name
+
+
+def digest(entries: FolderContents) -> str:
+    """Return the digest of a folder's files and links. Empty folders do not affect it."""
+    return canonical_json.digest(
+        [
+            [name, entry.kind, entry.sha256, entry.executable]
+            for name, entry in sorted(entries.items())
+            if entry.kind != "folder"
+        ]
+    )
+
+
+def seeded_unlisted_folders(seed: Seed, folders: Iterable[str]) -> dict[str, FolderContents]:
+    """Return the contents of some folders of a seed."""
+    contents: dict[str, FolderContents] = {folder: {} for folder in folders}
+    if contents:
+        for seeded in seed.entries():
+            for folder, entries in contents.items():
+                if seeded.name.startswith(f"{folder}/"):
+                    entries[seeded.name] = seeded_entry(seeded)
+    return contents

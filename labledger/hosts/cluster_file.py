@@ -1,0 +1,283 @@
+"""Where a cluster is: the value of `--on`, an address or a file, and who may be trusted there.
+
+A file gives an address with TLS files, or a cluster class of Dask with its arguments, which the run
+starts and ends. Connections without TLS are refused, except to this machine itself, or if somebody
+says that it does not matter.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+import yaml
+
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.files.own_folders import expand_home
+from labledger.hosts.host_messages import StorePlace
+from labledger.hosts.host_side.host_service import HostSettings
+from labledger.records import JsonObject
+
+if TYPE_CHECKING:
+    from distributed import Security
+
+_SCHEMES = ("tcp", "tls")
+_OF_CLASSES = frozenset({"arguments", "scale", "host"})
+_KINDS: Mapping[str, type] = {
+    "address": str,
+    "tls": dict,
+    "insecure": bool,
+    "cluster": str,
+    "arguments": dict,
+    "scale": int,
+    "host": dict,
+    "object_store": dict,
+}
+_KIND_NAMES = {str: "text", dict: "a mapping", bool: "true or false", int: "a whole number"}
+_TLS_KEYS = ("ca", "cert", "key")
+_HOST_KEYS = frozenset({"slots", "folder", "name", "gpus"})
+_STORE_KEYS = frozenset({"url", "options"})
+_STORE_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^@?#\s]*[^@?#\s/]/*")
+_SECRET_OPTION = re.compile(
+    r"(?<!kms)key|secret|token|passw|credential|connection_string|auth", re.IGNORECASE
+)
+"""Names of fsspec's options that hold secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The authority, and the certificate and key of this side."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def security(self) -> Security:
+        """Return Dask's form, for every role. Raises `InvalidInput` for a file that is missing."""
+        from distributed import Security
+
+        problems = [
+            Problem(str(path), "there is no such file")
+            for path in (self.ca, self.cert, self.key)
+            if not path.is_file()
+        ]
+        if problems:
+            raise InvalidInput("the files for TLS", problems)
+        pair: dict[str, Any] = {}
+        for role in ("client", "worker", "scheduler"):
+            pair |= {f"tls_{role}_cert": str(self.cert), f"tls_{role}_key": str(self.key)}
+        return Security(  # type: ignore[no-untyped-call]
+            tls_ca_file=str(self.ca), require_encryption=True, **pair
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return Dask's configuration for them, for every role."""
+        pair = {"cert": str(self.cert), "key": str(self.key)}
+        return {
+            "distributed.comm.require-encryption": True,
+            "distributed.comm.tls.ca-file": str(self.ca),
+            **{f"distributed.comm.tls.{role}": pair for role in ("client", "scheduler", "worker")},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What `--on` names."""
+
+    given: str
+    """As it was given, without secrets."""
+    address: str | None
+    """Of the scheduler; None for a cluster class."""
+    tls: TlsFiles | None = None
+    insecure: bool = False
+    cluster_class: str | None = None
+    arguments: JsonObject = field(default_factory=dict)
+    scale: int | None = None
+    host: HostSettings | None = None
+    """How each worker that the class starts serves its host."""
+    object_store: StorePlace | None = None
+    """What large files go through; None for the scheduler."""
+
+    @classmethod
+    def read(cls, given: str, *, insecure: bool = False, tls: TlsFiles | None = None) -> Self:
+        """Return the cluster of an address (``tls://…``, ``tcp://…``) or of a file.
+
+        `tls` are used instead of the file's.
+
+        Raises `InvalidInput`, also for an address without TLS that is not this machine's.
+        """
+        if "://" in given:
+            cluster = cls(given, given, insecure=insecure)
+        else:
+            cluster = cls._of_file(Path(given), insecure=insecure)
+        if tls is not None:
+            cluster = replace(cluster, tls=tls)
+        cluster.require_secure()
+        return cluster
+
+    @classmethod
+    def _of_file(cls, path: Path, *, insecure: bool) -> Self:
+        try:
+            document = yaml.safe_load(path.read_text("utf-8"))
+        except OSError as error:
+            hint = "--on takes the address of a scheduler, such as tls://HOST:8786, or a file"
+            problem = Problem(
+                Parameter("on"), f"{path} cannot be read: {error.strerror}", hint=hint
+            )
+            raise InvalidInput("the cluster", [problem]) from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InvalidInput("the cluster", [Problem(str(path), str(error))]) from error
+        problems = [Problem(str(path), message) for message in _file_problems(document)]
+        if problems:
+            raise InvalidInput("the cluster", problems)
+        folder, tls, host = path.absolute().parent, document.get("tls"), document.get("host")
+        store = document.get("object_store")
+        return cls(
+            given=str(path.absolute()),
+            address=document.get("address"),
+            tls=None if tls is None else TlsFiles(*(folder / tls[key] for key in _TLS_KEYS)),
+            insecure=insecure or document.get("insecure", False),
+            cluster_class=document.get("cluster"),
+            arguments=document.get("arguments") or {},
+            scale=document.get("scale"),
+            host=None if host is None else _host_settings(folder, host),
+            object_store=None if store is None else StorePlace(**store),
+        )
+
+    def security(self) -> Security | None:
+        """Return how connections are secured; None for that of Dask's own configuration."""
+        from distributed import Security
+
+        if self.tls is not None:
+            return self.tls.security()
+        if self.address is not None:
+            self._require_tls_files(Security())  # type: ignore[no-untyped-call]
+            return None
+        temporary: Security = Security.temporary()  # type: ignore[no-untyped-call]
+        return temporary
+
+    def _require_tls_files(self, configured: Security) -> None:
+        """Raise `InvalidInput` for an address with TLS if nobody has said where the files are."""
+        own = (configured.tls_client_cert, configured.tls_worker_cert)  # type: ignore[attr-defined]
+        has_files = configured.tls_ca_file and any(own)  # type: ignore[attr-defined]
+        if not str(self.address).startswith("tls://") or has_files:
+            return
+        problem = Problem(
+            str(self.address),
+            "TLS needs certificates, and no files are given",
+            hint="give --on a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
+            "worker also --tls-ca, --tls-cert and --tls-key; `labledger hosts make-certificates "
+            "DIR` makes the files. Dask's own configuration (distributed.comm.tls) is used as well",
+        )
+        raise InvalidInput("the cluster", [problem])
+
+    def require_secure(self) -> None:
+        """Raise `InvalidInput` if others could read or change what is sent to the scheduler."""
+        if self.address is not None:
+            require_secure(self.address, insecure=self.insecure, has_tls=self.tls is not None)
+
+
+def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
+    """Raise `InvalidInput` for an unusable address, and for one that is neither safe nor local."""
+    parts = urlsplit(address)
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        expected = "tls://HOST:PORT or tcp://HOST:PORT"
+        raise InvalidInput("the cluster", [Problem(address, f"expected {expected}")])
+    if parts.scheme == "tcp" and has_tls:
+        problem = Problem(address, "TLS files are given, and an address with tcp does not use them")
+        raise InvalidInput("the cluster", [problem])
+    if not insecure and not is_secure(address):
+        problem = Problem(
+            address,
+            "without TLS, anybody on the network could run programs on every host",
+            hint="`labledger hosts make-certificates DIR` makes what TLS needs; use tls://… then, "
+            "or --insecure on a network that only you can reach",
+        )
+        raise InvalidInput("the cluster", [problem])
+
+
+def is_secure(address: str) -> bool:
+    """Return whether an address has TLS, or is this machine's whatever the network."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return parts.scheme == "tls" or is_local
+
+
+def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
+    given = host.get("folder")
+    own = None if given is None else folder / expand_home(str(given))
+    return HostSettings(host.get("slots", 1), own, host.get("name"), host.get("gpus"))
+
+
+def _file_problems(document: Any) -> Iterable[str]:
+    """Yield what is wrong with the content of a cluster file."""
+    if not isinstance(document, dict):
+        yield "expected a mapping with `address` or `cluster`"
+        return
+    yield from _unknown(document, frozenset(_KINDS), "")
+    if ("address" in document) == ("cluster" in document):
+        yield "expected exactly one of `address` and `cluster`"
+    for key, kind in _KINDS.items():
+        if key in document and type(document[key]) is not kind:
+            yield f"{key}: expected {_KIND_NAMES[kind]}"
+            return
+    if "address" in document:
+        for key in _OF_CLASSES & document.keys():
+            yield f"{key}: only for a `cluster` that the run starts"
+    if "tls" in document:
+        yield from _tls_problems(document["tls"])
+    yield from _host_problems(document.get("host", {}))
+    if "object_store" in document:
+        yield from _store_problems(document["object_store"])
+
+
+def _tls_problems(tls: JsonObject) -> Iterable[str]:
+    yield from _unknown(tls, frozenset(_TLS_KEYS), "tls.")
+    for key in _TLS_KEYS:
+        if not isinstance(tls.get(key), str):
+            yield f"tls.{key}: expected the path of a file"
+
+
+def _host_problems(host: JsonObject) -> Iterable[str]:
+    yield from _unknown(host, _HOST_KEYS, "host.")
+    slots = host.get("slots", 1)
+    if type(slots) is not int or slots < 1:
+        yield "host.slots: expected a number from 1 on"
+    gpus = host.get("gpus", 0)
+    if type(gpus) is not int or gpus < 0:
+        yield "host.gpus: expected a number from 0 on"
+
+
+def _store_problems(store: JsonObject) -> Iterable[str]:
+    yield from _unknown(store, _STORE_KEYS, "object_store.")
+    url, options = store.get("url"), store.get("options", {})
+    if not isinstance(url, str) or "::" in url or not _STORE_URL.fullmatch(url):
+        yield "object_store.url: expected a URL such as s3://BUCKET/FOLDER, without a password"
+    if not isinstance(options, dict):
+        yield "object_store.options: expected a mapping"
+    else:
+        yield from _secret_options(options, "object_store.options.")
+
+
+def _secret_options(options: JsonObject, prefix: str) -> Iterable[str]:
+    """Yield the options that would hold secrets: this file is no place for them."""
+    for key, value in options.items():
+        if _SECRET_OPTION.search(str(key)):
+            yield f"{prefix}{key}: each machine has its own credentials, from its environment"
+        elif isinstance(value, dict):
+            yield from _secret_options(value, f"{prefix}{key}.")
+
+
+def _unknown(mapping: JsonObject, known: frozenset[str], prefix: str) -> Iterable[str]:
+    for key in mapping:
+        if key not in known:
+            yield f"{prefix}{key}: unknown; known are {', '.join(sorted(known))}"

@@ -1,0 +1,210 @@
+"""Connect to a cluster: the executor of a run on it, and the list of its hosts.
+
+What the runner, maintenance and the library use of this package, beside types and `certificates`.
+Dask is imported when the first connection is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.hosts import object_store
+from labledger.hosts.cluster_file import Cluster, TlsFiles
+from labledger.hosts.coordinator_side import host_cleanup
+from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.hosts.coordinator_side.host_cleanup import AskedHost, ImagesOfHosts
+from labledger.hosts.dask_hosts import DaskTransport, require_dask
+from labledger.hosts.host_messages import LimitsToTry, StorePlace, TriedLimits, TryLimits
+from labledger.hosts.host_side.host_service import HostSettings
+from labledger.hosts.host_transport import ClusterConnection, FoundHost
+
+_FIND_S = 5.0
+"""How long a list of hosts waits for the first worker."""
+_TRY_LIMITS_S = 90.0
+"""A host's engine is given up after a minute."""
+
+
+def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
+    """Return the executor of a run on a cluster; the caller closes it.
+
+    `on` is the address of a scheduler, or a cluster file. Raises `InvalidInput`, `HostUnreachable`
+    if the scheduler does not answer, and `ExtraMissing` without Dask, or without fsspec for a
+    cluster with an object store.
+    """
+    require_dask()
+    cluster = Cluster.read(on, insecure=insecure)
+    connection = _connection(cluster).open()
+    try:
+        return ClusterExecutor(connection, run, cluster.object_store).open()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
+    """Return where the cluster's object store is, once it has been used; None if it has none.
+
+    Raises `StoreUnusable`, and as `open_executor` does.
+    """
+    place = Cluster.read(on, insecure=insecure).object_store
+    if place is not None:
+        object_store.try_object_store(place)
+    return place
+
+
+@contextmanager
+def connected(on: str, *, insecure: bool = False) -> Iterator[ClusterConnection]:
+    """Provide a connection to the hosts of a cluster. Raises as `open_executor` does."""
+    require_dask()
+    connection = _connection(Cluster.read(on, insecure=insecure)).open()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def list_hosts(on: str, *, insecure: bool = False) -> list[FoundHost]:
+    """Return the workers of a cluster, with the hosts that they are. Raises as `connected` does."""
+    with connected(on, insecure=insecure) as connection:
+        return find_hosts(connection)
+
+
+def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
+    """Return the workers of a cluster. Waits a moment if there are none yet."""
+    deadline = time.monotonic() + _FIND_S
+    while True:
+        try:
+            addresses = connection.run(connection.transport.addresses()).result()
+        except LabLedgerError:
+            addresses = {}
+        if addresses or time.monotonic() > deadline:
+            return connection.run(connection.describe(addresses)).result()
+        time.sleep(0.1)
+
+
+def find_images(
+    connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
+) -> ImagesOfHosts:
+    """Return which ids images have on hosts; see `image_lookup.find_images`."""
+    asked = [
+        AskedHost(host.described.state.name, host.address, host.described.session)
+        for host in hosts
+        if host.described is not None
+    ]
+    return host_cleanup.find_images(connection, asked, refs, pull=pull)
+
+
+def try_limits(
+    connection: ClusterConnection, hosts: Sequence[FoundHost], limits: LimitsToTry
+) -> list[TriedLimits]:
+    """Have hosts try limits. Return for each what came of it: nothing if it does not answer."""
+
+    async def ask(host: FoundHost) -> TriedLimits:
+        if host.described is None:
+            return TriedLimits()
+        request = TryLimits(host.described.session, limits)
+        try:
+            tried: TriedLimits = await connection.call(host.address, request, _TRY_LIMITS_S)
+        except LabLedgerError:
+            return TriedLimits()
+        return tried
+
+    async def ask_all() -> list[TriedLimits]:
+        return list(await asyncio.gather(*map(ask, hosts)))
+
+    return connection.run(ask_all()).result()
+
+
+def serve(
+    on: str,
+    *,
+    slots: int,
+    folder: Path | None,
+    name: str | None,
+    gpus: int | None,
+    port: int,
+    tls: Sequence[Path | None],
+    insecure: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Serve this machine as a host until SIGINT or SIGTERM. See `labledger.serve_host`."""
+    require_dask()
+    from labledger.hosts import dask_hosts
+
+    if slots < 1:
+        raise InvalidInput(
+            "the host", [Problem(Parameter("slots"), f"found {slots}; expected 1 or more")]
+        )
+    if gpus is not None and gpus < 0:
+        raise InvalidInput(
+            "the host", [Problem(Parameter("gpus"), f"found {gpus}; expected 0 or more")]
+        )
+    if not 0 <= port < 1 << 16:
+        raise InvalidInput(
+            "the host", [Problem(Parameter("port"), f"found {port}; expected 0 to 65535")]
+        )
+    cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
+    if cluster.address is None:
+        problem = Problem(on, "a worker needs the `address` of a scheduler")
+        raise InvalidInput("the cluster", [problem])
+    settings = HostSettings(slots, folder, name, gpus, port)
+    dask_hosts.serve(cluster.address, settings, cluster.security(), report)
+
+
+def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
+    paths = [path for path in given if path is not None]
+    if not paths:
+        return None
+    if len(paths) != len(given):
+        problem = Problem(
+            Parameter("tls_ca"), "`tls_ca=`, `tls_cert=` and `tls_key=` are given together"
+        )
+        raise InvalidInput("the files for TLS", [problem])
+    return TlsFiles(*paths)
+
+
+def _connection(cluster: Cluster) -> ClusterConnection:
+    security = cluster.security()
+    if cluster.address is not None:
+        transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)
+        return ClusterConnection(transport)
+    from labledger.hosts.dask_hosts import HostPlugin
+
+    plugin = HostPlugin(cluster.host or HostSettings(slots=1))
+
+    def start() -> Any:
+        return _start(cluster, security)
+
+    transport = DaskTransport(cluster.given, security, start, plugin, insecure=cluster.insecure)
+    return ClusterConnection(transport)
+
+
+def _start(cluster: Cluster, security: Any) -> Any:
+    """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
+    import dask
+
+    from labledger.hosts.dask_hosts import LESS_WATCHING
+
+    name = cluster.cluster_class or ""
+    module, _, class_name = name.rpartition(".")
+    try:
+        cluster_class = getattr(importlib.import_module(module or "distributed"), class_name)
+        arguments = dict(cluster.arguments)
+        arguments.setdefault("security", security)
+        # A class that starts processes elsewhere hands them this configuration.
+        settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
+        with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
+            started = cluster_class(**arguments)
+        if cluster.scale is not None:
+            started.scale(cluster.scale)
+    except Exception as error:
+        message = f"{name} could not be started: {type(error).__name__}: {error}"
+        raise InvalidInput("the cluster", [Problem(cluster.given, message)]) from error
+    return started

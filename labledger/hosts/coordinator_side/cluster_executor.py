@@ -1,0 +1,354 @@
+"""The executor of runs on a cluster: places attempts on hosts and collects their results.
+
+The coordinator's thread never waits for a network: its calls change what is in memory, and the
+thread of the connection exchanges it with the hosts. Each host decides what happens to the attempts
+that belong to it; see `host_run`, and `host_exchanges` for the other thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from labledger.errors import LabLedgerError
+from labledger.execution.executor import HostState, RunRecords
+from labledger.execution.local_executor import drain
+from labledger.experiment.staged_files import StagedFile
+from labledger.files.artifact_store import ArtifactStore
+from labledger.hosts.coordinator_side.host_cleanup import (
+    AskedHost,
+    clean_up_hosts,
+    find_images,
+    forget_attempts,
+    list_attempts,
+)
+from labledger.hosts.coordinator_side.host_exchanges import (
+    ClusterState,
+    HostExchanges,
+    set_exception,
+    set_result,
+)
+from labledger.hosts.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
+from labledger.hosts.coordinator_side.store_relay import StoreRelay
+from labledger.hosts.host_messages import (
+    AttemptKey,
+    Cancellation,
+    Removal,
+    RunKey,
+    RunSetup,
+    StorePlace,
+)
+from labledger.hosts.host_transport import ClusterConnection
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.start_limiter import StartRefused
+
+_FIRST_CONTACT_S = 10.0
+"""How long opening waits for the hosts that are known to answer."""
+_SHUTDOWN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """What the executor of a cluster needs to know of its run."""
+
+    ledger_id: str
+    run_id: str
+    epoch: int
+    """Of the coordinator's lease."""
+    files: Mapping[str, tuple[StagedFile, ...]]
+    """Staged files by phase."""
+    is_sealed: bool
+    store_root: Path
+    """The coordinator's artifact store."""
+    max_concurrency: int | None = None
+    """How many attempts may be submitted at once; None for as many as the hosts take."""
+    known_hosts: frozenset[str] = frozenset()
+    """The hosts that have open attempts of earlier coordinators."""
+
+    @property
+    def setup(self) -> RunSetup:
+        key = RunKey(self.ledger_id, self.run_id)
+        return RunSetup(key, self.epoch, self.files, self.is_sealed, self.known_hosts)
+
+
+class ClusterExecutor:
+    """Runs the attempts of one run on the hosts of a cluster. See `TrialExecutor`."""
+
+    def __init__(
+        self, connection: ClusterConnection, run: ClusterRun, object_store: StorePlace | None = None
+    ) -> None:
+        """`connection` is open; `close` closes it. Large files go through `object_store`.
+
+        Raises `ExtraMissing` and `InvalidInput` if that cannot be opened on any machine like this.
+        """
+        self._connection = connection
+        self._max_concurrency = run.max_concurrency
+        self._state = ClusterState(run.setup)
+        self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
+        store = ArtifactStore(run.store_root)
+        self._exchanges = HostExchanges(connection, store, self._state, self._relay)
+
+    def open(self) -> ClusterExecutor:
+        """Find the hosts, and return when those that answer have told what they have."""
+        self._exchanges.spawn(self._exchanges.discover, None)
+        deadline = time.monotonic() + _FIRST_CONTACT_S
+        while time.monotonic() < deadline:
+            with self._state.lock:
+                links = list(self._state.links.values())
+                if links and not any(link.is_awaited for link in links):
+                    break
+            time.sleep(0.02)
+        return self
+
+    # -- what the coordinator asks
+
+    @property
+    def width(self) -> int:
+        return self._limited(self._state.rooms.slots)
+
+    @property
+    def capacity(self) -> int:
+        # Attempts of hosts that do not answer take nothing from the others. Read without the lock,
+        # which the other thread may hold: it is asked for at every slot, and may be a moment old.
+        rooms = self._state.rooms
+        return self._limited(rooms.capacity) + rooms.blocked
+
+    def _limited(self, count: int) -> int:
+        return count if self._max_concurrency is None else min(count, self._max_concurrency)
+
+    @property
+    def last_start_created(self) -> float:
+        return self._state.last_start_created
+
+    @property
+    def may_start(self) -> bool:
+        return (
+            not (self._state.abandoned or self._state.superseded)
+            and time.monotonic() < self._state.allowed_until
+        )
+
+    @property
+    def has_room(self) -> bool:
+        return self._state.rooms.has_room
+
+    def place(self, spec: AttemptSpec) -> AttemptSpec | None:
+        key = attempt_key(spec)
+        with self._state.lock:
+            if spec.host:
+                self._exchanges.link(spec.host)
+                return spec
+            rooms = self._state.rooms
+            chosen = rooms.choose(spec)
+            is_too_large = chosen is None and rooms.has_room
+            self._state.blocked.record_placement(spec if is_too_large else None)
+            if chosen is None:
+                return None
+            chosen.reserved[key] = spec.image_id
+            rooms.update(chosen)
+            return spec.on_host(chosen.name)
+
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
+        key, future = attempt_key(spec), Future[AttemptResult]()
+        future.set_running_or_notify_cancel()
+        with self._state.lock:
+            link = self._exchanges.link(spec.host)
+            link.reserved.pop(key, None)
+            self._state.rooms.update(link)
+            if link.lost_because is not None:
+                link.pending[key] = Pending(spec, future)
+                self._end_lost(link)
+                return future
+            link.received.discard(key)
+            is_ready = self._exchanges.has_inputs(link, spec)
+            link.pending[key] = Pending(spec, future, is_ready)
+            self._state.rooms.update(link)
+            self._state.blocked.record_activity()
+        if is_ready:
+            self._exchanges.wake(link)
+        else:
+            self._exchanges.spawn(partial(self._exchanges.prepare, link, key), link)
+        return future
+
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
+        return self._leave(spec, Removal(spec, keep_folder))
+
+    def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
+        return self._leave(spec, Cancellation(spec, reason))
+
+    def _leave(self, spec: AttemptSpec, order: Removal | Cancellation) -> Future[None]:
+        future = Future[None]()
+        future.set_running_or_notify_cancel()
+        with self._state.lock:
+            link = self._exchanges.link(spec.host)
+            if link.lost_because is not None:
+                future.set_result(None)
+                return future
+            link.leaving[attempt_key(spec)] = Leaving(order, future)
+            if not link.is_connected:
+                # It is certain: the host gets the order when it is back, or the next cleanup.
+                future.set_result(None)
+        self._exchanges.wake(link)
+        return future
+
+    def kill(self, spec: AttemptSpec) -> None:
+        with self._state.lock:
+            link = self._exchanges.link(spec.host)
+            if spec not in link.kills:
+                link.kills.append(spec)
+        self._exchanges.wake(link)
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        with self._state.lock:
+            link = self._state.links.get(spec.host)
+            return link is not None and attempt_key(spec) in link.started
+
+    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+        return list(drain(self._state.restarts))
+
+    def paused_attempts(self) -> list[AttemptSpec]:
+        return list(drain(self._state.paused))
+
+    def warnings(self) -> list[str]:
+        return list(drain(self._state.warnings))
+
+    def image_id(self, ref: str) -> str | None:
+        with self._state.lock:
+            hosts = [
+                AskedHost(link.name, link.address, link.session)
+                for link in self._state.links.values()
+                if link.address is not None and link.session is not None
+            ]
+        ids = find_images(self._connection, hosts, (ref,), pull=False).ids[ref]
+        return ids[min(ids)] if ids else None
+
+    def hosts(self) -> list[HostState]:
+        with self._state.lock:
+            return [
+                replace(link.state, problem=link.problem)
+                if link.state is not None
+                else HostState(link.name, "", 0, 0, problem=link.problem)
+                for _, link in sorted(self._state.links.items())
+            ]
+
+    @property
+    def sent_bytes(self) -> dict[str, int]:
+        """How many bytes of inputs each host was sent in pieces, by its name."""
+        return self._exchanges.sent_bytes
+
+    def lose_host(self, host: str, because: str) -> None:
+        with self._state.lock:
+            link = self._exchanges.link(host)
+            link.lost_because = because
+            self._state.lost[host] = because
+            leaving, link.leaving = list(link.leaving.values()), {}
+            link.reserved.clear()
+            self._end_lost(link)
+        for each in leaving:
+            set_result(each.future, None)
+
+    def _end_lost(self, link: HostLink) -> None:
+        """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
+        self._state.rooms.update(link)
+        self._exchanges.wake(link)
+        self._exchanges.spawn(partial(self._exchanges.end_lost, link), link)
+
+    def stop_cause(self, patience_s: float) -> str | None:
+        with self._state.lock:
+            return self._state.blocked.stop_cause(list(self._state.links.values()), patience_s)
+
+    def stop_starting(self) -> None:
+        with self._state.lock:
+            self._state.stopping = True
+            refused = [
+                link.pending.pop(key)
+                for link in self._state.links.values()
+                for key, attempt in list(link.pending.items())
+                if self._is_left_alone(link, attempt)
+            ]
+            links = list(self._state.links.values())
+            for link in links:
+                self._state.rooms.update(link)
+        for attempt in refused:
+            set_exception(attempt.future, StartRefused())
+        for link in links:
+            self._exchanges.wake(link)
+
+    @staticmethod
+    def _is_left_alone(link: HostLink, attempt: Pending) -> bool:
+        """Return whether a stopping run leaves an attempt to the next session.
+
+        It does if the host does not answer, and if nothing can have been started.
+        """
+        is_new = not (attempt.is_delivered or attempt.spec.container_may_exist)
+        return not link.is_connected or is_new
+
+    def allow_starts_until(self, unix_time: float) -> None:
+        self._state.allowed_until = time.monotonic() + (unix_time - time.time())
+
+    def abandon(self) -> None:
+        self._state.abandoned = True
+        with self._state.lock:
+            for link in self._state.links.values():
+                link.pending.clear()
+                for each in link.leaving.values():
+                    set_result(each.future, None)
+                link.leaving.clear()
+                self._state.rooms.update(link)
+
+    def shutdown(self) -> None:
+        self.stop_starting()
+        deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with self._state.lock:
+                waiting = [
+                    each.future
+                    for link in self._state.links.values()
+                    if link.is_connected
+                    for each in link.leaving.values()
+                    if not each.future.done()
+                ]
+            if not waiting:
+                return
+            with suppress(FutureTimeout):
+                waiting[0].result(timeout=0.5)
+
+    def close(self) -> None:
+        """End the connection. What runs on hosts goes on."""
+        self._exchanges.close()
+        self._relay.close()
+        self._connection.close()
+
+    def clean_up(self, run: RunRecords) -> list[str]:
+        with self._state.lock:
+            away = [
+                f"{link.name} does not answer, and keeps what it has of this run until "
+                "`labledger clean --on` removes it"
+                for link in self._state.links.values()
+                if not link.is_connected and link.lost_because is None
+            ]
+        links = self._connected_links()
+        warnings = clean_up_hosts(self._connection, links, self._state.setup, run)
+        return away + warnings + self._relay.clean_up()
+
+    def attempts_on_hosts(self) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
+        """Return the attempts of which each host has anything, or why it did not say."""
+        return list_attempts(self._connection, self._connected_links(), self._state.setup)
+
+    def forget_attempts(self, keys: Mapping[str, frozenset[AttemptKey]], reason: str) -> list[str]:
+        """Have hosts forget unfinished attempts: they will be run again.
+
+        `keys` are by host. Return a warning for each that failed. No coordinator may own the run.
+        """
+        links, setup = self._connected_links(), self._state.setup
+        return forget_attempts(self._connection, links, setup, keys, reason)
+
+    def _connected_links(self) -> list[HostLink]:
+        with self._state.lock:
+            return [link for link in self._state.links.values() if link.is_connected]

@@ -1,0 +1,180 @@
+"""How many attempts the hosts of a run take, and which of them have room for another.
+
+A coordinator asks for this several times a slot. So that its work does not grow with the number of
+hosts, the totals are kept, and hosts with room lie in order of how busy they are. `update` follows
+each change of a link.
+
+Decide when a run cannot continue because of hosts that do not answer.
+
+Slots of a host that does not answer wait for it, and others go on. Only when nothing has advanced
+for longer than the run's patience does the run stop, resumable. That a host is lost is never
+concluded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from labledger.execution.placement import choose_host, needs_of
+from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.host_messages import input_digests
+from labledger.trial.attempt_spec import AttemptSpec
+
+_Load = tuple[bool, float]
+"""Whether all slots of a host are taken, and their share: what `choose_host` looks at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a host adds to the totals."""
+
+    slots: int
+    capacity: int
+    blocked: int
+    load: _Load | None
+    """None if it has no room."""
+
+
+@dataclass(slots=True)
+class HostRooms:
+    """The hosts of a run by the room that they have."""
+
+    slots: int = 0
+    """How many trials run at once on all hosts that trials may be placed on."""
+    capacity: int = 0
+    """How many attempts these hosts take at once."""
+    blocked: int = 0
+    """How many attempts the other hosts have."""
+    _rooms: dict[str, _Room] = field(default_factory=dict)
+    _with_room: dict[_Load, dict[str, HostLink]] = field(default_factory=dict)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether some host can be given another attempt."""
+        return bool(self._with_room)
+
+    def update(self, link: HostLink) -> None:
+        """Take note of a link after anything of it has changed."""
+        old, new = self._rooms.get(link.name), _room_of(link)
+        if old == new:
+            return
+        self._rooms[link.name] = new
+        self.slots += new.slots - (old.slots if old else 0)
+        self.capacity += new.capacity - (old.capacity if old else 0)
+        self.blocked += new.blocked - (old.blocked if old else 0)
+        if old is not None and old.load is not None:
+            equals = self._with_room[old.load]
+            del equals[link.name]
+            if not equals:
+                del self._with_room[old.load]
+        if new.load is not None:
+            self._with_room.setdefault(new.load, {})[link.name] = link
+
+    def choose(self, spec: AttemptSpec) -> HostLink | None:
+        """Return the host for an attempt as `choose_host` does, None if none with room can run it.
+
+        A host that lacks the image gets one attempt with it until it has it: others would hold
+        places while they wait. Of hosts that have all that is needed and are equally busy, any is
+        taken, so that few have to be looked at.
+        """
+        image, inputs, needs = spec.image_id, input_digests(spec), needs_of(spec)
+        for are_full in (False, True):
+            loads = sorted(load for load in self._with_room if load[0] is are_full)
+            for has_image in (True, False):
+                for load in loads:
+                    links: dict[str, HostLink] = {}
+                    for name, link in self._with_room[load].items():
+                        state = link.state
+                        if state is None or link.has_image(image) is not has_image:
+                            continue
+                        if not needs.are_met_by(state):
+                            continue
+                        if has_image and inputs <= state.inputs:
+                            return link
+                        if has_image or not link.awaits_image(image):
+                            links[name] = link
+                    if links:
+                        return self._best(spec, links, inputs)
+        return None
+
+    @staticmethod
+    def _best(
+        spec: AttemptSpec, links: Mapping[str, HostLink], inputs: Collection[str]
+    ) -> HostLink | None:
+        states = [link.state for link in links.values() if link.state is not None]
+        taken = {name: link.taken for name, link in links.items()}
+        chosen = choose_host(spec, states, taken, inputs)
+        return None if chosen is None else links[chosen]
+
+
+def _room_of(link: HostLink) -> _Room:
+    taken = link.taken
+    if link.problem is not None or link.state is None:
+        return _Room(0, 0, taken, None)
+    slots, capacity = link.slots, link.capacity
+    if taken >= capacity:
+        return _Room(slots, capacity, 0, None)
+    used = max(taken, link.state.busy)
+    return _Room(slots, capacity, 0, (used >= slots, used / slots if slots else 1.0))
+
+
+_MAX_NAMED_SLOTS = 10
+
+
+class BlockedHosts:
+    """When anything of a run last advanced, and what it waits for."""
+
+    def __init__(self) -> None:
+        self._last_activity = time.monotonic()
+        self._too_large: AttemptSpec | None = None
+        """The attempt to place next, if it asks for more than any host with room offers."""
+
+    def record_placement(self, too_large: AttemptSpec | None) -> None:
+        """Record an attempt that asks for more than hosts with room offer, or None for others."""
+        self._too_large = too_large
+
+    def record_activity(self) -> None:
+        """Record that an attempt was submitted, or that a result arrived."""
+        self._last_activity = time.monotonic()
+
+    def stop_cause(self, links: Sequence[HostLink], patience_s: float) -> str | None:
+        """Return why the run cannot continue, None while any trial may still advance."""
+        now = time.monotonic()
+        if now - self._last_activity <= patience_s:
+            return None
+        blocked = [link for link in links if link.problem is not None and link.lost_because is None]
+        working = [link for link in links if link.problem is None]
+        if any(link.pending for link in working):
+            return None
+        waiting = [link for link in blocked if link.pending]
+        if not waiting:
+            if working and self._too_large is not None:
+                return _too_large(self._too_large, patience_s)
+            return None if working else _no_host(links, patience_s)
+        if any(now - link.blocked_since <= patience_s for link in waiting):
+            return None
+        return "; ".join(_sentence(link, patience_s) for link in waiting)
+
+
+def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
+    problems = "; ".join(f"{link.name}: {link.problem}" for link in links)
+    found = f" ({problems})" if problems else ""
+    return f"no host could take a trial for {patience_s:.0f} s{found}"
+
+
+def _too_large(spec: AttemptSpec, patience_s: float) -> str:
+    return (
+        f"no host could take slot {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
+        f"{needs_of(spec)}"
+    )
+
+
+def _sentence(link: HostLink, patience_s: float) -> str:
+    slots = sorted({idx for idx, _ in link.pending})
+    named = ", ".join(map(str, slots[:_MAX_NAMED_SLOTS]))
+    more = f" and {len(slots) - _MAX_NAMED_SLOTS} more" if len(slots) > _MAX_NAMED_SLOTS else ""
+    noun = "slot" if len(slots) == 1 else "slots"
+    wait = "waits" if len(slots) == 1 else "wait"
+    return f"{link.name} for {patience_s:.0f} s: {link.problem}; {noun} {named}{more} {wait} for it"

@@ -1,0 +1,364 @@
+"""Hosts as workers of a Dask cluster: both ends of the way that messages take.
+
+Dask as the transport: short tasks, each pinned to the worker of one host.
+
+A task carries one request and its reply. Dask never holds a trial: whatever it loses or repeats,
+the host decides what happens. The client reconnects for ever, with a new one when Dask has given
+the old one up.
+
+A Dask worker that is a host: `labledger worker`, and the plugin for workers that others start.
+
+A worker of Dask ends when it loses its scheduler. So the host's process owns the service, with its
+running trials, and starts one Dask worker after another for it, as long as it takes. The plugin
+gives a worker that a Dask cluster class has started a service of its own.
+
+The function that Dask runs on workers.
+
+It is sent by value, so that a scheduler needs no labledger. So it imports what it needs itself, and
+uses no name of this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+from labledger.hosts.cluster_file import is_secure
+from labledger.hosts.host_transport import HostUnreachable, NotAHost
+from labledger.optional_libraries import require_for
+from labledger.records import JsonObject
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
+import signal
+from contextlib import ExitStack
+
+import dask
+from distributed import Security, Worker, WorkerPlugin
+
+from labledger.hosts.host_side.host_service import HostService, HostSettings
+
+
+def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy of a function that no module has, so that Dask sends its code."""
+    original = cast("FunctionType", function)
+    own_names = {"__builtins__": builtins}
+    copy = FunctionType(original.__code__, own_names, original.__name__, original.__defaults__)
+    copy.__module__ = "__main__"
+    return copy
+
+
+def answer(request: bytes) -> bytes:
+    """Run on a worker: have its host answer a request. Empty if the worker is no host."""
+    from distributed import get_worker, secede
+
+    worker = get_worker()
+    plugin: Any = worker.plugins.get("labledger-host")
+    if plugin is None or plugin.service is None:
+        return b""
+    # The call may wait for something to happen, and must not take a place from other calls.
+    secede()  # type: ignore[no-untyped-call]
+    reply: bytes = plugin.service.answer(request)
+    return reply
+
+
+_CONNECT_TIMEOUT_S = 10
+_FIRST_CONNECT_S = 30.0
+"""How long the first connection may take before the run is refused."""
+_RETRY_S = 0.5
+_MAX_NAME = 100
+_ANSWER = by_value(answer)
+
+
+def quiet_dask(level: int) -> None:
+    """Have Dask log only what is of this level or above. Its own words mean little to a person."""
+    import distributed  # noqa: F401
+
+    for name in [*logging.root.manager.loggerDict, "distributed"]:
+        if name.partition(".")[0] in {"distributed", "tornado"}:
+            logging.getLogger(name).setLevel(level)
+
+
+def require_dask() -> None:
+    """Raise `ExtraMissing` where Dask is not installed."""
+    require_for("a cluster", "dask", "distributed", "msgpack")
+
+
+def _host_of(worker_name: str) -> str:
+    """Return the host that serves as a Dask worker, which calls itself HOST@SESSION, else ""."""
+    host, _, session = worker_name.partition("@")
+    return host[:_MAX_NAME] if session else ""
+
+
+class DaskTransport:
+    """Reaches the workers of one scheduler. See `HostTransport`."""
+
+    def __init__(
+        self,
+        address: str,
+        security: Security | None = None,
+        start_cluster: Callable[[], Any] | None = None,
+        plugin: Any = None,
+        insecure: bool = False,
+    ) -> None:
+        """`start_cluster` makes a cluster that lives as long as the connection.
+
+        `address` is then only its name in messages, and `plugin` makes its workers into hosts.
+        Workers without TLS on other machines are not used, unless `insecure`.
+        """
+        self._address = address
+        self._security = security
+        self._start_cluster = start_cluster
+        self._plugin = plugin
+        self._insecure = insecure
+        self._cluster: Any = None
+        self._client: Client | None = None
+        self._connected = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_error = f"no connection within {_FIRST_CONNECT_S:.0f} s"
+
+    @property
+    def name(self) -> str:
+        return self._address
+
+    async def open(self) -> None:
+        """Connect. Raises `HostUnreachable` if the scheduler does not answer for a while."""
+        quiet_dask(logging.CRITICAL)
+        if self._start_cluster is not None:
+            self._cluster = await asyncio.to_thread(self._start_cluster)
+        self._keeper = asyncio.create_task(self._keep_connected())
+        try:
+            await asyncio.wait_for(self._connected.wait(), _FIRST_CONNECT_S)
+        except TimeoutError:
+            raise HostUnreachable(
+                f"the Dask scheduler at {self._address} does not answer: {self._last_error}",
+                hint="start one (`dask scheduler`), or check address, firewall and certificates",
+            ) from None
+
+    async def _keep_connected(self) -> None:
+        """Have a client as long as the transport is open. Dask closes one that fails too long."""
+        from distributed import Client
+
+        while True:
+            client = None
+            try:
+                target = self._address if self._cluster is None else self._cluster.scheduler_address
+                security = self._security
+                if self._cluster is not None and security is None:
+                    security = self._cluster.security
+                client = await Client(  # type: ignore[no-untyped-call]
+                    target,
+                    asynchronous=True,
+                    security=security,
+                    timeout=_CONNECT_TIMEOUT_S,
+                    set_as_default=False,
+                    name="labledger",
+                )
+                if self._plugin is not None:
+                    await client.register_plugin(self._plugin)
+                self._client = client
+                self._connected.set()
+                while client.status in {"running", "connecting"}:
+                    await asyncio.sleep(_RETRY_S)
+            except Exception as error:
+                # Whatever it is: only a new client may help, and nobody else watches this task.
+                self._last_error = str(error) or type(error).__name__
+            finally:
+                self._client = None
+                if client is not None:
+                    with contextlib.suppress(Exception):
+                        await client.close(timeout=1)
+            await asyncio.sleep(_RETRY_S)
+
+    async def addresses(self) -> Mapping[str, str]:
+        client = self._running_client()
+        try:
+            assert client.scheduler is not None
+            called = client.scheduler.identity()
+            identity: JsonObject = await asyncio.wait_for(called, _CONNECT_TIMEOUT_S)
+        except (AssertionError, OSError, TimeoutError) as error:
+            raise HostUnreachable(f"the scheduler {self._address} does not answer") from error
+        workers = identity["workers"].items()
+        return {address: _host_of(str(each.get("name", ""))) for address, each in workers}
+
+    async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
+        from distributed.scheduler import KilledWorker
+
+        if not (self._insecure or is_secure(address)):
+            raise NotAHost(f"the worker at {address} would be reached without TLS")
+        client = self._running_client()
+        future = None
+        try:
+            future = client.submit(
+                _ANSWER,
+                request,
+                workers=[address],
+                allow_other_workers=False,
+                retries=0,
+                pure=False,
+            )
+            reply: bytes = await asyncio.wait_for(future, timeout_s)
+        except (asyncio.CancelledError, TimeoutError, OSError, KilledWorker) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            raise HostUnreachable(f"the worker at {address} did not answer") from error
+        except Exception as error:
+            message = f"the worker at {address} could not be asked: {type(error).__name__}: {error}"
+            raise HostUnreachable(message) from error
+        finally:
+            if future is not None:
+                future.release()  # type: ignore[no-untyped-call]
+        if not isinstance(reply, bytes):
+            raise HostUnreachable(
+                f"the worker at {address} sent {type(reply).__name__}, no message"
+            )
+        if not reply:
+            raise NotAHost(f"the Dask worker at {address} is no host of labledger")
+        return reply
+
+    def _running_client(self) -> Client:
+        client = self._client
+        if client is None or client.status != "running":
+            raise HostUnreachable(f"the scheduler {self._address} does not answer")
+        return client
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.close)
+
+
+PLUGIN_NAME = "labledger-host"
+"""`dask_call` finds the plugin of a worker by it."""
+
+_THREADS = 8
+"""Dask's threads for requests. One that waits leaves its place to another; see `dask_call`."""
+_RESTART_S = 0.5
+LESS_WATCHING = {
+    # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.
+    "distributed.worker.profile.enabled": False,
+    # By default Dask looks fifty times a second whether its event loop was late.
+    "distributed.admin.tick.interval": "1s",
+}
+"""What Dask does not watch, or less often, wherever a host's worker is started."""
+_DASK_SETTINGS = {
+    **LESS_WATCHING,
+    # The bytes of replies must not reach the disk: a request may hold secrets.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.daemon": False,
+}
+
+
+class HostPlugin(WorkerPlugin):
+    """A plugin of a Dask worker that holds the service of its host. Can be pickled unopened."""
+
+    name = PLUGIN_NAME
+
+    def __init__(self, settings: HostSettings, service: HostService | None = None) -> None:
+        self._settings = settings
+        self._stack: ExitStack | None = None
+        self.service = service
+
+    def setup(self, worker: Worker) -> None:  # noqa: ARG002
+        """Open the service, unless the worker's process has one already."""
+        if self.service is None:
+            self._stack = ExitStack()
+            self.service = self._settings.open(self._stack)
+
+    def teardown(self, worker: Worker) -> None:  # noqa: ARG002
+        """Leave what runs to the next worker of the host, if the service is the worker's."""
+        if self._stack is not None:
+            self._stack.close()
+            self.service = self._stack = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_stack": None, "service": None}
+
+
+def serve(
+    address: str,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    """Serve this machine as a host of the cluster with a scheduler, until SIGINT or SIGTERM.
+
+    `report` gets sentences for a person. Raises as `HostSettings.open` does.
+    """
+    quiet_dask(logging.WARNING)
+    with ExitStack() as stack:
+        service = settings.open(stack)
+        report(f"serving host {service.identity.name} with {settings.slots} slots")
+        asyncio.run(_serve(address, service, settings, security, report))
+
+
+async def _serve(
+    address: str,
+    service: HostService,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    stop = asyncio.create_task(stopping.wait())
+    while not stopping.is_set():
+        work = asyncio.create_task(_serve_once(address, service, settings, security, report))
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        if not stopping.is_set():
+            await asyncio.wait({stop}, timeout=_RESTART_S)
+    report("stopped; containers that run go on, and the next worker collects them")
+
+
+async def _serve_once(
+    address: str,
+    service: HostService,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    """Be a Dask worker until the scheduler is gone. Waits for it to come, without end."""
+    worker = None
+    with dask.config.set(_DASK_SETTINGS):
+        try:
+            worker = Worker(
+                address,
+                nthreads=_THREADS,
+                name=f"{service.identity.name}@{service.session}",
+                security=security,
+                port=settings.port or None,
+                memory_limit=0,
+                local_directory=str(service.folder / "dask"),
+                plugins=(HostPlugin(settings, service),),
+                dashboard=False,
+                # Dask serves its figures without TLS: to this machine alone.
+                dashboard_address="127.0.0.1:0",
+                death_timeout=None,
+            )
+            await worker
+            report(f"connected to {address}")
+            await worker.finished()  # type: ignore[no-untyped-call]
+            report(f"the scheduler {address} is gone; waiting for it")
+        except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+            report(f"could not join {address}: {error}; trying again")
+        finally:
+            if worker is not None:
+                with contextlib.suppress(Exception):
+                    await worker.close(timeout=2, executor_wait=False, nanny=False)

@@ -1,0 +1,452 @@
+"""What coordinators and hosts say to each other: requests, and the replies to them.
+
+A request names the session of the host's process that it is meant for, and the epoch of the run's
+coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
+dataclass whose fields say what may arrive; `message_bytes` makes bytes of it. Requests may hold
+secrets in the environment of attempts: they are never logged.
+
+What an attempt needs on the host that it belongs to: artifacts by digest, and images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from labledger.errors import LabLedgerError
+from labledger.execution.executor import HostState
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.staged_files import StagedFile
+from labledger.records import JsonObject
+from labledger.records.artifacts import digest_of
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.regrading.regraded_trial import RegradedTrial
+
+PROTOCOL = 5
+"""Version of the messages. A host and a coordinator with different ones do not work together."""
+
+CHUNK_BYTES = 4 << 20
+"""How many bytes of a file one message carries at most."""
+
+AttemptKey = tuple[int, int]
+"""Slot and attempt."""
+
+
+class HostRefused(LabLedgerError):
+    """A host does not do what was requested."""
+
+
+class WrongSession(HostRefused):
+    """The request was meant for an earlier process of the host."""
+
+
+class SupersededEpoch(HostRefused):
+    """A later coordinator has taken the run over."""
+
+
+class AnotherHost(HostRefused):
+    """The machine that answers is not the one that the coordinator has worked with."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """A run of one ledger."""
+
+    ledger_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """What a host needs once for a run: who asks, and the files that all trials share."""
+
+    run: RunKey
+    epoch: int
+    files: Mapping[str, tuple[StagedFile, ...]]
+    """Staged files by phase."""
+    is_sealed: bool
+    known_hosts: frozenset[str] = frozenset()
+    """The hosts that have open attempts of earlier coordinators."""
+
+    @property
+    def digests(self) -> dict[str, int]:
+        """The sizes of the staged files, by digest."""
+        return {file.sha256: file.size for files in self.files.values() for file in files}
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Ask a worker which host it is. Meant for any session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Which host a worker is, and its state."""
+
+    session: str
+    """Random; another one for each process of the host."""
+    state: HostState
+    monotonic: float
+    """The host's own clock, in seconds; only its own values are compared."""
+    unix_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsToTry:
+    """The limits of trials, and in which containers a host can try whether they are in force."""
+
+    images: tuple[str, ...]
+    """Ids. The first one that the host has is used; nothing is tried if it has none."""
+    resources: Resources
+    oci_runtime: str | None
+    """None for the engine's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryLimits:
+    """Have a host start a container and read which limits are in force in it."""
+
+    session: str
+    limits: LimitsToTry
+
+
+@dataclass(frozen=True, slots=True)
+class TriedLimits:
+    """What came of it. A host whose engine ignores limits says so in its state from then on."""
+
+    problem: str | None = None
+    """Why nothing is placed on the host, if the engine ignored limits."""
+    refusal: str | None = None
+    """Why no container could be started with these limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An attempt whose result is durable: what it left may go."""
+
+    spec: AttemptSpec
+    keep_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """An attempt that will run again, by request of a person."""
+
+    spec: AttemptSpec
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One round between a run's coordinator and a host: orders in one direction, results back."""
+
+    session: str
+    setup: RunSetup
+    grant_until: float | None
+    """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
+    mark: str = ""
+    """Random; made by this coordinator for this host, which keeps it on its disk."""
+    is_marked: bool = False
+    """Whether the host has kept it: a machine that has not is a copy, or was restored."""
+    stopping: bool = False
+    """Whether the run starts no further container."""
+    is_lost: bool = False
+    """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
+    attempts: tuple[AttemptSpec, ...] = ()
+    delivered_before: frozenset[AttemptKey] = frozenset()
+    """Those of them that an earlier process of the host has accepted."""
+    removals: tuple[Removal, ...] = ()
+    cancellations: tuple[Cancellation, ...] = ()
+    kills: tuple[AttemptSpec, ...] = ()
+    received: frozenset[AttemptKey] = frozenset()
+    """Ended attempts that the coordinator has, so that they are not sent again."""
+    confirmed: frozenset[AttemptKey] = frozenset()
+    """Removals and cancellations that the coordinator knows to have ended."""
+    wait_s: float = 0.0
+    """How long to wait for something to report."""
+    wants_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResultMessage:
+    """The result of an attempt, as it is in the host's outbox."""
+
+    key: AttemptKey
+    result: bytes
+    """`AttemptResult.as_json()`, as the text of it."""
+    contents: Mapping[str, bytes]
+    """Its small artifacts by digest. Others, and a file of events, are fetched in chunks."""
+    events_size: int = 0
+    """Bytes of its file of events, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that has no result, and does not go on by itself."""
+
+    key: AttemptKey
+    kind: str
+    """`refused`: the run is stopping and nothing was started; `uncollected`: see the message."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeReply:
+    """What has happened on a host for one run."""
+
+    session: str
+    monotonic: float
+    results: tuple[ResultMessage, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    removed: tuple[AttemptKey, ...] = ()
+    """Removals and cancellations that have ended and are not confirmed yet."""
+    started: frozenset[AttemptKey] = frozenset()
+    """Attempts of the run for which a container has been started and that are not removed."""
+    restarts: tuple[tuple[AttemptKey, str], ...] = ()
+    """Attempts that were started again since the last reply, with the reasons."""
+    paused: tuple[AttemptKey, ...] = ()
+    warnings: tuple[str, ...] = ()
+    last_start_age_s: float | None = None
+    """How long ago the newest container that could be started was created."""
+    state: HostState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingInputs:
+    """Ask which of these artifacts, and of these images, a host lacks."""
+
+    session: str
+    digests: tuple[str, ...]
+    images: tuple[tuple[str, str], ...] = ()
+    """Name and id of each image. The host begins to pull what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReply:
+    """What a host lacks."""
+
+    digests: tuple[str, ...]
+    pulling: tuple[str, ...] = ()
+    """Ids of images that the host is pulling or loading."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Ids of images that it could not pull, with the reason: they have to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindImages:
+    """Ask which ids these images have on a host, by name."""
+
+    session: str
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundImages:
+    """The ids of the images that the host has, by name."""
+
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PullImage:
+    """Have a host pull an image that it lacks. Repeated until the reply says how that ended."""
+
+    session: str
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """The id of an image, or why the host cannot get it; neither while it is being pulled."""
+
+    image_id: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutChunk:
+    """A piece of an artifact, or of the tar of an image, for a host."""
+
+    session: str
+    name: str
+    """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
+    offset: int
+    content: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReply:
+    """How many bytes of the file the host has: where the next piece begins."""
+
+    size: int
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """Ask for a piece of an artifact of an ended attempt, or of its file of events."""
+
+    session: str
+    run: RunKey
+    key: AttemptKey
+    sha256: str | None
+    """None for the file of events."""
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where the files of one run are in an object store, and how fsspec opens it.
+
+    It holds no secrets: each machine has credentials of its own.
+    """
+
+    url: str
+    options: JsonObject = field(default_factory=dict)
+
+    def below(self, *names: str) -> StorePlace:
+        """Return the place of a folder in it."""
+        return StorePlace("/".join([self.url.rstrip("/"), *names]), self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class GetInput:
+    """Have a host get an artifact, or the tar of an image, from an object store."""
+
+    session: str
+    place: StorePlace
+    object_name: str
+    name: str
+    """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
+    sha256: str
+    """Of the object."""
+    size: int
+    wait_s: float
+    """How long to wait for the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutput:
+    """Have a host put an artifact of an ended attempt, or its events, into an object store."""
+
+    session: str
+    place: StorePlace
+    object_name: str
+    run: RunKey
+    key: AttemptKey
+    sha256: str | None
+    """None for the file of events."""
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReply:
+    """How it goes with a transfer between a host and an object store."""
+
+    is_over: bool
+    problem: str | None = None
+    """Why the host could not use the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListAttempts:
+    """Ask for the attempts of a run of which a host has anything."""
+
+    session: str
+    setup: RunSetup
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAttempts:
+    attempts: frozenset[AttemptKey]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Remove what attempts left whose results are durable."""
+
+    session: str
+    setup: RunSetup
+    durable: frozenset[AttemptKey]
+    kept: frozenset[AttemptKey]
+    """Those of them whose folders are retained."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    """The reply to `CleanUp` and to `ForgetAttempts`."""
+
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetAttempts:
+    """Forget what unfinished attempts have done, by request of a person: they will run again."""
+
+    session: str
+    setup: RunSetup
+    keys: frozenset[AttemptKey]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request was not carried out."""
+
+    kind: str
+    message: str
+
+    def raised(self) -> HostRefused:
+        kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch, AnotherHost)}
+        return kinds.get(self.kind, HostRefused)(self.message)
+
+
+REPLIES: Mapping[type, type] = {
+    Describe: Described,
+    TryLimits: TriedLimits,
+    Exchange: ExchangeReply,
+    MissingInputs: MissingReply,
+    FindImages: FoundImages,
+    PullImage: PulledImage,
+    PutChunk: ChunkReply,
+    ReadChunk: Chunk,
+    GetInput: StoreReply,
+    PutOutput: StoreReply,
+    ListAttempts: ListedAttempts,
+    CleanUp: CleanedUp,
+    ForgetAttempts: CleanedUp,
+}
+"""What answers each request, if it is not refused."""
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def input_digests(spec: AttemptSpec) -> frozenset[str]:
+    """Return the digests of the artifacts that an attempt reads, beside the run's staged files."""
+    task = spec.task
+    digests = {files.tar for files in task.files or ()}
+    if task.workspace is not None and task.workspace.tar is not None:
+        digests.add(task.workspace.tar)
+    if isinstance(spec.kind, RegradedTrial):
+        trial = spec.kind.stored
+        references = map(digest_of, trial.evidence["evidence"].values())
+        digests |= {digest for digest in references if digest not in trial.contents}
+    return frozenset(digest for digest in digests if _DIGEST.fullmatch(digest))
+
+
+def needed_images(spec: AttemptSpec) -> dict[str, str]:
+    """Return the ids of the images that an attempt runs in, by the names that they have."""
+    needed = {spec.image_ref: spec.image_id}
+    if spec.has_grader_container:
+        needed[spec.grader_image_ref] = spec.grader_image_id
+    if spec.uses_egress_proxy and spec.plan.egress_image is not None:
+        needed[spec.plan.egress_image] = spec.plan.egress_image
+    return needed

@@ -1,0 +1,190 @@
+"""The folder of one run on a host: what lies where, and which attempts it tells of.
+
+`accepted/` has an empty file for each attempt that this host has accepted, `outbox/` the results
+that are not acknowledged, `stores/` the artifacts of each attempt. The rest is laid out as in the
+run folder of a run on one machine.
+
+The outbox of a run on a host: results that the coordinator has not acknowledged.
+
+A result is in it, durably, before anything of its attempt may be removed, and stays until the
+coordinator has made it durable too. It survives restarts of the host's process and of the machine.
+Artifacts that are files, and a file of events, stay in the attempt's own store; see `HostRun`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import make_folder, sync_folder, write_file
+from labledger.hosts.host_messages import AttemptKey, ResultMessage
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.events import EventFile
+from labledger.trial import attempt_notes
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The results in one folder, a file for each attempt."""
+
+    folder: Path
+
+    def put(self, key: AttemptKey, result: AttemptResult) -> None:
+        """Store a result durably. The artifacts that it does not hold are durable already."""
+        events = result.events
+        document = {
+            "version": 1,
+            "result": result.as_json(),
+            "contents": {
+                artifact.sha256: base64.b64encode(artifact.content).decode()
+                for artifact in result.artifacts
+                if artifact.content is not None
+            },
+            "events_size": events.path.stat().st_size if isinstance(events, EventFile) else 0,
+        }
+        write_file(self._path(key), json.dumps(document).encode())
+
+    def get(self, key: AttemptKey) -> ResultMessage | None:
+        """Return a result, None if there is none."""
+        try:
+            document = json.loads(self._path(key).read_bytes())
+        except FileNotFoundError:
+            return None
+        contents = document["contents"].items()
+        return ResultMessage(
+            key,
+            json.dumps(document["result"]).encode(),
+            {sha256: base64.b64decode(text) for sha256, text in contents},
+            document["events_size"],
+        )
+
+    def keys(self) -> Iterator[AttemptKey]:
+        """Yield the attempts whose results are here."""
+        for path in self.folder.glob("*-*.json"):
+            idx, _, attempt = path.stem.partition("-")
+            if idx.isdecimal() and attempt.isdecimal():
+                yield int(idx), int(attempt)
+
+    def discard(self, key: AttemptKey) -> None:
+        """Delete a result, durably: it is not delivered again."""
+        path = self._path(key)
+        if path.exists():
+            path.unlink()
+            sync_folder(self.folder)
+
+    def _path(self, key: AttemptKey) -> Path:
+        return self.folder / f"{attempt_name(key)}.json"
+
+
+def attempt_name(key: AttemptKey) -> str:
+    """Return the name that files and folders of an attempt have on a host."""
+    return f"{key[0]:06d}-{key[1]}"
+
+
+def attempt_key(name: str) -> AttemptKey | None:
+    """Return the attempt that such a name means, None for another name."""
+    idx, _, attempt = name.partition(".")[0].partition("-")
+    return (int(idx), int(attempt)) if idx.isdecimal() and attempt.isdecimal() else None
+
+
+_SHARED = ("deps", "sealed", "unpacked", "incoming", "stores")
+
+
+@dataclass(frozen=True, slots=True)
+class HostRunFolder:
+    """What a host has on disk of one run."""
+
+    path: Path
+
+    # -- the run
+
+    @property
+    def outbox(self) -> Path:
+        return self.path / "outbox"
+
+    @property
+    def dependencies(self) -> Path:
+        return self.path / "deps"
+
+    def read_epoch(self) -> int | None:
+        """Return the highest epoch that a coordinator has had here, None before the first."""
+        file = self.path / "epoch"
+        return int(file.read_text("ascii")) if file.exists() else None
+
+    def write_epoch(self, epoch: int) -> None:
+        """Keep an epoch durably."""
+        make_folder(self.path)
+        write_file(self.path / "epoch", str(epoch).encode())
+
+    def read_mark(self) -> str | None:
+        """Return what the last coordinator has this machine known by, None before the first."""
+        file = self.path / "mark"
+        return file.read_text("utf-8") if file.exists() else None
+
+    def write_mark(self, mark: str) -> None:
+        """Keep a coordinator's mark durably."""
+        write_file(self.path / "mark", mark.encode())
+
+    def delete_shared_files(self) -> None:
+        """Delete what attempts shared. A further one gets it again."""
+        for name in _SHARED:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
+    # -- its attempts
+
+    def accept(self, key: AttemptKey) -> None:
+        """Keep durably that an attempt is accepted."""
+        write_file(self._accept_file(key), b"")
+
+    def has_accepted(self, key: AttemptKey) -> bool:
+        return self._accept_file(key).exists()
+
+    def forget(self, key: AttemptKey) -> None:
+        """Delete the record that an attempt was accepted."""
+        self._accept_file(key).unlink(missing_ok=True)
+
+    def accepted(self) -> Iterator[AttemptKey]:
+        """Yield the attempts that this host has accepted and not forgotten."""
+        return _keys((self.path / "accepted").glob("*-*"))
+
+    def is_marked_not_started(self, key: AttemptKey) -> bool:
+        """Return whether a note says that no container of an attempt was started."""
+        return attempt_notes.is_marked_not_started(self.trial(key))
+
+    def trial(self, key: AttemptKey) -> Path:
+        """Return the trial folder of an attempt, which need not exist."""
+        return self.path / "trials" / attempt_name(key)
+
+    def store_of(self, key: AttemptKey) -> Path:
+        """Return the artifact store of an attempt."""
+        return self.path / "stores" / attempt_name(key)
+
+    def delete_store(self, key: AttemptKey) -> None:
+        shutil.rmtree(self.store_of(key), ignore_errors=True)
+
+    def result_file(self, key: AttemptKey, sha256: str | None) -> Path | None:
+        """Return the path of an artifact of a result, or of its file of events for None."""
+        store = ArtifactStore(self.store_of(key))
+        if sha256 is not None:
+            return store.path(sha256) if len(sha256) == 64 and sha256.isalnum() else None
+        files = [path for path in store.staged_events.rglob("*.jsonl") if path.is_file()]
+        return files[0] if files else None
+
+    def attempts(self) -> set[AttemptKey]:
+        """Return every attempt of which something lies here, but for results in the outbox."""
+        keys = set(self.accepted())
+        for name in ("trials", "stores"):
+            keys |= set(_keys((self.path / name).glob("*-*")))
+        return keys | set(_keys(attempt_notes.folders_with_notes(self.path)))
+
+    def _accept_file(self, key: AttemptKey) -> Path:
+        return self.path / "accepted" / attempt_name(key)
+
+
+def _keys(paths: Iterator[Path] | list[Path]) -> Iterator[AttemptKey]:
+    return (key for path in paths if (key := attempt_key(path.name)) is not None)

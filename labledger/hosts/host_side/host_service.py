@@ -1,0 +1,331 @@
+"""The host's side of a cluster: one object in each host's process that answers every request.
+
+It knows no transport: `dask_host` calls `answer` with the bytes of a request, in any thread. All
+runs that use the host share its slots, its inputs and its engine. A request may be repeated,
+delayed or lost without harm; see `host_messages`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labledger import __version__, clock
+from labledger.engine import container_files
+from labledger.engine.engine import EnginePool
+from labledger.engine.engine_facts import EngineFacts
+from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.execution.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
+from labledger.execution.executor import HostState
+from labledger.hosts import host_messages as messages
+from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.hosts.host_side.host_identity import (
+    HostIdentity,
+    count_gpus,
+    default_folder,
+    serving_host,
+)
+from labledger.hosts.host_side.host_inputs import HostInputs, StoreTransfers
+from labledger.hosts.host_side.host_run import HostRun
+from labledger.hosts.host_side.host_run_folder import HostRunFolder
+from labledger.hosts.message_bytes import BadMessage, decode, encode
+from labledger.hosts.object_store import read_chunk
+from labledger.records import JsonObject
+from labledger.records.identity import RUN_ID
+from labledger.trial.contract import Labels
+from labledger.trial.full_disks import free_space
+from labledger.trial.life.limit_probe import LimitsRefused, find_ignored_limits, limits_of
+from labledger.trial.life.start_limiter import RunPermits
+
+_STATE_AGE_S = 5.0
+"""For how long the engine's settings and images are not read again."""
+_RETRY_S = 1.0
+"""The same after the engine has not answered."""
+_MAX_INPUTS_REPORTED = 2000
+_SHORTAGE_AGE_S = 0.5
+"""For how long the disks are not looked at again."""
+_LEDGER_PREFIX = 12
+
+
+class HostService:
+    """Answers the requests of coordinators to one host. Thread-safe."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: HostIdentity,
+        slots: int,
+        *,
+        gpus: int | None = None,
+        min_free_bytes: int = MIN_FREE_BYTES,
+    ) -> None:
+        """`folder` is that of the host, which this process serves alone (`serving_host`).
+
+        `gpus` is how many GPUs its engine offers; by default they are counted.
+        """
+        self.identity = identity
+        self.session = secrets.token_hex(8)
+        self.folder = folder
+        self._slots = slots
+        self._gpus = gpus
+        self._min_free_bytes = min_free_bytes
+        self._engines = EnginePool()
+        self._permits = RunPermits(slots)
+        self._inputs = HostInputs(folder / "store", self._engines)
+        self._transfers = StoreTransfers(self._inputs)
+        self._changed = threading.Condition()
+        self._runs: dict[RunKey, HostRun] = {}
+        self._engine_lock = threading.Lock()
+        self._engine_info: JsonObject = {}
+        self._images: frozenset[str] = frozenset()
+        self._engine_problem: str | None = None
+        self._ignored_limits: frozenset[str] = frozenset()
+        self._engine_read = float("-inf")
+        self._shortage: str | None = None
+        self._shortage_read = float("-inf")
+        self._closed = False
+        self._inputs.delete_unused()
+        self._handlers: dict[type, Callable[[Any], object]] = {
+            messages.Describe: lambda _: self.describe(),
+            messages.TryLimits: self._try_limits,
+            messages.Exchange: self._exchange,
+            messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
+            messages.FindImages: lambda r: messages.FoundImages(self._inputs.find_images(r.refs)),
+            messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
+            messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
+            messages.ReadChunk: self._read_chunk,
+            messages.GetInput: self._transfers.get_input,
+            messages.PutOutput: self._put_output,
+            messages.ListAttempts: self._list_attempts,
+            messages.CleanUp: self._clean_up,
+            messages.ForgetAttempts: self._forget_attempts,
+        }
+
+    def answer(self, request: bytes) -> bytes:
+        """Carry out an encoded request and return the encoded reply. Raises nothing.
+
+        What goes wrong is in the reply: an exception could be logged with its arguments, which may
+        hold secrets.
+        """
+        try:
+            return encode(self.reply(decode(request)))
+        except BadMessage as error:
+            refusal = Refusal(type(error).__name__, f"the coordinator {error.message}")
+        except LabLedgerError as error:
+            refusal = Refusal(type(error).__name__, error.message)
+        except Exception as error:
+            refusal = Refusal(type(error).__name__, f"{type(error).__name__}: {error}")
+        return encode(refusal)
+
+    def reply(self, request: object) -> object:
+        """Carry out a request and return the reply. Raises `LabLedgerError`, and `OSError`."""
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise HostRefused(f"the host {self.identity.name} does not know {type(request)}")
+        session = getattr(request, "session", self.session)
+        if session != self.session or self._closed:
+            raise WrongSession(f"the host {self.identity.name} has another process now")
+        return handler(request)
+
+    def describe(self) -> messages.Described:
+        """Return which host this is, and its state."""
+        return messages.Described(self.session, self.state(), time.monotonic(), time.time())
+
+    def state(self) -> HostState:
+        """Return the state of the host."""
+        self._read_engine()
+        info = self._engine_info
+        free = free_space(self.folder)
+        return HostState(
+            name=self.identity.name,
+            host_id=self.identity.host_id,
+            slots=self._slots,
+            busy=self._permits.busy,
+            images=self._images,
+            inputs=frozenset(self._inputs.digests(_MAX_INPUTS_REPORTED)),
+            free_bytes=None if free is None else free.bytes,
+            cpus=info.get("NCPU"),
+            memory_bytes=info.get("MemTotal"),
+            gpus=count_gpus(info) if self._gpus is None else self._gpus,
+            labledger_version=__version__,
+            last_seen=clock.utc_now(),
+            problem=self._problem(),
+        )
+
+    @contextmanager
+    def serving(self) -> Iterator[HostService]:
+        """Answer requests in the block. Afterwards, what runs goes on without this process."""
+        try:
+            yield self
+        finally:
+            self._closed = True
+            self._inputs.close()
+            self._transfers.close()
+            with ExitStack() as stack:
+                for run in list(self._runs.values()):
+                    stack.enter_context(run.closing())
+
+    # -- requests
+
+    def _try_limits(self, request: messages.TryLimits) -> messages.TriedLimits:
+        """Try limits, and remember which are ignored. Raises `EngineUnavailable`."""
+        limits = request.limits
+        with self._engines.engine() as engine:
+            facts = EngineFacts.of(engine.info())
+            images = (each for each in limits.images if engine.image_id(each) is not None)
+            if (image := next(images, None)) is None:
+                return messages.TriedLimits(self._describe_limits(facts))
+
+            def run_probe(script: str, config: JsonObject) -> tuple[int, str]:
+                labels = {Labels.PROBE: "1"}
+                return engine.run_probe(
+                    image, script, labels, oci_runtime=limits.oci_runtime, host_config=config
+                )
+
+            runtime = limits.oci_runtime or facts.default_runtime
+            try:
+                ignored = find_ignored_limits(run_probe, runtime, limits.resources)
+            except LimitsRefused as error:
+                return messages.TriedLimits(self._describe_limits(facts), error.message)
+        in_force = limits_of(limits.resources).keys() - set(ignored)
+        self._ignored_limits = (self._ignored_limits - in_force).union(ignored)
+        return messages.TriedLimits(self._describe_limits(facts))
+
+    def _exchange(self, request: messages.Exchange) -> messages.ExchangeReply:
+        reply = self._run(request.setup.run).exchange(request)
+        return replace(reply, state=self.state()) if request.wants_state else reply
+
+    def _read_chunk(self, request: messages.ReadChunk) -> messages.Chunk:
+        path = self._result_file(request)
+        return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
+
+    def _put_output(self, request: messages.PutOutput) -> messages.StoreReply:
+        return self._transfers.put_output(request, self._result_file(request))
+
+    def _result_file(self, request: messages.ReadChunk | messages.PutOutput) -> Path:
+        path = self._run(request.run).folder.result_file(request.key, request.sha256)
+        if path is None:
+            raise HostRefused(f"the host has no such file of attempt {request.key}")
+        return path
+
+    def _list_attempts(self, request: messages.ListAttempts) -> messages.ListedAttempts:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        key = request.setup.run
+        return messages.ListedAttempts(run.attempts(key.ledger_id, key.run_id))
+
+    def _clean_up(self, request: messages.CleanUp) -> messages.CleanedUp:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return messages.CleanedUp(tuple(run.clean_up(request)))
+
+    def _forget_attempts(self, request: messages.ForgetAttempts) -> messages.CleanedUp:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return messages.CleanedUp(tuple(run.forget_attempts(request)))
+
+    def _run(self, key: RunKey) -> HostRun:
+        """Return a run, which is opened if this process has not seen it yet."""
+        if not RUN_ID.fullmatch(key.run_id) or not key.ledger_id.isalnum():
+            raise HostRefused(f"{key} cannot be a run")
+        self._read_engine()
+        with self._changed:
+            run = self._runs.get(key)
+            if run is None:
+                prefix = key.ledger_id[:_LEDGER_PREFIX]
+                run = self._runs[key] = HostRun(
+                    folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
+                    host=self.identity.name,
+                    slots=self._slots,
+                    permits=self._permits,
+                    inputs=self._inputs,
+                    engines=self._engines,
+                    engine_root=engine_data_folder(self._engine_info),
+                    lacks_space=lambda: self._find_shortage() is not None,
+                    changed=self._changed,
+                )
+            return run
+
+    # -- state
+
+    def _problem(self) -> str | None:
+        """Return why no trial should be placed here, None if trials may be."""
+        if self._engine_problem is not None:
+            return self._engine_problem
+        problem = self._describe_limits(EngineFacts.of(self._engine_info))
+        if problem is not None:
+            return problem
+        if (shortage := self._find_shortage()) is not None:
+            return shortage
+        with self._changed:
+            runs = list(self._runs.values())
+        return next((problem for run in runs if (problem := run.problem) is not None), None)
+
+    def _describe_limits(self, facts: EngineFacts) -> str | None:
+        """Return which limits of trials the engine would not keep, None if it keeps all."""
+        if facts.shortcoming is None and self._ignored_limits:
+            return facts.say_ignored(self._ignored_limits)
+        return facts.shortcoming
+
+    def _find_shortage(self) -> str | None:
+        """Return which disk has too little space for further trials, looked at a moment ago."""
+        now = time.monotonic()
+        if now - self._shortage_read > _SHORTAGE_AGE_S:
+            space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
+            self._shortage, self._shortage_read = space.find_shortage(), now
+        return self._shortage
+
+    def _read_engine(self) -> None:
+        """Read the engine's settings and images, unless they were read a moment ago."""
+        age_s = time.monotonic() - self._engine_read
+        if age_s < (_STATE_AGE_S if self._engine_problem is None else _RETRY_S):
+            return
+        # An engine may take a minute to fail: meanwhile what was read last is reported.
+        if not self._engine_lock.acquire(blocking=not self._engine_info):
+            return
+        try:
+            try:
+                with self._engines.engine() as engine:
+                    self._engine_info = engine.info()
+                    self._images = container_files.image_ids(engine)
+                self._engine_problem = None
+            except EngineUnavailable as error:
+                self._engine_problem = error.message
+            self._engine_read = time.monotonic()
+        finally:
+            self._engine_lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How a worker serves its host."""
+
+    slots: int
+    folder: Path | None = None
+    """The host's folder; by default this user's."""
+    name: str | None = None
+    """The host's name; by default the machine's."""
+    gpus: int | None = None
+    """How many GPUs its engine offers; by default they are counted."""
+    port: int = 0
+    """Where `labledger worker` listens for the scheduler; 0 for a port that is free."""
+    min_free_bytes: int = MIN_FREE_BYTES
+    """Nothing is placed on the host while its disk has less free space."""
+
+    def open(self, stack: ExitStack) -> HostService:
+        """Return the service of the host until the stack is closed.
+
+        Raises `HostBusy`, `InvalidInput` and `EngineUnavailable`.
+        """
+        folder = self.folder or default_folder()
+        identity = stack.enter_context(serving_host(folder, self.name))
+        service = HostService(
+            folder, identity, self.slots, gpus=self.gpus, min_free_bytes=self.min_free_bytes
+        )
+        return stack.enter_context(service.serving())

@@ -1,0 +1,270 @@
+"""An object store, such as S3, that the coordinator and the hosts of a run can all reach.
+
+It only carries files from one machine to another: nobody relies on what lies in it. What is fetched
+is checked by its digest, and whoever cannot use the store sends the file as a message instead. Each
+call ends in bounded time, also if the store hangs, and holds a few pieces of a file at most.
+
+Files that arrive in pieces, and get their name once they are complete, checked and durable.
+
+A piece is accepted only where the file ends, so that repeated and delayed pieces do no harm, and a
+transfer that broke off goes on where it ended. Memory stays flat. Used on hosts for inputs, and in
+the coordinator for artifacts and events of results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.files.durable_files import make_folder, sync_folder
+from labledger.files.own_folders import scratch_folder
+from labledger.hosts.host_messages import StorePlace
+from labledger.optional_libraries import require_for
+from labledger.records.canonical_json import sha256_hex
+
+
+class DigestMismatch(LabLedgerError):
+    """What arrived is not what its digest says."""
+
+
+class PartialFile:
+    """A file that grows under another name until it is complete. For one thread at a time."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self._path = path
+        self._target = target
+
+    @property
+    def size(self) -> int:
+        """How many bytes have arrived."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, offset: int, content: bytes) -> int:
+        """Append a piece if it begins where the file ends. Return the size of the file then.
+
+        A piece at offset 0 begins the file again.
+        """
+        if offset == 0:
+            make_folder(self._path.parent)
+            self._path.write_bytes(content)
+        elif offset == self.size:
+            with self._path.open("ab") as file:
+                file.write(content)
+        return self.size
+
+    def finish(self, sha256: str | None) -> None:
+        """Give the complete file its name. Raises `DigestMismatch`; nothing is left then.
+
+        `sha256` is the digest of the content in hex, None if it is not known.
+        """
+        with self._path.open("rb") as file:
+            if sha256 is not None:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != sha256:
+                    self._path.unlink()
+                    message = f"{self._target.name} arrived with the digest {digest}"
+                    raise DigestMismatch(message)
+            os.fsync(file.fileno())
+        make_folder(self._target.parent)
+        self._path.replace(self._target)
+        sync_folder(self._target.parent)
+
+    def discard(self) -> None:
+        """Delete what has arrived."""
+        self._path.unlink(missing_ok=True)
+
+
+def read_chunk(path: Path, offset: int, size: int) -> bytes:
+    """Return at most `size` bytes of a file from `offset` on; empty at its end."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+MIN_BYTES = 1 << 20
+"""Smaller files are not worth a round through the store."""
+
+CALL_TIMEOUT_S = 60.0
+"""How long one call to the store may take: it carries one piece."""
+
+_TRIAL_TIMEOUT_S = 10.0
+_READ_BYTES = 4 << 20
+_WRITE_BYTES = 8 << 20
+"""How much is uploaded at once: the stores want 5 MiB at least."""
+_CLOSE_POLL_S = 0.5
+_LONGEST_REASON = 200
+
+
+class StoreUnusable(LabLedgerError):
+    """The object store does not do what was requested."""
+
+
+class BadObject(StoreUnusable):
+    """The object store lacks an object, or has another content under its name."""
+
+
+class ObjectStore:
+    """The objects of one run. Thread-safe; closing ends what is in progress with its next piece."""
+
+    def __init__(self, place: StorePlace, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.place = place
+        self._timeout_s = timeout_s
+        self._closed = threading.Event()
+        self._system: tuple[Any, str] | None = None
+        """The file system of fsspec and the path of the place in it, once it has been opened."""
+
+    def put(self, name: str, pieces: Iterator[bytes]) -> tuple[str, int]:
+        """Store an object. Return its SHA-256 in hex and its size.
+
+        Raises `StoreUnusable`; what `pieces` raises is raised as it is.
+        """
+        system, path = self._open(name)
+        hasher, size = hashlib.sha256(), 0
+        file = self._call(system.open, path, "wb", block_size=_WRITE_BYTES)
+        try:
+            for piece in pieces:
+                self._call(file.write, piece)
+                hasher.update(piece)
+                size += len(piece)
+            self._call(file.close)
+        except BaseException:
+            # Nobody waits for it: the store may be what does not answer.
+            _start(_discard, system, path, file)
+            raise
+        return hasher.hexdigest(), size
+
+    def fetch(self, name: str, size: int, sha256: str, target: PartialFile) -> None:
+        """Get an object of which size and digest are known, and make it durable.
+
+        Raises `StoreUnusable`, `BadObject` for another content, and `OSError` for this disk.
+        """
+        system, path = self._open(name)
+        arrived = 0
+        try:
+            while arrived < size:
+                end = min(arrived + _READ_BYTES, size)
+                piece = self._call(system.cat_file, path, start=arrived, end=end)
+                if len(piece) != end - arrived:
+                    raise BadObject(f"{path} has not the {size} bytes that it should have")
+                arrived = target.append(arrived, piece)
+            target.finish(sha256)
+        except DigestMismatch as error:
+            raise BadObject(f"{path}: {error.message}") from error
+        finally:
+            target.discard()
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it exists. Raises `StoreUnusable`."""
+        system, path = self._open(name)
+        with suppress(BadObject):
+            self._call(system.rm_file, path)
+
+    def delete_all(self) -> None:
+        """Delete every object of the run. Raises `StoreUnusable`."""
+        system, path = self._open()
+        self._call(system.invalidate_cache)
+        with suppress(BadObject):
+            self._call(system.rm, path, recursive=True)
+
+    def close(self) -> None:
+        """End what is in progress: it raises `StoreUnusable`."""
+        self._closed.set()
+
+    def _open(self, *names: str) -> tuple[Any, str]:
+        """Return the file system of fsspec, and the path of an object in it."""
+        if self._system is None:
+            self._system = self._call(_file_system, self.place)
+        system, path = self._system
+        return system, "/".join([path, *names])
+
+    def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call the store in a thread of its own, which is left behind if it takes too long."""
+        outcome = Future[Any]()
+
+        def call() -> None:
+            try:
+                outcome.set_result(function(*arguments, **options))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        _start(call)
+        deadline = time.monotonic() + self._timeout_s
+        while not outcome.done():
+            if self._closed.is_set() or time.monotonic() > deadline:
+                raise StoreUnusable(f"{self.place.url} did not answer in {self._timeout_s:.0f} s")
+            with suppress(Exception):
+                outcome.exception(_CLOSE_POLL_S)
+        error = outcome.exception()
+        if error is None:
+            return outcome.result()
+        kind = BadObject if isinstance(error, FileNotFoundError) else StoreUnusable
+        reason = f"{type(error).__name__}: {error}"
+        raise kind(f"{self.place.url}: {reason[:_LONGEST_REASON]}") from error
+
+
+def try_object_store(place: StorePlace) -> None:
+    """Put an object, get it and delete it.
+
+    Raises `StoreUnusable`, and as `require_object_store` does.
+    """
+    require_object_store(place)
+    store, name = ObjectStore(place.below("preflight"), _TRIAL_TIMEOUT_S), secrets.token_hex(8)
+    store.put(name, iter([name.encode()]))
+    with scratch_folder("object-store") as folder:
+        arriving, target = folder / "arriving", folder / "arrived"
+        store.fetch(name, len(name), sha256_hex(name.encode()), PartialFile(arriving, target))
+    store.delete(name)
+
+
+def require_object_store(place: StorePlace) -> None:
+    """Raise `ExtraMissing` or `InvalidInput` if fsspec has nothing for the store's address here."""
+    require_for("an object store", "fsspec", "fsspec")
+    from fsspec import get_filesystem_class
+
+    try:
+        get_filesystem_class(place.url.partition("://")[0])
+    except (ImportError, ValueError) as error:
+        raise InvalidInput("the cluster", [Problem(place.url, str(error))]) from error
+
+
+def _discard(system: Any, path: str, file: Any) -> None:
+    """Leave no object of an upload that failed, as far as the store allows."""
+    from fsspec.spec import AbstractBufferedFile
+
+    with suppress(Exception):
+        if isinstance(file, AbstractBufferedFile):
+            # To close it would be to complete the object.
+            file.closed = True
+            file.discard()
+        else:
+            file.close()
+    with suppress(Exception):
+        system.rm_file(path)
+
+
+def _start(function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, name="object store", daemon=True).start()
+
+
+def _file_system(place: StorePlace) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    # fsspec would keep a file system for each thread, for ever.
+    options = {**place.options, "skip_instance_cache": True}
+    if place.url.startswith(("file://", "local://")):
+        # Folders are what other stores do not have.
+        options.setdefault("auto_mkdir", True)
+    system, path = url_to_fs(place.url, **options)
+    return system, path

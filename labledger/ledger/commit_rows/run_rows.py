@@ -1,0 +1,300 @@
+"""The rows of a run: its registration, hosts, notes and tags.
+
+Write a new run, or a part that is appended to one: rows, variants, tasks, slots and budget.
+
+Tasks and slots are streamed: their rows are never all in memory. The writer calls these
+functions inside its transactions.
+
+Write where a run's trials run: its settings, and the hosts that somebody declared lost.
+
+A host that is declared lost for a run is fenced off: the transaction that would store one of its
+results refuses it. A declaration is never changed or taken back. The writer calls these functions
+inside its transactions.
+
+Write notes and tags of runs. They say nothing about results, so no digest chain covers them.
+
+A note is never changed. The tags of a run begin as those of its experiment; people add and remove
+others. The writer and imports call these functions inside their transactions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from labledger.errors import HostLost, InvalidInput, LedgerError, Problem, RunExists
+from labledger.files.file_contents import batched
+from labledger.ledger.commit_rows import statements
+from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
+from labledger.ledger.database import row_sql
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import Lease, NewPart, NewRun, Variant
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import Slot
+from labledger.records.outcomes import RunStatus
+from labledger.text import counted
+
+_INSERT_NOTE = row_sql.insert("run_note")
+_INSERT_TAG = row_sql.insert("run_tag", unless_exists="run_no, tag")
+_DELETE_TAG = "DELETE FROM run_tag WHERE run_no = ? AND tag = ?"
+_NEXT_NOTE_SQL = "SELECT coalesce(max(note_no), 0) + 1 FROM run_note WHERE run_no = ?"
+_NOTES_SQL = "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no"
+_TAGS_SQL = "SELECT tag, tagged_at FROM run_tag WHERE run_no = ? ORDER BY tag"
+
+
+def add_note(connection: Connection, run_no: int, note: str, now: str) -> None:
+    """Append a note to a run."""
+    number = connection.exec_driver_sql(_NEXT_NOTE_SQL, (run_no,)).scalar_one()
+    connection.exec_driver_sql(_INSERT_NOTE, (run_no, number, now, note))
+
+
+def add_tags(connection: Connection, run_no: int, tags: Iterable[str], now: str) -> None:
+    """Give a run tags; one that it has is left as it is."""
+    for tag in tags:
+        connection.exec_driver_sql(_INSERT_TAG, (run_no, tag, now))
+
+
+def remove_tags(connection: Connection, run_no: int, tags: Iterable[str]) -> None:
+    """Take tags from a run; one that it does not have is ignored."""
+    for tag in tags:
+        connection.exec_driver_sql(_DELETE_TAG, (run_no, tag))
+
+
+def copy_annotations(
+    source: Connection, source_no: int, target: Connection, target_no: int
+) -> None:
+    """Add the notes and tags of a run of another ledger to those that the run has here."""
+    known = {tuple(row) for row in target.exec_driver_sql(_NOTES_SQL, (target_no,))}
+    for noted_at, note in source.exec_driver_sql(_NOTES_SQL, (source_no,)):
+        if (noted_at, note) not in known:
+            add_note(target, target_no, note, noted_at)
+    for tag, tagged_at in source.exec_driver_sql(_TAGS_SQL, (source_no,)):
+        add_tags(target, target_no, [tag], tagged_at)
+
+
+_UPSERT_SETTING = row_sql.upsert("run_setting")
+_INSERT_FENCE = row_sql.insert("host_fence", unless_exists="run_no, host")
+_FENCE_SQL = "SELECT declared_at, because FROM host_fence WHERE run_no = ? AND host = ?"
+_HOSTS_SQL = "SELECT DISTINCT host FROM dispatch WHERE run_no = ? ORDER BY host"
+
+
+def write_settings(connection: Connection, run_no: int, settings: Mapping[str, str]) -> None:
+    """Replace the settings of a run that are given."""
+    for name, value in settings.items():
+        connection.exec_driver_sql(_UPSERT_SETTING, (run_no, name, value))
+
+
+def read_hosts(connection: Connection, run_no: int) -> list[str]:
+    """Return the hosts that attempts of a run were dispatched to, by name."""
+    return list(connection.exec_driver_sql(_HOSTS_SQL, (run_no,)).scalars())
+
+
+def declare_lost(
+    connection: Connection, run_no: int, run_id: str, host: str, because: str, now: str
+) -> None:
+    """Fence a host off. Do nothing if it is declared lost already.
+
+    Raises `InvalidInput` for a host to which no attempt of the run was dispatched.
+    """
+    hosts = read_hosts(connection, run_no)
+    if host not in hosts:
+        known = ", ".join(hosts) or "none"
+        text = f"run {run_id} has dispatched nothing to {host!r}; its hosts are: {known}"
+        raise InvalidInput("the host", [Problem("HOST", text)])
+    if "/" not in host:
+        text = f"{host} is the machine of a coordinator, whose trials `labledger resume` continues"
+        raise InvalidInput("the host", [Problem("HOST", text)])
+    connection.exec_driver_sql(_INSERT_FENCE, (run_no, host, now, because))
+
+
+def require_not_lost(connection: Connection, run_no: int, host: str) -> None:
+    """Raise `HostLost` if a host was declared lost for a run."""
+    fence = connection.exec_driver_sql(_FENCE_SQL, (run_no, host)).first()
+    if fence is not None:
+        declared_at, because = fence
+        raise HostLost(f"host {host} was declared lost at {declared_at}: {because}")
+
+
+TaskRow = tuple[str, str, JsonObject]
+"""Task id, digest, and the frozen task row."""
+
+_BATCH = 5_000
+
+_TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
+_VARIANTS_SQL = "SELECT variant_id, variant_idx FROM run_variant WHERE run_no = ?"
+_TASKS_SQL = "SELECT task_id, task_idx FROM run_task WHERE run_no = ?"
+_NEXT_PART_SQL = "SELECT coalesce(max(part), 1) + 1 FROM run_part WHERE run_no = ?"
+
+
+def register(
+    connection: Connection,
+    run: NewRun,
+    tasks: Iterable[TaskRow],
+    slots: Iterable[Slot],
+    now: str,
+) -> None:
+    """Insert a run with its tasks and slots, inside the caller's transaction.
+
+    `now` becomes its time of creation. Raises `RunExists`, and `LedgerError` for slots that are not
+    numbered from 0 in order, or that name no task or variant of the run.
+    """
+    if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
+        raise RunExists(
+            f"the ledger holds a run {run.run_id} already",
+            hint=f"`labledger resume {run.run_id}` continues it; `run_id=` names another",
+        )
+    if connection.exec_driver_sql(statements.SELECT_TOMBSTONE, (run.run_id,)).first():
+        raise RunExists(
+            f"a run {run.run_id} was deleted from the ledger, and no other run can have its id",
+            hint="choose another `run_id=`; `labledger import` brings an archived run back",
+        )
+    run_no = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
+    row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
+    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
+    genesis = Genesis(row)
+    variants: dict[str, int] = {}
+    task_idx_by_id: dict[str, int] = {}
+    _insert_variants(connection, run_no, run.variants, variants, genesis)
+    _insert_tasks(connection, run_no, tasks, task_idx_by_id, genesis)
+    total = _insert_slots(connection, run_no, slots, 0, variants, task_idx_by_id, genesis)
+    connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
+    progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
+    connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+    write_budget(connection, run_no, run.budget)
+    write_settings(connection, run_no, run.settings)
+    add_tags(connection, run_no, run.tags, now)
+
+
+def append(
+    connection: Connection,
+    lease: Lease,
+    part: NewPart,
+    tasks: Iterable[TaskRow],
+    slots: Iterable[Slot],
+    now: str,
+) -> int:
+    """Append a part to a run, inside the transaction of its owner; return the part's number.
+
+    Raises `LedgerError` if the run has other slots than when the part was planned, if the part has
+    no slot, or for slots that are not numbered from `part.first_idx` on, in order.
+    """
+    run_no = lease.run_no
+    total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+    if total != part.first_idx:
+        raise LedgerError(
+            f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "
+            "this part was planned; nothing was added",
+            hint="plan it again: the same command, once more",
+        )
+    variants = _numbers(connection, _VARIANTS_SQL, run_no)
+    task_idx_by_id = _numbers(connection, _TASKS_SQL, run_no)
+    before = (len(variants), len(task_idx_by_id))
+    digest = AppendedPart()
+    _insert_variants(connection, run_no, part.variants, variants, digest)
+    _insert_tasks(connection, run_no, tasks, task_idx_by_id, digest)
+    end = _insert_slots(connection, run_no, slots, total, variants, task_idx_by_id, digest)
+    if end == total:
+        raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
+    revision = part.revision
+    number = connection.exec_driver_sql(_NEXT_PART_SQL, (run_no,)).scalar_one()
+    row = {
+        "part": number,
+        "kind": part.kind,
+        "first_idx": total,
+        "variant_count": len(variants) - before[0],
+        "task_count": len(task_idx_by_id) - before[1],
+        "slot_count": end - total,
+        "resolved": revision and canonical_json.dumps(revision.resolved),
+        "authored": revision and revision.authored,
+        "run_digest": revision and revision.digest,
+        "source_path": revision and revision.source_path,
+        "images": revision and canonical_json.dumps(revision.images),
+        "because": part.because,
+        "selection": None if part.selection is None else canonical_json.dumps(part.selection),
+        "labledger_version": part.labledger_version,
+        "created_at": now,
+    }
+    values = (run_no, *(row[name] for name in statements.PART_COLUMNS), digest.hexdigest(row))
+    connection.exec_driver_sql(statements.INSERT_PART, values)
+    return int(number)
+
+
+def _numbers(connection: Connection, sql: str, run_no: int) -> dict[str, int]:
+    """Return the numbers of a run's variants or tasks by their ids."""
+    return dict(map(tuple, connection.exec_driver_sql(sql, (run_no,))))
+
+
+def _as_text(value: str | JsonObject) -> str:
+    return value if isinstance(value, str) else canonical_json.dumps(value)
+
+
+def _insert_variants(
+    connection: Connection,
+    run_no: int,
+    variants: Iterable[Variant],
+    idx_by_id: dict[str, int],
+    digest: PlannedRows,
+) -> None:
+    """Insert variants after those of `idx_by_id`, and add their numbers to it."""
+    for variant in variants:
+        bindings = canonical_json.dumps(variant.bindings)
+        digest.add_variant(variant.variant_id, variant.role, bindings)
+        row = (run_no, len(idx_by_id), variant.variant_id, variant.role, bindings)
+        connection.exec_driver_sql(statements.INSERT_VARIANT, row)
+        idx_by_id[variant.variant_id] = len(idx_by_id)
+
+
+def _insert_tasks(
+    connection: Connection,
+    run_no: int,
+    tasks: Iterable[TaskRow],
+    idx_by_id: dict[str, int],
+    digest: PlannedRows,
+) -> None:
+    """Insert tasks after those of `idx_by_id`, and add their numbers to it."""
+    for batch in batched(tasks, 500):
+        payloads: list[tuple[str, str]] = []
+        rows: list[tuple[int, int, str, str, str]] = []
+        for task_id, task_digest, payload in batch:
+            body = canonical_json.dumps(payload)
+            payload_digest = canonical_json.sha256_hex(body.encode())
+            digest.add_task(task_id, task_digest, payload_digest)
+            payloads.append((payload_digest, body))
+            rows.append((run_no, len(idx_by_id), task_id, task_digest, payload_digest))
+            idx_by_id[task_id] = len(idx_by_id)
+        connection.exec_driver_sql(statements.INSERT_PAYLOAD, payloads)
+        connection.exec_driver_sql(statements.INSERT_TASK, rows)
+
+
+def _insert_slots(
+    connection: Connection,
+    run_no: int,
+    slots: Iterable[Slot],
+    first_idx: int,
+    variants: dict[str, int],
+    tasks: dict[str, int],
+    digest: PlannedRows,
+) -> int:
+    """Insert slots that are numbered from `first_idx` on; return the number after the last."""
+    end = first_idx
+    for batch in batched(slots, _BATCH):
+        rows: list[tuple[int, int, int, int, int, int | None]] = []
+        for slot in batch:
+            variant_idx = variants.get(slot.variant_id)
+            task_idx = tasks.get(slot.task_id)
+            if slot.schedule_idx != end or variant_idx is None or task_idx is None:
+                raise LedgerError(f"slot {end} of the schedule cannot be stored: it is {slot}")
+            digest.add_slot(variant_idx, task_idx, slot.repl_idx, slot.supersedes)
+            rows.append((run_no, end, variant_idx, task_idx, slot.repl_idx, slot.supersedes))
+            end += 1
+        connection.exec_driver_sql(statements.INSERT_SLOT, rows)
+    return end
+
+
+def write_budget(connection: Connection, run_no: int, limits: Mapping[str, float]) -> None:
+    """Replace a run's limits of these kinds, in the caller's transaction. Infinity removes one."""
+    for kind, limit in limits.items():
+        if math.isinf(limit):
+            connection.exec_driver_sql(statements.DELETE_BUDGET, (run_no, kind))
+        else:
+            connection.exec_driver_sql(statements.UPSERT_BUDGET, (run_no, kind, float(limit)))

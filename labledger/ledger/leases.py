@@ -1,0 +1,368 @@
+"""The lease of a run: acquire, renew, check and release it, and request a takeover.
+
+Acquire, renew and release the lease of a run, and request a takeover: `LedgerWriter.leases`.
+
+A run has at most one lease. Each new owner has a new, larger epoch, which fences off every earlier
+one. While another process requests a takeover, renewals do not extend the lease.
+
+The ledger's write transactions, and the fence that keeps former owners out of a run.
+
+All parts of the writer open their transactions here. A transaction is committed as a whole when
+its block ends, and rolled back if the block raises. Creating or importing a run, acquiring a lease,
+and storing or deleting a takeover request need no ownership; every other write to a run checks the
+lease's epoch. No transaction counts as written unless the ledger's path still names the files that
+it was written to.
+
+Read who owns a run, and check that a lease is still current.
+
+Each function runs inside the caller's transaction. `lease_writer` changes leases; imports, upgrades
+and `unit_of_work` check them.
+
+Takeover requests: durable notes that another coordinator wants a run (table `claim`).
+
+A request expires after a few seconds unless its sender renews it, so that the request of a
+coordinator that died does not delay others for long. `lease_writer` calls these functions inside
+its transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labledger import clock
+from labledger.errors import LeaseHeld, LeaseLost, LedgerError, LedgerReplaced
+from labledger.ledger.commit_rows import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
+from labledger.ledger.database.sqlite import FileIdentity, file_identities, translated
+from labledger.ledger.read.lookup import run_number
+from labledger.records.outcomes import RunStatus
+from labledger.text import counted_of
+
+IsDead = Callable[[Owner], bool]
+"""Returns whether an owner's process has certainly ended."""
+
+
+def checked_next_slot(connection: Connection, lease: Lease) -> int:
+    """Return the run's next slot. Raise `LeaseLost` unless the run is in the lease's epoch."""
+    progress = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).first()
+    if progress is None:
+        raise LeaseLost(f"run {lease.run_id} was deleted; nothing more was written")
+    epoch, next_idx = progress
+    if epoch != lease.epoch:
+        raise lease_lost_error(connection, lease)
+    return int(next_idx)
+
+
+def read_lease(connection: Connection, run_no: int) -> LeaseInfo | None:
+    """Return the lease of a run that has one, even if it has expired."""
+    row = connection.exec_driver_sql(statements.SELECT_LEASE, (run_no,)).first()
+    if row is None:
+        return None
+    run_id, epoch, host, pid, token, *times = row
+    return LeaseInfo(run_id, epoch, Owner(host, pid, token), *times)
+
+
+def live_lease(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> LeaseInfo | None:
+    """Return the lease of a run if it keeps others from acquiring the run now, else None."""
+    lease = read_lease(connection, run_no)
+    if lease is None or lease.expires_at <= now or is_dead(lease.owner):
+        return None
+    return lease
+
+
+def refuse_live_lease(
+    connection: Connection, run_no: int, run_id: str, now: str, is_dead: IsDead
+) -> None:
+    """Raise `LeaseHeld` while the lease of a live owner lasts."""
+    lease = live_lease(connection, run_no, now, is_dead)
+    if lease is not None:
+        raise LeaseHeld(
+            f"run {run_id} belongs to process {lease.owner.pid} on {lease.owner.machine} since "
+            f"{lease.acquired_at}; its lease lasts until {lease.expires_at}",
+            hint="leave the run to that process or stop it; "
+            f"`labledger resume {run_id} --take-over` waits for the run and takes it",
+        )
+
+
+def lease_lost_error(connection: Connection, lease: Lease) -> LeaseLost:
+    """Return the error for a process that lost its lease; it names the run's present owner."""
+    present = read_lease(connection, lease.run_no)
+    if present is None:
+        cause = "another process has acquired and released its lease since"
+    else:
+        cause = (
+            f"process {present.owner.pid} on {present.owner.machine} acquired it at "
+            f"{present.acquired_at}"
+        )
+    return LeaseLost(
+        f"run {lease.run_id} no longer belongs to this process: {cause}; nothing more was written",
+        hint=f"`labledger status {lease.run_id}` shows how the run continues",
+    )
+
+
+class UnitOfWork:
+    """Opens transactions, one after the other, on a connection that may write."""
+
+    def __init__(self, path: Path, connection: Connection, now: Callable[[], str]) -> None:
+        self.path = path
+        self.now = now
+        """Returns the time as text in the form of `labledger.clock`."""
+        self._connection = connection
+        self._files: tuple[FileIdentity, ...] | None = None
+
+    @contextmanager
+    def transaction(self, action: str) -> Iterator[Connection]:
+        """Begin a transaction. Raise `LedgerError` ("could not `action`") if SQLite fails.
+
+        Raises `LedgerReplaced` if the ledger's files were removed or replaced before its end; what
+        it wrote is then no more than a copy that nobody else will read.
+        """
+        with translated(action, self.path), self._connection.begin():
+            yield self._connection
+        if self._files is not None and self._files != file_identities(self.path):
+            raise LedgerReplaced(
+                f"{self.path} was removed or replaced while this process wrote to it: what it has "
+                "written since is not in the file of that name"
+            )
+
+    def set_log_aside(self, target: Path) -> None:
+        """Rename this connection's log beside `target`, if the path names another database."""
+        before, after = self._files or (), file_identities(self.path)
+        if before[:1] == after[:1]:
+            return
+        for suffix, mine, there in zip(("", "-wal", "-shm"), before, after, strict=True):
+            if mine is not None and mine == there:
+                Path(f"{self.path}{suffix}").rename(f"{target}.old{suffix}")
+
+    def remember_files(self) -> None:
+        """Require from now on that the path names the files that it names now.
+
+        The first transaction has created those beside the ledger.
+        """
+        self._files = file_identities(self.path)
+
+    @contextmanager
+    def owned(
+        self, lease: Lease, action: str, *, open_slot: int | None = None
+    ) -> Iterator[Connection]:
+        """Begin a transaction that writes to a run. Raise `LeaseLost` unless `lease` is current.
+
+        With `open_slot`, raise `LedgerError` if that slot is committed already.
+        """
+        with self.transaction(action) as connection:
+            next_idx = checked_next_slot(connection, lease)
+            if open_slot is not None and open_slot < next_idx:
+                raise LedgerError(f"slot {open_slot} of run {lease.run_id} is committed already")
+            yield connection
+
+    @contextmanager
+    def advance(self, lease: Lease, schedule_idx: int) -> Iterator[Connection]:
+        """Begin the transaction that commits a slot, and move the run's progress past it.
+
+        The epoch is checked by the same statement. Raise `LeaseLost` unless `lease` is current,
+        and `LedgerError` unless it is the slot's turn; then nothing is written.
+        """
+        with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
+            result = connection.exec_driver_sql(
+                statements.ADVANCE,
+                (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch),
+            )
+            if result.rowcount != 1:
+                next_idx = checked_next_slot(connection, lease)
+                raise LedgerError(
+                    f"slot {schedule_idx} of run {lease.run_id} cannot be committed: "
+                    f"the next one is slot {next_idx}"
+                )
+            yield connection
+
+
+def read_live(
+    connection: Connection, run_no: int, now: str, is_dead: IsDead
+) -> TakeoverRequest | None:
+    """Return the request for a run, unless it has expired or its sender is dead."""
+    row = connection.exec_driver_sql(statements.SELECT_CLAIM, (run_no,)).first()
+    if row is None:
+        return None
+    host, pid, token, *times = row
+    request = TakeoverRequest(Owner(host, pid, token), *times)
+    return request if request.expires_at > now and not is_dead(request.owner) else None
+
+
+def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:
+    """Raise `LeaseHeld` if another process than `owner` has requested the run."""
+    if request is not None and request.owner != owner:
+        raise LeaseHeld(
+            f"run {run_id} is wanted by process {request.owner.pid} on {request.owner.machine} "
+            f"since {request.requested_at}, which takes it over next",
+            hint=f"stop that process, or leave the run to it: `labledger status {run_id}`",
+        )
+
+
+def store(
+    connection: Connection,
+    run_no: int,
+    request: TakeoverRequest | None,
+    owner: Owner,
+    now: str,
+    ttl_s: float,
+) -> None:
+    """Store the owner's request for `ttl_s` seconds, or extend `request`, its earlier one.
+
+    A request that lasts for more than half of `ttl_s` is left as it is.
+    """
+    if request is not None and request.expires_at > clock.later(now, ttl_s / 2):
+        return
+    since = now if request is None else request.requested_at
+    expires_at = clock.later(now, ttl_s)
+    connection.exec_driver_sql(
+        statements.UPSERT_CLAIM,
+        (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
+    )
+
+
+def delete(connection: Connection, run_no: int) -> None:
+    """Delete any request for a run: the run has a new owner."""
+    connection.exec_driver_sql("DELETE FROM claim WHERE run_no = ?", (run_no,))
+
+
+class LeaseWriter:
+    """Changes who owns a run. Each method is one transaction."""
+
+    def __init__(self, work: UnitOfWork) -> None:
+        self._work = work
+
+    def acquire(
+        self, run_id: str, owner: Owner, ttl_s: float, *, is_dead: IsDead = lambda _: False
+    ) -> Lease:
+        """Acquire a run in a new epoch, for `ttl_s` seconds.
+
+        A lease that has not expired is taken over only if `is_dead` returns True for its owner.
+        Raises `LeaseHeld` if a live owner has the run or another process has requested it, and
+        `RunNotFound`.
+        """
+        with self._work.transaction(f"acquire the lease of run {run_id}") as connection:
+            run_no, now = run_number(connection, run_id), self._work.now()
+            return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
+
+    def acquire_or_request(
+        self,
+        run_id: str,
+        owner: Owner,
+        ttl_s: float,
+        request_ttl_s: float,
+        *,
+        is_dead: IsDead = lambda _: False,
+    ) -> Lease | LeaseInfo:
+        """Acquire a run, or store a takeover request and return the lease of its owner.
+
+        From then on the owner's lease is not extended, as long as this is called again before
+        `request_ttl_s` seconds have passed. Raises `LeaseHeld` if another process has requested
+        the run.
+        """
+        with self._work.transaction(f"request the takeover of run {run_id}") as connection:
+            run_no, now = run_number(connection, run_id), self._work.now()
+            request = read_live(connection, run_no, now, is_dead)
+            refuse_other_requester(request, owner, run_id)
+            current = live_lease(connection, run_no, now, is_dead)
+            if current is None:
+                return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
+            store(connection, run_no, request, owner, now, request_ttl_s)
+            return current
+
+    def withdraw_request(self, run_id: str, owner: Owner) -> None:
+        """Delete the owner's takeover request for a run."""
+        with self._work.transaction(
+            f"withdraw the takeover request for run {run_id}"
+        ) as connection:
+            connection.exec_driver_sql(
+                statements.DELETE_CLAIM,
+                (run_number(connection, run_id), owner.host, owner.pid, owner.process_token),
+            )
+
+    def renew(self, lease: Lease, *, is_dead: IsDead = lambda _: False) -> Renewal:
+        """Extend the lease to `ttl_s` from now, unless a live process has requested the run.
+
+        Raises `LeaseLost`.
+        """
+        with self._work.transaction(f"renew the lease of run {lease.run_id}") as connection:
+            stored, now = read_lease(connection, lease.run_no), self._work.now()
+            if stored is None or stored.epoch != lease.epoch:
+                raise lease_lost_error(connection, lease)
+            request = read_live(connection, lease.run_no, now, is_dead)
+            expires_at = clock.later(now, lease.ttl_s) if request is None else stored.expires_at
+            connection.exec_driver_sql(
+                statements.RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch)
+            )
+            return Renewal(expires_at, request)
+
+    @contextmanager
+    def while_owned(self, lease: Lease) -> Iterator[None]:
+        """Keep others from acquiring the run during a block that writes files.
+
+        Raises `LeaseLost`. Keep the block short: meanwhile, nobody else can write to the ledger.
+        """
+        with self._work.owned(lease, f"check the lease of run {lease.run_id}"):
+            yield
+
+    def release(self, lease: Lease, status: RunStatus, stop: Stop | None = None) -> None:
+        """Delete the lease; store the run's status, and why it stopped if it stopped early.
+
+        Raises `LeaseLost`, and `LedgerError` for `completed` unless every slot is committed.
+        """
+        key = (lease.run_no, lease.epoch)
+        with self._work.transaction(f"release the lease of run {lease.run_id}") as connection:
+            if connection.exec_driver_sql(statements.DELETE_LEASE, key).rowcount != 1:
+                raise lease_lost_error(connection, lease)
+            now = self._work.now()
+            ended_at = now
+            if status is RunStatus.COMPLETED:
+                _require_all_committed(connection, lease)
+                ended_at = _last_commit_time(connection, lease)
+            cause, message = (stop.cause, stop.message) if stop else (None, None)
+            connection.exec_driver_sql(
+                statements.END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
+            )
+
+
+def _acquire(
+    connection: Connection,
+    run_no: int,
+    run_id: str,
+    owner: Owner,
+    ttl_s: float,
+    now: str,
+    is_dead: IsDead,
+) -> Lease:
+    refuse_live_lease(connection, run_no, run_id, now, is_dead)
+    request = read_live(connection, run_no, now, is_dead)
+    refuse_other_requester(request, owner, run_id)
+    delete(connection, run_no)
+    epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
+    process = (owner.host, owner.pid, owner.process_token)
+    connection.exec_driver_sql(
+        statements.UPSERT_LEASE, (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
+    )
+    connection.exec_driver_sql(statements.BEGIN_EPOCH, (epoch, now, run_no))
+    return Lease(run_no, run_id, epoch, ttl_s)
+
+
+def _last_commit_time(connection: Connection, lease: Lease) -> str:
+    """Return when the run became complete. Resuming a complete run does not change that time."""
+    result = connection.exec_driver_sql(
+        "SELECT committed_at FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1",
+        (lease.run_no,),
+    )
+    return str(result.scalar_one())
+
+
+def _require_all_committed(connection: Connection, lease: Lease) -> None:
+    total = connection.exec_driver_sql(
+        "SELECT total_slots FROM schedule WHERE run_no = ?", (lease.run_no,)
+    ).scalar_one()
+    next_idx = checked_next_slot(connection, lease)
+    if next_idx != total:
+        committed = counted_of(next_idx, total, "slot")
+        raise LedgerError(f"run {lease.run_id} is not complete: {committed} are committed")

@@ -1,0 +1,154 @@
+"""What is removed from a ledger and its lab: whole runs, and content that nothing names.
+
+Find and remove contents of the ledger that nothing names: artifacts and payloads of tasks.
+
+Whatever looks like a digest in a text of a run counts as naming an artifact, so that more is kept
+than need be, and never less. The functions use one connection: the digests are in a temporary table
+of it. `maintenance.garbage_collection` makes sure that nobody else uses the artifacts meanwhile.
+
+Delete whole runs, and leave a tombstone of each: `LedgerWriter.delete_runs`.
+
+All rows of the runs go in one transaction, in which triggers are lifted; nothing shared by runs is
+touched, such as artifacts and payloads of tasks. A coordinator that had lost its lease is fenced
+off, because its run is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+
+from labledger.files.file_contents import batched
+from labledger.ledger import leases
+from labledger.ledger.database import row_sql, views_and_triggers
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import COLUMNS
+from labledger.ledger.leases import IsDead
+from labledger.ledger.read import gradings, tombstones
+from labledger.ledger.read.lookup import run_number
+from labledger.ledger.read.tombstones import Tombstone
+
+_RUN_SQL = """
+SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
+  (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = run.run_no) AS committed,
+  coalesce(
+    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = run.run_no
+     ORDER BY schedule_idx DESC LIMIT 1),
+    schedule.genesis_digest) AS chain_head
+FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"""
+_NEXT_DELETION_SQL = "SELECT coalesce(max(deletion_no), 0) + 1 FROM deleted_run"
+_INSERT_TOMBSTONE = row_sql.insert("deleted_run")
+_TABLES = tuple(reversed([table for table in COLUMNS if "run_no" in COLUMNS[table]]))
+"""Every table with rows of a run, those that refer to others first."""
+
+
+def delete(
+    connection: Connection, run_id: str, because: str, now: str, is_dead: IsDead
+) -> list[Tombstone]:
+    """Delete a run and its regradings in the caller's transaction, and return their tombstones.
+
+    The connection must not check foreign keys. Only rows of a run and its regradings refer to it.
+    Raises `LeaseHeld` if a coordinator owns one of them, and as `gradings.with_regradings` does.
+    """
+    run_ids = gradings.with_regradings(connection, run_id)
+    numbers = [run_number(connection, run_id) for run_id in run_ids]
+    for run_no, run_id in zip(numbers, run_ids, strict=True):
+        leases.refuse_live_lease(connection, run_no, run_id, now, is_dead)
+    stones = [_bury(connection, run_no, because, now) for run_no in numbers]
+    with views_and_triggers.lifted_triggers(connection):
+        for table in _TABLES:
+            for run_no in numbers:
+                connection.exec_driver_sql(
+                    f"DELETE FROM {table} WHERE run_no = ?",  # noqa: S608
+                    (run_no,),
+                )
+    return stones
+
+
+def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombstone:
+    """Insert the tombstone of a run that is still there."""
+    run = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()._asdict()
+    number = connection.exec_driver_sql(_NEXT_DELETION_SQL).scalar_one()
+    stone = Tombstone(
+        deletion_no=number, former_run_no=run_no, deleted_at=now, because=because, **run
+    )
+    digest = stone.digest(tombstones.last_digest(connection))
+    connection.exec_driver_sql(_INSERT_TOMBSTONE, (*astuple(stone), digest))
+    return stone
+
+
+DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""What may be the digest of an artifact."""
+
+_TEXTS_PER_BATCH = 500
+_TEXTS_SQL = (
+    "SELECT resolved FROM run",
+    "SELECT resolved FROM run_part WHERE resolved IS NOT NULL",
+    "SELECT body FROM task_payload WHERE payload_digest IN (SELECT payload_digest FROM run_task)",
+    "SELECT record FROM evidence_record",
+    "SELECT record FROM prediction",
+    "SELECT record FROM score",
+    "SELECT payload FROM staged_result",
+)
+"""Every text of a run that may name an artifact."""
+
+_CREATE_NAMED = "CREATE TEMP TABLE named (sha256 BLOB PRIMARY KEY) WITHOUT ROWID"
+_UNNAMED_ARTIFACTS = "FROM artifact WHERE sha256 NOT IN (SELECT sha256 FROM named)"
+_UNNAMED_PAYLOADS = (
+    "FROM task_payload WHERE payload_digest NOT IN (SELECT payload_digest FROM run_task)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedRows:
+    """Contents in the ledger that nothing names. Artifacts that are files are not counted."""
+
+    artifacts: int
+    payloads: int
+    size: int
+    """Of both together, in bytes."""
+
+
+def collect_named(connection: Connection, also_named: Iterable[str]) -> None:
+    """Store the digest of everything that is named; `also_named` are texts outside the ledger."""
+    connection.exec_driver_sql("DROP TABLE IF EXISTS temp.named")
+    connection.exec_driver_sql(_CREATE_NAMED)
+    for sql in _TEXTS_SQL:
+        _add(connection, connection.exec_driver_sql(sql).scalars())
+    _add(connection, also_named)
+
+
+def _add(connection: Connection, texts: Iterable[str]) -> None:
+    for batch in batched(texts, _TEXTS_PER_BATCH):
+        digests = {sha256 for text in batch for sha256 in DIGEST.findall(text)}
+        rows = [(bytes.fromhex(sha256),) for sha256 in sorted(digests)]
+        if rows:
+            connection.exec_driver_sql("INSERT OR IGNORE INTO named (sha256) VALUES (?)", rows)
+
+
+def is_named(connection: Connection, sha256: str) -> bool:
+    """Return whether something names an artifact (64 hex digits), after `collect_named`."""
+    sql = "SELECT 1 FROM named WHERE sha256 = ?"
+    return connection.exec_driver_sql(sql, (bytes.fromhex(sha256),)).first() is not None
+
+
+def count_rows(connection: Connection) -> UnnamedRows:
+    """Count what nothing names, after `collect_named`."""
+    artifacts, artifact_size = connection.exec_driver_sql(
+        f"SELECT count(content), coalesce(sum(length(content)), 0) {_UNNAMED_ARTIFACTS}"
+    ).one()
+    payloads, payload_size = connection.exec_driver_sql(
+        "SELECT count(*), coalesce(sum(length(CAST(body AS BLOB))), 0) " + _UNNAMED_PAYLOADS
+    ).one()
+    return UnnamedRows(artifacts, payloads, artifact_size + payload_size)
+
+
+def delete_rows(connection: Connection) -> None:
+    """Delete the rows that nothing names, after `collect_named` in the same transaction.
+
+    The connection must not check foreign keys: SQLite would read all tasks for each payload.
+    """
+    with views_and_triggers.lifted_triggers(connection):
+        connection.exec_driver_sql(f"DELETE {_UNNAMED_ARTIFACTS}")
+        connection.exec_driver_sql(f"DELETE {_UNNAMED_PAYLOADS}")

@@ -1,0 +1,332 @@
+"""The page's charts as Vega-Lite layers: rates, differences, heat map, durations, cost.
+
+Everything that a chart shows is also in a table beside it. `chart_drawing` turns layers into SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from labledger.compare.comparison_document import Comparison, to_json
+from labledger.records import JsonObject
+from labledger.report.chart_drawing import Chart, layered
+from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
+from labledger.report.spending import VariantCost
+from labledger.text import counted
+
+PASS, SOME, FAIL = "all passed", "some passed", "none passed"
+UNSCORED, OPEN = "no score", "not run"
+CELL_COLOURS = {
+    PASS: "var(--pass)",
+    SOME: "var(--some)",
+    FAIL: "var(--fail)",
+    UNSCORED: "var(--unscored)",
+    OPEN: "var(--open)",
+}
+OUTCOMES = {
+    "pass": "var(--pass)",
+    "fail": "var(--fail)",
+    "missing": "var(--missing)",
+    "error": "var(--error)",
+    "failed, no verdict": "var(--agent-failed)",
+    "left out": "var(--unscored)",
+    "not committed": "var(--open)",
+}
+PHASES = {"setup": "var(--some)", "agent": "var(--accent)", "grader": "var(--error)"}
+
+_SIGNED = "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value)"
+
+
+def _names(variants: Sequence[VariantOutcomes] | Sequence[VariantTimes]) -> JsonObject:
+    """Return the axis of variants, in the order of the experiment."""
+    order = [variant.variant_id for variant in variants]
+    return {"field": "variant", "type": "nominal", "sort": order, "title": None}
+
+
+def _colours(colours: Mapping[str, str], shown: Sequence[str]) -> JsonObject:
+    return {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": list(shown), "range": [colours[kind] for kind in shown]},
+    }
+
+
+def rates(variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw the pass rate of each variant and its interval."""
+    values = [
+        {"variant": variant.variant_id, **to_json(variant.pass_rate)}
+        for variant in variants
+        if variant.pass_rate is not None
+    ]
+    x = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
+    axis = {"axis": {"format": "%"}}
+    return layered(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
+
+
+def differences(document: Comparison, labels: Sequence[str], title: str) -> Chart:
+    """Draw the difference of each comparison and its interval, in points; 0 is marked."""
+    values = [
+        {"variant": label, **{k: None if v is None else 100 * v for k, v in to_json(shown).items()}}
+        for label, compared in zip(labels, document.comparisons, strict=True)
+        if (shown := compared.difference) is not None
+    ]
+    largest = max(
+        (abs(v) for row in values for v in row.values() if isinstance(v, float)), default=0
+    )
+    reach = max(10, 10 * -(-largest // 10))
+    x = {
+        "type": "quantitative",
+        "scale": {"domain": [-reach, reach]},
+        "title": title,
+        "axis": {"labelExpr": _SIGNED},
+    }
+    zero = {
+        "data": {"values": [{"value": 0}]},
+        "mark": {"type": "rule", "color": "currentColor", "strokeDash": [3, 3]},
+        "encoding": {"x": {"field": "value", **x}},
+    }
+    y = {"field": "variant", "type": "nominal", "sort": list(labels), "title": None}
+    return layered([zero, *_intervals(values, x, y)], "Paired differences.")
+
+
+def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> list[JsonObject]:
+    data = {"values": list(values)}
+    known = {"values": [row for row in values if row["low"] is not None]}
+    colour = "var(--accent)"
+    return [
+        {
+            "data": known,
+            "mark": {"type": "rule", "strokeWidth": 6, "color": colour, "opacity": 0.35},
+            "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y},
+        },
+        {
+            "data": data,
+            "mark": {"type": "point", "filled": True, "size": 130, "color": colour, "opacity": 1},
+            "encoding": {"x": {"field": "value", **x}, "y": y},
+        },
+    ]
+
+
+def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw all slots of each variant by outcome."""
+    values = [
+        {"variant": variant.variant_id, "kind": kind, "slots": count, "order": order}
+        for variant in variants
+        for order, (kind, count) in enumerate(outcome_counts(variant).items())
+        if count
+    ]
+    shown = [kind for kind in OUTCOMES if any(row["kind"] == kind for row in values)]
+    bars = {
+        "data": {"values": values},
+        "mark": {"type": "bar", "height": 18},
+        "encoding": {
+            "x": {
+                "field": "slots",
+                "type": "quantitative",
+                "title": "slots",
+                "axis": {"format": ",d", "tickMinStep": 1},
+            },
+            "y": _names(variants),
+            "color": _colours(OUTCOMES, shown),
+            "order": {"field": "order"},
+        },
+    }
+    return layered([bars], "Slots by variant and outcome.")
+
+
+def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
+    """Return how many slots a variant has by outcome; they add up to its scheduled slots.
+
+    `failed, no verdict` are slots whose agent failed or broke its grader: they did not pass.
+    `left out` are slots that the pass rate leaves out.
+    """
+    return {
+        **variant.verdicts,
+        "failed, no verdict": variant.agent_failed,
+        "left out": variant.committed - variant.scored - variant.agent_failed,
+        "not committed": variant.scheduled - variant.committed,
+    }
+
+
+def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw the heat map: all tasks, the hardest first; equal neighbours are one shape."""
+    values: list[JsonObject] = []
+    for number, variant in enumerate(variants):
+        kinds = enumerate(cell_outcome(task.cells[number]) for task in tasks)
+        for kind, neighbours in groupby(kinds, key=lambda item: item[1]):
+            positions = [position for position, _ in neighbours]
+            values.append(
+                {
+                    "variant": variant.variant_id,
+                    "kind": kind,
+                    "start": positions[0],
+                    "end": positions[-1] + 1,
+                }
+            )
+    shown = [kind for kind in CELL_COLOURS if any(row["kind"] == kind for row in values)]
+    x: JsonObject = {
+        "field": "start",
+        "type": "quantitative",
+        "scale": {"domain": [0, len(tasks)], "nice": False},
+        "title": f"{counted(len(tasks), 'task')}, the hardest first",
+        "axis": {"labels": False, "grid": False},
+    }
+    cells = {
+        "data": {"values": values},
+        "mark": {"type": "bar", "height": {"band": 0.88}},
+        "encoding": {
+            "x": x,
+            "x2": {"field": "end"},
+            "y": _names(variants),
+            "color": _colours(CELL_COLOURS, shown),
+        },
+    }
+    return layered([cells], "Tasks by variant, the hardest first.")
+
+
+def cell_outcome(cell: Cell) -> str:
+    """Return the outcome of a task with a variant: a key of `CELL_COLOURS`."""
+    share = cell.share
+    if share is None:
+        return UNSCORED if cell.committed else OPEN
+    return PASS if share == 1 else SOME if share else FAIL
+
+
+def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
+    """Return tasks with the hardest first; of equally hard ones, similar ones side by side."""
+    kinds = list(CELL_COLOURS)
+
+    @lru_cache(maxsize=1024)
+    def kinds_of(cells: Sequence[Cell]) -> tuple[int, ...]:
+        return tuple(kinds.index(cell_outcome(cell)) for cell in cells)
+
+    def rank(task: TaskOutcomes) -> tuple[Any, ...]:
+        share = task.share
+        return (2.0 if share is None else share, kinds_of(task.cells), task.task_id)
+
+    return sorted(tasks, key=rank)
+
+
+def durations(variants: Sequence[VariantTimes]) -> Chart:
+    """Draw how long trials took: a line from shortest to longest, the quartiles, the median."""
+    values = [
+        {"variant": variant.variant_id, **{k: v / 1000 for k, v in to_json(variant.trial).items()}}
+        for variant in variants
+        if variant.trial is not None
+    ]
+    x: JsonObject = {
+        "type": "quantitative",
+        "title": "seconds a trial",
+        "scale": {"zero": True},
+    }
+    y, data, colour = _names(variants), {"values": values}, "var(--accent)"
+    return layered(
+        [
+            {
+                "data": data,
+                "mark": {"type": "rule", "strokeWidth": 2, "color": colour},
+                "encoding": {"x": {"field": "min", **x}, "x2": {"field": "max"}, "y": y},
+            },
+            {
+                "data": data,
+                "mark": {"type": "bar", "height": 14, "color": colour, "opacity": 1},
+                "encoding": {"x": {"field": "q1", **x}, "x2": {"field": "q3"}, "y": y},
+            },
+            {
+                "data": data,
+                "mark": {"type": "tick", "thickness": 3, "size": 22, "color": "currentColor"},
+                "encoding": {"x": {"field": "median", **x}, "y": y},
+            },
+        ],
+        "Durations of trials by variant.",
+    )
+
+
+def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
+    """Draw the pass rate of each variant over a trial's cost, or its tokens, with both intervals.
+
+    Return None where fewer than two variants have both.
+    """
+    key = "cost" if any(variant.cost is not None for variant in worth) else "tokens"
+    values = []
+    for variant in worth:
+        spent, bounds = getattr(variant, key), getattr(variant, f"{key}_bounds")
+        if spent is not None and variant.pass_rate is not None:
+            least, most = (None, None) if bounds is None else bounds
+            row = {"variant": variant.variant_id, "spent": spent, "least": least, "most": most}
+            values.append({**row, **to_json(variant.pass_rate)})
+    if len(values) < 2:
+        return None
+    title = "mean cost of a trial, USD" if key == "cost" else "mean tokens of a trial"
+    x = {"field": "spent", "type": "quantitative", "title": title, "scale": {"zero": True}}
+    x |= {"axis": {"labelFlush": False}}
+    y = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
+    y |= {"axis": {"format": "%"}}
+    colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
+    known = [row for row in values if row["low"] is not None]
+    spans = [row for row in values if row["least"] is not None]
+    return layered(
+        [
+            {
+                "data": {"values": known},
+                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
+                "encoding": {
+                    "x": x,
+                    "y": {"field": "low", **y},
+                    "y2": {"field": "high"},
+                    "color": colour,
+                },
+            },
+            {
+                "data": {"values": spans},
+                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
+                "encoding": {
+                    "x": {**x, "field": "least"},
+                    "x2": {"field": "most"},
+                    "y": {"field": "value", **y},
+                    "color": colour,
+                },
+            },
+            {
+                "data": {"values": values},
+                "mark": {"type": "point", "filled": True, "size": 130, "opacity": 1},
+                "encoding": {"x": x, "y": {"field": "value", **y}, "color": colour},
+            },
+        ],
+        "Pass rate over cost by variant, with the intervals of both.",
+        named_by_legend=True,
+    )
+
+
+def phases(variants: Sequence[VariantTimes]) -> Chart:
+    """Draw the mean time of each phase, one after the other."""
+    values = [
+        {
+            "variant": variant.variant_id,
+            "kind": name,
+            "seconds": spread.mean / 1000,
+            "order": order,
+        }
+        for variant in variants
+        for order, name in enumerate(PHASES)
+        if (spread := variant.phases[name]) is not None
+    ]
+    shown = [name for name in PHASES if any(row["kind"] == name for row in values)]
+    bars = {
+        "data": {"values": values},
+        "mark": {"type": "bar", "height": 18},
+        "encoding": {
+            "x": {
+                "field": "seconds",
+                "type": "quantitative",
+                "title": "mean seconds by phase",
+            },
+            "y": _names(variants),
+            "color": _colours(PHASES, shown),
+            "order": {"field": "order"},
+        },
+    }
+    return layered([bars], "Mean time by variant and phase.")

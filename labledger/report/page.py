@@ -1,0 +1,340 @@
+"""Render a report as one HTML file that holds everything it needs and uses no network.
+
+Hidden characters are removed from all text, the template escapes it, and the page's content
+security policy allows only its own style and script, by their digests. `run_report` calls `render`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from labledger import optional_libraries
+from labledger import text as figures
+from labledger.compare import sentences as comparisons
+from labledger.compare.comparison_document import Compared, Comparison
+from labledger.compare.ranking_text import ranking_text
+from labledger.ledger.reader import LedgerReader
+from labledger.report import charts, outcomes, sentences, spending
+from labledger.report.chart_drawing import Chart, Drawing, draw
+from labledger.report.document import (
+    Provenance,
+    Report,
+    ReportedRun,
+    TaskOutcomes,
+    VariantOutcomes,
+)
+from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
+from labledger.report.logs import PackedLogs, pack
+from labledger.report.options import ReportOptions
+from labledger.text import counted
+
+_FOLDER = Path(__file__).resolve().parent
+_MAX_TABLE_TASKS = 2000
+"""How many tasks the table has; the chart shows all of them."""
+MAX_LISTED_TRIALS = 20_000
+"""More trials than this are not listed, however large the page may be."""
+_MAX_LIST_ITEMS = 12
+"""How many of the hardest tasks, of the flaky tasks and of the isolation facts are listed."""
+_MAX_CHART_PAIRS = 60
+"""With more comparisons, their chart would be longer than it is useful."""
+_CSS = {
+    charts.PASS: "passed",
+    charts.SOME: "some",
+    charts.FAIL: "failed",
+    charts.UNSCORED: "unscored",
+    charts.OPEN: "open",
+}
+"""The CSS class of a cell of the heat map, by its outcome."""
+
+View = dict[str, Any]
+"""Values for the template, by name."""
+
+
+def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
+    """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
+    optional_libraries.require_page()
+    commits = report.commits(reader.path)
+    report = report.with_plain_text()
+    listed = trials_that_fit(report.trials, options.max_bytes // 2)
+    view = _view(report, listed)
+    # The page without logs shows how many bytes are left for them.
+    remaining = options.max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), options))
+    logs = pack(reader, commits, listed, options.logs, remaining)
+    return _fill_template(view, report, logs, options)
+
+
+def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
+    text = sentences.logs(report, view["listed"], packed, options.logs)
+    pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
+    page = BytesIO()  # Its value is not copied; a join would hold the page twice.
+    for piece in pieces:
+        page.write(piece.encode())
+    return page.getvalue()
+
+
+def _template() -> Any:
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {
+        "trusted": Markup,  # Style, script and drawings, which are our own.
+        "count": figures.count,
+        "rate": comparisons.rate,
+        "bounds": comparisons.rate_bounds,
+        "rounded": figures.rounded,
+        "usd": figures.usd,
+        "usd_range": figures.usd_range,
+        "whole": figures.whole_number,
+        "duration": figures.duration,
+        "moment": figures.date_and_time,
+        "kind": charts.cell_outcome,
+        "css": _CSS.__getitem__,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "shortened": _shortened,
+        "adds_up": spending.adds_up,
+    }
+    return environment.get_template("page.html.j2")
+
+
+def _view(report: Report, listed: Sequence[Trial]) -> View:
+    """Return everything that the template uses except the logs."""
+    style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    provenance = report.provenance
+    names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
+    worth = spending.cost_and_quality(report.variants, report.metrics)
+    shown = _charts(report, worth) | dict(enumerate(map(_differences, report.comparisons)))
+    drawings = draw(shown)
+    return {
+        "run": report.run,
+        "headline": report.headline,
+        "missing": report.missing,
+        "reruns": sentences.reruns(report),
+        "variants": report.variants,
+        "time": report.time,
+        "metrics": report.metrics,
+        "errors": report.errors,
+        "written_at": report.written_at,
+        "written_by": report.written_by,
+        "style": style,
+        "script": script,
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
+        "title": sentences.title(report),
+        "grading_text": sentences.generation(report),
+        "unfinished": sentences.unfinished(report),
+        "tampering": sentences.tampering(report),
+        "figures": list(_figures(report)),
+        "sections": list(_sections(report)),
+        "level": figures.confidence_level(report.confidence),
+        "metric_name": names.pop() if len(names) == 1 else None,
+        "outcomes_text": sentences.outcomes(report),
+        "time_text": sentences.times(report),
+        "cost_text": sentences.METRICS,
+        "worth": worth,
+        "charts": drawings,
+        "differences_text": comparisons.method(report.comparisons),
+        "comparisons": [
+            _comparison(document, report, drawings[number])
+            for number, document in enumerate(report.comparisons)
+        ],
+        **_tasks(report),
+        "verification": provenance.verification,
+        "verified": sentences.verified(report),
+        "facts": list(_facts(report)),
+        "isolation": provenance.isolation[:_MAX_LIST_ITEMS],
+        "data": _data(report, listed),
+        "listed": len(listed),
+    }
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield the figures at the top of the page: name, value and note."""
+    run, count = report.run, figures.count
+    yield "slots committed", count(run.committed), f"of {count(run.scheduled)}"
+    yield "scored", count(run.scored), f"{count(run.committed - run.scored)} without a score"
+    if report.time.wall_ms is not None:
+        yield "from start to end", figures.duration(report.time.wall_ms), ""
+    for metric in report.metrics:
+        if metric.metric_id == "cost_usd":
+            known = [variant.sum for variant in metric.variants if variant.sum is not None]
+            unknown = sum(variant.unknown for variant in metric.variants)
+            note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
+            yield "cost", figures.usd(sum(known)), note
+
+
+def _sections(report: Report) -> Iterator[tuple[str, str]]:
+    yield "outcomes", "Outcomes"
+    if report.comparisons:
+        yield "differences", "Paired differences"
+    yield from (("tasks", "Tasks"), ("time", "Time"), ("cost", "Tokens and cost"))
+    yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
+
+
+def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str | int, Chart | None]:
+    variants, tasks = report.variants, charts.overview_order(report.tasks)
+    ran = [variant for variant in report.time.variants if variant.trial is not None]
+    return {
+        "rates": charts.rates(variants),
+        "verdicts": charts.verdicts(variants),
+        "heat": charts.heat(tasks, variants) if tasks else None,
+        "durations": charts.durations(ran) if ran else None,
+        "phases": charts.phases(ran) if ran else None,
+        "worth": charts.cost_against_quality(worth),
+    }
+
+
+# -- comparisons
+
+
+def _comparison(document: Comparison, report: Report, chart: Drawing | None) -> View:
+    variants = sentences.variants_by_side(report)
+    return {
+        "chart": chart,
+        "ranking": ranking_text(document),
+        "p": comparisons.p_heading([document]),
+        "metric": None if document.is_rate else document.metric,
+        "rows": [_compared(compared, document, variants) for compared in document.comparisons],
+    }
+
+
+def _differences(document: Comparison) -> Chart | None:
+    """Return the chart of differences, labelled with B alone where A is the same throughout."""
+    differences = [compared.difference for compared in document.comparisons]
+    if not document.is_rate or not any(differences) or len(differences) > _MAX_CHART_PAIRS:
+        return None
+    pairs = [compared.labels for compared in document.comparisons]
+    baselines = {a for a, _ in pairs}
+    if len(baselines) == 1 and len({b for _, b in pairs}) == len(pairs):
+        title = f"points more or less than {baselines.pop()}"
+        return charts.differences(document, [b for _, b in pairs], title)
+    return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B − A")
+
+
+def _compared(
+    compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
+) -> View:
+    a, b = compared.labels
+    verdict = compared.decision.verdict
+    return {
+        "a": a,
+        "b": b,
+        "mean_a": comparisons.value(compared.a.mean, document),
+        "mean_b": comparisons.value(compared.b.mean, document),
+        "difference": comparisons.signed_amount(compared.difference, document),
+        "bounds": comparisons.bounds(compared.difference, document, signed=True),
+        "p": comparisons.decisive_p(compared.test, document),
+        "tasks": compared.tasks,
+        "verdict": verdict,
+        "word": comparisons.VERDICTS[verdict],
+        "text": compared.decision.text,
+        "facts": list(sentences.comparison_facts(compared, document, variants)),
+    }
+
+
+# -- tasks
+
+
+def _tasks(report: Report) -> View:
+    tasks = report.tasks
+    position = {task.task_id: number for number, task in enumerate(tasks)}
+    ranked = outcomes.hardest_first(tasks)[:_MAX_TABLE_TASKS]
+    hardest, flaky = outcomes.hardest(tasks), outcomes.flaky(tasks)
+    return {
+        "tasks": [(position[task.task_id], task) for task in ranked],
+        "tasks_total": len(tasks) if len(tasks) > _MAX_TABLE_TASKS else 0,
+        "tasks_text": sentences.tasks(report),
+        "hardest": hardest[:_MAX_LIST_ITEMS],
+        "hardest_none": sentences.no_hard_tasks(report),
+        "hardest_more": max(0, len(hardest) - _MAX_LIST_ITEMS),
+        "flaky": [
+            (task.task_id, flaky_cells(task, report.variants)) for task in flaky[:_MAX_LIST_ITEMS]
+        ],
+        "flaky_more": max(0, len(flaky) - _MAX_LIST_ITEMS),
+        "flaky_none": sentences.no_flaky_tasks(report),
+    }
+
+
+def flaky_cells(task: TaskOutcomes, variants: Sequence[VariantOutcomes]) -> str:
+    """Return such as ``base 1 of 2, treat 1 of 3``: the variants with which a task is flaky."""
+    return ", ".join(
+        f"{variant.variant_id} {cell.passed} of {cell.counted}"
+        for variant, cell in zip(variants, task.cells, strict=True)
+        if cell.is_flaky
+    )
+
+
+# -- provenance and trials
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    if not report.runs:
+        yield from _run_facts(report.run, report.provenance)
+    for part in report.runs:
+        yield from _run_facts(part.run, part.provenance)
+    yield "ledger", report.provenance.ledger_id
+
+
+def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]]:
+    yield "run", run.run_id
+    yield "experiment", run.experiment_id
+    yield "experiment digest", origin.experiment_digest
+    if grading := sentences.grading(origin):
+        yield "grading", grading
+    yield "grader digest", origin.grading.grader_digest or "not written"
+    yield "created", run.created_at
+    if extended := sentences.extensions(run):
+        yield "extended", extended
+    yield "ended", run.ended_at or "not yet"
+    for name, values in (("benchmark", origin.benchmark), ("evaluator", origin.evaluator)):
+        if values:
+            yield name, ", ".join(f"{key} {value}" for key, value in values.items())
+    for image in origin.images:
+        yield f"image {image.ref}", image.id
+    yield "run by", f"labledger {origin.labledger_version}"
+    yield "chain digest", origin.chain_head
+
+
+def _data(report: Report, listed: Sequence[Trial]) -> View:
+    """Return what the script needs: the trials, as rows of columns."""
+    return {
+        "run_id": report.provenance.grading.run_id,
+        "columns": (*TRIAL_FIELDS, "run_id") if report.runs else TRIAL_FIELDS,
+        "trials": [_row(trial) for trial in listed],
+    }
+
+
+def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
+    """Return the trials whose rows fit into `max_bytes`, worst first, in their order."""
+    listed = []
+    for index in sorted(range(len(trials)), key=lambda index: trials[index].badness):
+        max_bytes -= len(json.dumps(_row(trials[index]))) + 2
+        if max_bytes < 0:
+            break
+        listed.append(index)
+    return [trials[index] for index in sorted(listed)]
+
+
+def _row(trial: Trial) -> list[Any]:
+    return list((trial.as_json() | {"message": _shortened(trial.message)}).values())
+
+
+def _shortened(text: str | None) -> str | None:
+    """Return a trial's message, truncated to 300 characters."""
+    return text if text is None or len(text) <= 300 else f"{text[:299]}…"

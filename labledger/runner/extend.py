@@ -1,0 +1,280 @@
+"""`labledger extend`: appends further tasks, variants or replications to a run, and runs them.
+
+The new slots are a part of the same run, in the experiment's order, after those that are there. The
+run's cells must be the same in the experiment that extends it; what differs is named otherwise.
+Nothing is changed until every check has passed.
+
+What is checked before a part is appended to a run, by extending it or running slots again.
+
+A part cannot be taken back. What would keep its slots from running is therefore refused before it
+is appended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger import __version__
+from labledger.checks.image_supply import Supply
+from labledger.engine.engine import Engine
+from labledger.errors import (
+    ExperimentChanged,
+    InvalidInput,
+    LeaseHeld,
+    NothingToExtend,
+    Parameter,
+    Problem,
+)
+from labledger.execution.budget import check_limits
+from labledger.execution.events import run_event
+from labledger.execution.process_identity import process_is_dead
+from labledger.experiment import changes as growth
+from labledger.experiment.changes import Growth
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import (
+    ExperimentRevision,
+    Lease,
+    NewPart,
+    RunInfo,
+    Variant,
+)
+from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, exhausted_kinds
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.runner import environment_values
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.run_hosts import cluster_of
+from labledger.runner.session import Session
+from labledger.runner.start_and_resume import (
+    check_requirements,
+    require_environment,
+    require_images,
+    resolve_experiment,
+)
+
+MAX_BECAUSE = 1_000
+"""The largest number of characters of the reason for a part."""
+
+
+def because_problems(because: str | None) -> Iterator[Problem]:
+    """Yield what is wrong with the reason that somebody gives for a part."""
+    if because is None:
+        return
+    length = len(because.strip())
+    if not length or len(because) > MAX_BECAUSE:
+        message = f"found {length:,} characters; expected 1 to {MAX_BECAUSE:,}"
+        yield Problem(Parameter("because"), message)
+    try:
+        because.encode()
+    except UnicodeEncodeError:
+        yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
+
+
+def check_because(because: str | None) -> None:
+    """Raise `InvalidInput` unless a reason, if there is one, can be stored and read."""
+    if problems := list(because_problems(because)):
+        raise InvalidInput("the reason", problems)
+
+
+def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
+    """Raise `InvalidInput` if the run has spent its budget, so that no new slot would run.
+
+    `new_limits` take the place of the run's own, by kind; an infinite one removes it.
+    """
+    limits = {kind: n for kind, n in {**run.budget, **new_limits}.items() if math.isfinite(n)}
+    spent = reader.spent_so_far(run.run_id)
+    problems = [
+        Problem(
+            BUDGET_OPTIONS[kind],
+            f"{spent[kind].total:,.10g} of {limits[kind]:,.10g} {UNITS[kind]} are spent; nothing "
+            "was added",
+            hint=f"give the run a larger {BUDGET_OPTIONS[kind]}",
+        )
+        for kind in exhausted_kinds(limits, spent)
+    ]
+    if problems:
+        raise InvalidInput(f"the budget of {run.run_id}", problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionPlan:
+    """What an extension adds to a run. Nothing is stored yet."""
+
+    run: RunInfo
+    growth: Growth
+
+    @property
+    def experiment(self) -> ResolvedExperiment:
+        return self.growth.experiment
+
+
+def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> ExtensionPlan:
+    """Return what an experiment adds to a run; `path` None stands for the run's own experiment.
+
+    Raises `ExperimentChanged` if a cell of the run is another in it, `NothingToExtend` if it has
+    no further cell, and `InvalidInput` for a regrading.
+    """
+    lab = LabFolder.find(options.lab_dir)
+    with LedgerReader.open(lab.ledger) as reader:
+        run = reader.run(run_id)
+        if run.regrades is not None:
+            message = f"{run_id} is a regrading, which has the slots of the run that it regrades"
+            hint = f"extend {run.regrades['run_id']}, and regrade it again"
+            raise InvalidInput("the run", [Problem("RUN", message, hint=hint)])
+        experiment = resolve_experiment(_source(run, path), options)
+        rows = reader.task_row_digests(run_id)
+        variants = [variant.variant_id for variant in run.variants]
+        added = growth.find_growth(experiment, reader.slots(run_id), variants, rows)
+        changes = growth.changes(run.resolved, rows, added)
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        message = (
+            f"{run_id} cannot be extended: {experiment.source} differs in what the run has run"
+        )
+        raise ExperimentChanged(f"{message} already:\n{listed}", hint=_hint(run))
+    if not added.slot_count:
+        hint = (
+            "add tasks, variants or replications to the experiment, or choose more of them with "
+            "`limit=`, `tasks=`, `variants=` and `shard=`"
+        )
+        if run.next_schedule_idx < run.total_slots:
+            hint = f"`labledger resume {run_id}` runs its slots that are not committed"
+        raise NothingToExtend(f"{run_id} has every cell of {experiment.source} already", hint=hint)
+    return ExtensionPlan(run, added)
+
+
+def extend_run(
+    run_id: str,
+    path: Path | None,
+    options: RunOptions,
+    store_source: Callable[[LabFolder], Path] | None = None,
+    because: str | None = None,
+) -> RunOutcome:
+    """Append what an experiment adds to a run, and run it. If it cannot begin, nothing changes.
+
+    `path` may be a temporary copy; see `start_and_resume.start_run` for `store_source`.
+    """
+    lab = LabFolder.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    check_because(because)
+    plan = plan_extension(run_id, path, options)
+    _refuse_owned(plan.run, options)
+    values = environment_values.gather(options.env, options.env_files)
+    check_limits(plan.experiment.plan.metrics, options.budget)
+    with LedgerReader.open(lab.ledger) as reader:
+        require_budget(reader, plan.run, options.budget)
+    with closing(Engine()) as engine:
+        images = _check_requirements(engine, lab, plan, values, options)
+        if store_source is not None:
+            plan = plan_extension(run_id, store_source(lab), options)
+        part = _new_part(plan, images, options, because)
+        with LedgerWriter.open(lab.ledger, store) as writer:
+            # Only while a writer is open are files safe that no run names yet.
+            plan.experiment.freeze(store)
+
+            def append(lease: Lease) -> None:
+                writer.append_part(lease, part, plan.growth.frozen_tasks(), plan.growth.slots())
+
+            session = Session(
+                *(lab, engine, writer, store, run_id, values, options),
+                new_limits=options.budget,
+                append_part=append,
+            )
+            return session.run_session()
+
+
+def _source(run: RunInfo, path: Path | None) -> Path:
+    source = Path(run.source_path) if path is None else path
+    if path is None and not source.exists():
+        message = f"the experiment of {run.run_id} is gone from {source}"
+        raise InvalidInput("the experiment", [Problem("EXPERIMENT", message, hint="name its file")])
+    return source
+
+
+def _hint(run: RunInfo) -> str:
+    return (
+        "options such as `limit=` select the whole run as it shall be, not what is added to it; "
+        "restore what differs, or start a run of its own: `labledger compare` takes several runs "
+        f"as one ({run.run_id}+OTHER)"
+    )
+
+
+def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
+    """Raise `LeaseHeld`, before long checks, if another coordinator owns the run."""
+    if run.lease is not None and not options.take_over and not process_is_dead(run.lease.owner):
+        raise LeaseHeld(
+            f"run {run.run_id} belongs to process {run.lease.owner.pid} on "
+            f"{run.lease.owner.machine}",
+            hint="extend it when that process has ended, or stop it: a run that was interrupted "
+            "can be extended, too",
+        )
+
+
+def _check_requirements(
+    engine: Engine,
+    lab: LabFolder,
+    plan: ExtensionPlan,
+    values: Mapping[str, str],
+    options: RunOptions,
+) -> dict[str, str]:
+    """Check all that the run needs; return the image ids by reference.
+
+    An image that the run has used stays the one that it has used, as when it is resumed.
+    """
+    experiment, run = plan.experiment, plan.run
+    cluster = cluster_of(run, options)
+    supply = Supply(True, options.build, options.on_event, options.stop_request)
+    results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
+    for check in results.checks:
+        if check.warning:
+            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
+    results.require()
+    require_environment(run, experiment.plan.environment, values)
+    if cluster is None:
+        require_images(engine, run, experiment.plan.runtime.oci)
+    for ref, image in results.images.items():
+        if run.images.get(ref, image) != image:
+            message = (
+                f"{ref} is another image now; the run goes on with the one that it began with, "
+                f"{run.images[ref]}"
+            )
+            options.on_event(run_event("warning", message=message))
+    return {**results.images, **run.images}
+
+
+def _new_part(
+    plan: ExtensionPlan, images: JsonObject, options: RunOptions, because: str | None
+) -> NewPart:
+    experiment = plan.experiment
+    selection = {
+        "limit": options.limit,
+        "tasks": list(options.tasks),
+        "variants": list(options.variants),
+        "shard": options.shard,
+    }
+    return NewPart(
+        kind="extended",
+        first_idx=plan.growth.first_idx,
+        labledger_version=__version__,
+        revision=ExperimentRevision(
+            resolved=experiment.document,
+            authored=experiment.authored.text,
+            digest=experiment.digest,
+            source_path=str(experiment.source),
+            images=images,
+        ),
+        variants=tuple(
+            Variant(variant.variant_id, variant.role, variant.bindings)
+            for variant in experiment.plan.variants
+            if variant.variant_id in plan.growth.variants
+        ),
+        because=because,
+        selection={key: value for key, value in selection.items() if value} or None,
+    )

@@ -1,0 +1,337 @@
+"""Choose the slots of a run that are to be run again, and add up what they cost last time.
+
+Without `despite_verdict` only slots that the pass rate leaves out can be chosen: repeating results
+by what they are would bias them. Choosing only reads. `runner.rerun` appends what was chosen.
+
+`labledger rerun`: runs committed slots of a run again, in new slots that supersede them.
+
+The new slots are a part at the end of the run's schedule, appended in one transaction. The run then
+goes on as after `resume`: a coordinator that is killed leaves either no part or a whole one. No
+committed row changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from labledger import __version__
+from labledger.checks.egress_checks import require_egress_image
+from labledger.engine.engine import Engine
+from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
+from labledger.execution.budget import check_limits
+from labledger.experiment.plan import ExperimentPlan
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import Lease, NewPart, RunInfo, Spent
+from labledger.ledger.query import query, query_run
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.records.identity import Slot
+from labledger.records.outcomes import NOT_STARTED, SlotStatus
+from labledger.runner import environment_values
+from labledger.runner.extend import because_problems, require_budget
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.run_hosts import cluster_of, require_host
+from labledger.runner.session import Session
+from labledger.runner.start_and_resume import (
+    refuse_changed,
+    require_environment,
+    require_images,
+)
+
+ENVIRONMENT_STATUSES = (
+    SlotStatus.INFRA_ERROR.value,
+    SlotStatus.SETUP_ERROR.value,
+    SlotStatus.GRADE_ERROR.value,
+)
+"""The statuses of slots that the environment or the grader left without a verdict."""
+
+_TRIALS_SQL = """
+SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, verdict, passed
+FROM trials WHERE run_id = :run ORDER BY schedule_idx"""
+_COSTS_SQL = """
+SELECT schedule_idx, attempts, duration_ms, cost_usd, tokens_in, tokens_out
+FROM trial_facts WHERE run_id = :run"""
+
+
+@dataclass(frozen=True, slots=True)
+class RerunSelection:
+    """Which slots of a run to run again: those that fit everything that is given.
+
+    Args:
+        statuses: Statuses, such as `infra_error`. None given: `infra_error`, `setup_error` and
+            `grade_error`, or every status with `despite_verdict`.
+        reasons: Reasons, such as `out_of_memory`.
+        tasks: Globs, one of which the task's id matches.
+        variants: Globs, one of which the variant's id matches.
+        where: An SQL condition on the columns of the view `trials`, such as
+            ``duration_ms > 60000``.
+        despite_verdict: Choose also slots that count in the pass rate. Needs `because`.
+        because: Why the slots are run again. With `despite_verdict` it stands in the head of every
+            report and comparison of the run.
+    """
+
+    statuses: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    where: str | None = None
+    despite_verdict: bool = False
+    because: str | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return what was given, without the reason, as the ledger stores it with the rerun."""
+        values = {name: value for name, value in asdict(self).items() if name != "because"}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value
+        }
+
+    def check(self) -> None:
+        """Raise `InvalidInput` unless the options can be what somebody meant."""
+        problems = [
+            Problem(
+                Parameter("statuses"), f"found {status!r}; expected one of {', '.join(SlotStatus)}"
+            )
+            for status in self.statuses
+            if status not in set(SlotStatus)
+        ]
+        reason = (self.because or "").strip()
+        if self.despite_verdict and not reason:
+            hint = "give the reason with `because=`: it stands in the head of every report"
+            message = "repeating results that have a verdict needs a reason"
+            problems.append(Problem(Parameter("despite_verdict"), message, hint=hint))
+        problems += because_problems(self.because)
+        if problems:
+            raise InvalidInput("which slots to run again", problems)
+
+
+class RerunSlot(NamedTuple):
+    """A committed slot that is to be run again, as it ended last time."""
+
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+    repl_idx: int
+    status: str
+    reason: str | None
+    verdict: str | None
+    passed: int | None
+    """1 if it passed, 0 if it did not, None if the pass rate leaves it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerunPlan:
+    """The slots of a run that were chosen to be run again, and what they cost last time."""
+
+    run_id: str
+    first_idx: int
+    """The number of the first new slot, if nothing else is appended meanwhile."""
+    selection: RerunSelection
+    slots: tuple[RerunSlot, ...]
+    """In the order of the schedule, in which they will run."""
+    duration_ms: int
+    """How long their trials took together, as far as is known."""
+    spent: Mapping[str, Spent]
+    """What their last attempts reported, by kind (`cost_usd`, `tokens`)."""
+    with_verdict: int
+    """How many other slots fit but count in the pass rate, so that they were not chosen."""
+    pending: int
+    """How many other slots fit but are about to be run again already."""
+
+    @property
+    def counts(self) -> dict[tuple[str, str, str | None], int]:
+        """The number of chosen slots by variant, status and reason, the most frequent first."""
+        counter = Counter((slot.variant_id, slot.status, slot.reason) for slot in self.slots)
+        return dict(counter.most_common())
+
+    def as_json(self) -> JsonObject:
+        return {
+            "run_id": self.run_id,
+            "selection": self.selection.as_json(),
+            "because": self.selection.because,
+            "slots": [slot._asdict() for slot in self.slots],
+            "duration_ms": self.duration_ms,
+            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
+            "with_verdict": self.with_verdict,
+            "pending": self.pending,
+        }
+
+
+def choose_slots(reader: LedgerReader, run_id: str, selection: RerunSelection) -> RerunPlan:
+    """Return the slots of a run that `selection` chooses.
+
+    How a slot ended is that of the run's current grading. Raises `InvalidInput` if an option is not
+    valid or the run is a regrading, `RunNotFound`, and `QueryFailed` for a condition that fails or
+    that does more than read.
+    """
+    selection.check()
+    run = reader.run(run_id)
+    _require_root(run)
+    _require_known(run, reader.task_digests(run_id), selection)
+    fitting = _fitting(reader, run_id, selection)
+    pending = reader.pending_reruns(run_id)
+    free = [slot for slot in fitting if slot.schedule_idx not in pending]
+    chosen = tuple(slot for slot in free if selection.despite_verdict or slot.passed is None)
+    duration_ms, spent = _costs(reader, run_id, {slot.schedule_idx: slot for slot in chosen})
+    return RerunPlan(
+        run_id=run_id,
+        first_idx=run.total_slots,
+        selection=selection,
+        slots=chosen,
+        duration_ms=duration_ms,
+        spent=spent,
+        with_verdict=len(free) - len(chosen),
+        pending=len(fitting) - len(free),
+    )
+
+
+def _require_root(run: RunInfo) -> None:
+    if run.regrades is not None:
+        root_id = run.regrades["run_id"]
+        message = f"is a regrading, whose trials are those of {root_id}"
+        hint = f"`labledger rerun {root_id}` runs them again"
+        raise InvalidInput("the run to rerun", [Problem(run.run_id, message, hint=hint)])
+
+
+def _require_known(run: RunInfo, tasks: Mapping[str, str], selection: RerunSelection) -> None:
+    """Raise `InvalidInput` for a glob that no variant or task of the run matches."""
+    variants = [variant.variant_id for variant in run.variants]
+    problems = [
+        Problem(Parameter(f"{noun}s"), f"no {noun} of {run.run_id} matches {glob!r}")
+        for noun, globs, names in (
+            ("variant", selection.variants, variants),
+            ("task", selection.tasks, list(tasks)),
+        )
+        for glob in globs
+        if not any(fnmatchcase(name, glob) for name in names)
+    ]
+    if problems:
+        raise InvalidInput("which slots to run again", problems)
+
+
+def _fitting(reader: LedgerReader, run_id: str, selection: RerunSelection) -> list[RerunSlot]:
+    """Return the committed slots that fit, whether they have a verdict or not."""
+    default = tuple(SlotStatus) if selection.despite_verdict else ENVIRONMENT_STATUSES
+    statuses = set(selection.statuses or map(str, default))
+    found = None if selection.where is None else _found_by(reader, run_id, selection.where)
+    _, rows = query(reader.path, _TRIALS_SQL, {"run": run_id})
+    with closing(rows):
+        slots = (RerunSlot(*row) for row in rows)
+        return [
+            slot
+            for slot in slots
+            if slot.status in statuses
+            and (not selection.reasons or slot.reason in selection.reasons)
+            and _matches(slot.task_id, selection.tasks)
+            and _matches(slot.variant_id, selection.variants)
+            and (found is None or slot.schedule_idx in found)
+        ]
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _found_by(reader: LedgerReader, run_id: str, condition: str) -> set[Any]:
+    """Return the numbers of the slots for which an SQL condition on `trials` holds.
+
+    The statement may only read views. Whatever it returns, only slots of the run can be chosen.
+    """
+    sql = f"SELECT schedule_idx FROM trials WHERE run_id = :run AND (\n{condition}\n)"  # noqa: S608
+    try:
+        _, rows = query(reader.path, sql, {"run": run_id}, views_only=True)
+        with closing(rows):
+            return {row[0] for row in rows}
+    except QueryFailed as error:
+        message = error.message.replace("the query", "the condition of `where=`", 1)
+        hint = "write a condition on the columns of the view `trials`, such as duration_ms > 60000"
+        raise QueryFailed(message, hint=error.hint or hint) from error
+
+
+def _costs(
+    reader: LedgerReader, run_id: str, chosen: Mapping[int, RerunSlot]
+) -> tuple[int, dict[str, Spent]]:
+    """Return how long the trials of chosen slots took together, and what they spent."""
+    duration_ms = 0
+    spent = {"cost_usd": Spent(), "tokens": Spent()}
+    if not chosen:
+        return duration_ms, spent
+    for idx, attempts, duration, cost_usd, *tokens in _facts(reader, run_id):
+        if idx not in chosen or not attempts or chosen[idx].reason in NOT_STARTED:
+            continue
+        duration_ms += duration or 0
+        known_tokens = [number for number in tokens if number is not None]
+        spent["cost_usd"] = spent["cost_usd"].plus(cost_usd)
+        spent["tokens"] = spent["tokens"].plus(sum(known_tokens) if known_tokens else None)
+    return duration_ms, spent
+
+
+def _facts(reader: LedgerReader, run_id: str) -> Iterator[tuple[Any, ...]]:
+    """Yield number, attempts, duration and spending of each slot of the run's own trials."""
+    _, rows = query_run(reader.path, run_id, _COSTS_SQL, {"run": run_id})
+    with closing(rows):
+        yield from rows
+
+
+def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
+    """Append the chosen slots to their run, and run it to its end.
+
+    If the slots cannot run, raises before anything is appended.
+    """
+    if not plan.slots:
+        raise InvalidInput("the rerun", [Problem(plan.run_id, "no slot of it was chosen")])
+    lab = LabFolder.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    values = environment_values.gather(options.env, options.env_files)
+    with closing(Engine()) as engine:
+        with LedgerReader.open(lab.ledger) as reader:
+            run = reader.run(plan.run_id)
+            experiment = ExperimentPlan.of_document(run.resolved)
+            if not options.frozen:
+                refuse_changed(run, reader.task_digests(run.run_id), options)
+            require_environment(run, experiment.environment, values)
+            cluster = cluster_of(run, options)
+            if cluster is None:
+                require_images(engine, run, experiment.runtime.oci)
+                require_egress_image(engine, experiment, options.egress_image)
+            else:
+                require_host(cluster, run, experiment, insecure=options.insecure)
+            check_limits(experiment.metrics, options.budget)
+            require_budget(reader, run, options.budget)
+        with LedgerWriter.open(lab.ledger, store) as writer:
+
+            def append(lease: Lease) -> None:
+                writer.append_part(lease, new_part(plan), (), new_slots(plan))
+
+            session = Session(
+                *(lab, engine, writer, store, run.run_id, values, options),
+                new_limits=options.budget,
+                append_part=append,
+            )
+            return session.run_session()
+
+
+def new_part(plan: RerunPlan) -> NewPart:
+    """Return the part that the chosen slots make, as the ledger registers it."""
+    selection = plan.selection
+    return NewPart(
+        kind="rerun",
+        first_idx=plan.first_idx,
+        labledger_version=__version__,
+        because=selection.because,
+        selection=selection.as_json(),
+    )
+
+
+def new_slots(plan: RerunPlan) -> Iterator[Slot]:
+    """Yield the slots that supersede the chosen ones, in the same order."""
+    for number, old in enumerate(plan.slots, plan.first_idx):
+        yield Slot(number, old.variant_id, old.task_id, old.repl_idx, old.schedule_idx)

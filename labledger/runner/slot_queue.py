@@ -1,0 +1,225 @@
+"""The attempts to dispatch next, and those that were submitted and have not been handled.
+
+The queue of attempts to dispatch next, and the stored trials that a regrading grades again.
+
+Retries and requeued attempts come first, then the slots of the schedule in order. A slot that an
+earlier coordinator dispatched continues with that attempt. The schedule is read in chunks, so that
+memory stays flat and no read transaction stays open.
+
+The attempts that were submitted to the executor and whose results have not been handled.
+
+They wait for a permit to run, run, or have ended. Each future announces its own end, so that the
+cost of waiting does not grow with the number of attempts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import islice
+from queue import Empty, SimpleQueue
+
+from labledger.execution.local_executor import drain
+from labledger.experiment.task_row import Task
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records.artifacts import digest_of
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.slot_records import SlotRecords
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial, TrialPlan
+from labledger.trial.regrading.regraded_trial import RegradedTrial
+from labledger.trial.trial_kind import FreshTrial
+from labledger.upkeep.unfinished_slots import UnfinishedSlot
+
+_CHUNK = 512
+
+
+class StoredTrials:
+    """The committed trials of the root run of a regrading, read slot by slot from the ledger."""
+
+    def __init__(self, reader: LedgerReader, run_id: str) -> None:
+        self._reader = reader
+        self._run_id = run_id
+        self._last_records: SlotRecords | None = None
+
+    def reason_not_stored(self, schedule_idx: int) -> str | None:
+        """Return why a slot's trial was never run, or None if it was run."""
+        records = self._records(schedule_idx)
+        return None if records.trials else records.reason or records.status.value
+
+    def trial(self, schedule_idx: int) -> StoredTrial:
+        """Return a stored trial: its records, and the small artifacts of its last attempt."""
+        records = self._records(schedule_idx)
+        (record,) = records.objects("trials")
+        evidence = records.objects("evidence")[-1]
+        references = evidence["evidence"].values()
+        digests = [digest_of(reference) for reference in references]
+        contents = self._reader.small_artifacts(digests)
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
+
+    def _records(self, schedule_idx: int) -> SlotRecords:
+        if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
+            self._last_records = next(
+                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
+            )
+        return self._last_records
+
+
+class SlotQueue:
+    """Attempts to run: retries first, then the schedule from the first uncommitted slot."""
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        run: RunInfo,
+        plans: Mapping[str, TrialPlan],
+        unfinished: Mapping[int, UnfinishedSlot],
+        stored_trials: StoredTrials | None = None,
+    ) -> None:
+        """`stored_trials` are those that a regrading grades again; None for any other run."""
+        self._reader = reader
+        self._run = run
+        self._plans = plans
+        self._unfinished = unfinished
+        self._requeued: deque[AttemptSpec] = deque()
+        self._deferred: deque[tuple[int, AttemptSpec]] = deque()
+        """Retries, each with the value of `_slots_returned` from which it may run."""
+        self._slots_returned = 0
+        self._chunk: deque[Slot] = deque()
+        self._next_idx = run.next_schedule_idx
+        self._task: Task | None = None
+        self._stored_trials = stored_trials
+
+    def queue_retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
+        """Queue the next attempt of a slot, after `others_first` further slots of the schedule."""
+        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False, host="")
+        if others_first:
+            self._deferred.append((self._slots_returned + others_first, next_attempt))
+        else:
+            self._requeued.append(next_attempt)
+
+    def requeue(self, spec: AttemptSpec) -> None:
+        """Queue the same attempt again, to be adopted if its container exists."""
+        self._requeued.append(replace(spec, container_may_exist=True))
+
+    def next_requeued(self) -> AttemptSpec | None:
+        """Return the next requeued or retried attempt that may run now, or None."""
+        if self._deferred and self._deferred[0][0] <= self._slots_returned:
+            return self._deferred.popleft()[1]
+        return self._requeued.popleft() if self._requeued else None
+
+    def take_placed(self, limit: int) -> list[AttemptSpec]:
+        """Remove and return the requeued attempts that have a host, at most `limit`."""
+        taken = [spec for spec in self._requeued if spec.host][: max(limit, 0)]
+        for spec in taken:
+            self._requeued.remove(spec)
+        return taken
+
+    def next_deferred(self) -> AttemptSpec | None:
+        """Return the next requeued or retried attempt, even if other slots were to go first."""
+        return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
+
+    @property
+    def upcoming_idx(self) -> int:
+        """The slot that `next_slot` returns next, unless the schedule ends before it."""
+        return self._next_idx - len(self._chunk)
+
+    def next_slot(self) -> Slot | None:
+        """Return the next slot of the schedule, or None at its end."""
+        if not self._chunk:
+            slots = self._reader.slots(self._run.run_id, self._next_idx)
+            self._chunk.extend(islice(slots, _CHUNK))
+            self._next_idx += len(self._chunk)
+        if not self._chunk:
+            return None
+        self._slots_returned += 1
+        return self._chunk.popleft()
+
+    def reason_never_run(self, slot: Slot) -> str | None:
+        """Return why a regrading has no trial to grade for a slot.
+
+        None if there is a trial, and for a run that is not a regrading.
+        """
+        if self._stored_trials is None:
+            return None
+        return self._stored_trials.reason_not_stored(slot.schedule_idx)
+
+    def was_dispatched(self, slot: Slot) -> bool:
+        """Return whether an earlier coordinator may have created a container for a slot."""
+        unfinished = self._unfinished.get(slot.schedule_idx)
+        return unfinished is not None and unfinished.container_may_exist
+
+    def spec(self, slot: Slot) -> AttemptSpec:
+        """Return the specification of the attempt with which a slot begins or continues."""
+        never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
+        unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
+        stored = self._stored_trials
+        return AttemptSpec(
+            plan=self._plans[slot.variant_id],
+            slot=slot,
+            run_id=self._run.run_id,
+            attempt=unfinished.attempt,
+            task=self._task_of(slot),
+            kind=FreshTrial() if stored is None else RegradedTrial(stored.trial(slot.schedule_idx)),
+            container_may_exist=unfinished.container_may_exist,
+            host=unfinished.host,
+        )
+
+    def _task_of(self, slot: Slot) -> Task:
+        """Return the task of a slot. The last one is cached: neighbouring slots often share it."""
+        if self._task is None or self._task.task_id != slot.task_id:
+            self._task = Task.of_row(self._reader.task(self._run.run_id, slot.task_id))
+        return self._task
+
+
+class PendingAttempts:
+    """Submitted attempts, until `pop_ended` returns them."""
+
+    def __init__(self) -> None:
+        self._specs: dict[Future[AttemptResult], AttemptSpec] = {}
+        self._newly_ended: SimpleQueue[Future[AttemptResult]] = SimpleQueue()
+        """Filled by the executor's threads, emptied into `_ended`."""
+        self._ended: list[tuple[int, int, Future[AttemptResult]]] = []
+        """A heap of slot, attempt number and future."""
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def __iter__(self) -> Iterator[AttemptSpec]:
+        return iter(self._specs.values())
+
+    def add(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
+        """Add an attempt that was submitted."""
+        self._specs[future] = spec
+        future.add_done_callback(self._newly_ended.put)
+
+    def pop_ended(self) -> tuple[Future[AttemptResult], AttemptSpec] | None:
+        """Remove and return the ended attempt with the lowest slot, or None if none has ended.
+
+        In schedule order, most results are committed at once instead of being staged first.
+        """
+        for future in drain(self._newly_ended):
+            self._push_ended(future)
+        if not self._ended:
+            return None
+        future = heappop(self._ended)[-1]
+        return future, self._specs.pop(future)
+
+    def wait_for_next_end(self, timeout_s: float) -> None:
+        """Return when another attempt ends, after `timeout_s` at the latest.
+
+        Attempts that have ended already are not waited for: call it after `pop_ended` returned
+        None.
+        """
+        try:
+            self._push_ended(self._newly_ended.get(timeout=timeout_s))
+        except Empty:
+            return
+
+    def _push_ended(self, future: Future[AttemptResult]) -> None:
+        spec = self._specs[future]
+        heappush(self._ended, (spec.slot.schedule_idx, spec.attempt, future))

@@ -1,0 +1,288 @@
+"""Text for people: numbers with nouns, figures, sizes, and escaping of text from other programs.
+
+Format numbers for people: counts, rates, differences, p values, costs, durations, times.
+
+The terminal, Markdown, the report's page and the sentences of comparisons format every figure here,
+so that it is written the same everywhere. An unknown number is a dash, never 0.
+
+Make text safe for a terminal: characters that do not print become escapes, such as ``\x1b``.
+
+Text of a container, a task or an experiment may contain control characters, which move the cursor
+or set the title; characters that reverse the direction of text; and characters without a width,
+which make two names look alike. The command line prints such text only through these functions.
+Escapes are for people and cannot be reversed: exact formats (JSON, CSV, mirrors) do not use them.
+The report's page and Markdown use `plain_text`, which removes instead of escaping.
+
+Parts of messages: a number with its noun, and the names that an unknown name may stand for.
+
+Sizes as a person writes them in an experiment or an option, such as ``512m``, and reads them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+
+from labledger.clock import parse
+
+_LONGEST_QUOTED = 60
+_MIN_SIMILARITY, _MIN_SIMILARITY_SHORT = 0.7, 0.6
+"""How similar, from 0 to 1, a known name must be to be suggested. The second value is for names of
+up to three letters, of which one letter may then differ."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return such as ``1 slot`` or ``1,200 slots``; the plural of `noun` must end in s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def counted_of(part: int, total: int, noun: str) -> str:
+    """Return such as ``0 of 1 slot`` or ``3 of 1,200 slots``, with a noun as `counted` takes."""
+    return f"{part:,} of {counted(total, noun)}"
+
+
+def quoted(text: str) -> str:
+    """Return text in quotes; of long text the beginning, and how many characters it has."""
+    if len(text) <= _LONGEST_QUOTED:
+        return repr(text)
+    return f"{text[:_LONGEST_QUOTED]!r}… ({len(text):,} characters)"
+
+
+def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """Return up to `count` known names of which `name` may be a misspelling, the nearest first."""
+    cutoff = _MIN_SIMILARITY_SHORT if len(name) <= 3 else _MIN_SIMILARITY
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=cutoff)
+
+
+DASH = "–"
+
+
+def count(number: int) -> str:
+    """Return a count with separators, such as ``1,200``."""
+    return f"{number:,}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share from 0 to 1 as ``61.9%``."""
+    return DASH if share is None else f"{share:.1%}"
+
+
+def points(share: float) -> str:
+    """Return a share from 0 to 1 as percentage points: ``2.0 points``; only 0 itself is ``0.0``."""
+    value = 100 * share
+    digits = ".1f" if abs(value) >= 0.05 or not value else ".2g"
+    return f"{value:{digits}} points"
+
+
+def signed_points(difference: float) -> str:
+    """Return a difference of shares as ``+2.0 points``."""
+    return f"{'-' if difference < 0 else '+'}{points(abs(difference))}"
+
+
+def percent_range(low: float, high: float, *, signed: bool = False) -> str:
+    """Return the bounds of a share, or of a difference of shares, as ``-1.5 to +31.3``."""
+    return f"{_percent_bound(low, signed)} to {_percent_bound(high, signed)}"
+
+
+def _percent_bound(share: float, signed: bool) -> str:
+    """Return a bound in per cent, which is ``0.0`` only if it is 0: 0.004 is not within it."""
+    value = 100 * share + 0.0  # -0.0 becomes 0.0.
+    sign = "+" if signed else ""
+    return f"{value:{sign}.1f}" if abs(value) >= 0.05 or not value else f"{value:{sign}.1g}"
+
+
+def significant(value: float) -> str:
+    """Return a number of any unit with six significant digits."""
+    return f"{value + 0.0:.6g}"
+
+
+def exact(value: float) -> str:
+    """Return an amount that must not be rounded, such as a budget: ``1,234.0625``."""
+    return f"{value:,.10g}"
+
+
+def rounded(value: float | None) -> str:
+    """Return a number of any unit for a table: ``1,234``, ``123.46``, ``0.1235``."""
+    if value is None:
+        return DASH
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def whole_number(value: float | None) -> str:
+    """Return a number rounded to a whole one: ``1,234``."""
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def usd(amount: float | None, digits: int = 2) -> str:
+    """Return an amount of money: ``$1,234.50``."""
+    return DASH if amount is None else f"${amount:,.{digits}f}"
+
+
+def usd_range(bounds: tuple[float, float] | None, digits: int = 4) -> str:
+    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``."""
+    return DASH if bounds is None else f"{usd(bounds[0], digits)} to {usd(bounds[1], digits)}"
+
+
+def confidence_level(confidence: float) -> str:
+    """Return the name of an interval, such as ``95 % CI``."""
+    return f"{100 * confidence:.6g} % CI"
+
+
+def p_value(p: float, level: float | None = None) -> str:
+    """Return a p value, such as ``0.031`` or ``< 0.001``.
+
+    It has as many digits as it takes to lie on its own side of `level`: 0.0499 is below 0.05.
+    """
+    if p < 0.001 and (level is None or level >= 0.001):
+        return "< 0.001"
+    digits = 3
+    while level is not None and digits < 12 and (round(p, digits) < level) is not (p < level):
+        digits += 1
+    return f"{p:.{digits}f}"
+
+
+def p_equation(name: str, p: float, level: float | None = None) -> str:
+    """Return a p value with its name, such as ``p = 0.031`` or ``p < 0.001``."""
+    text = p_value(p, level)
+    return f"{name} {text}" if text.startswith("<") else f"{name} = {text}"
+
+
+def duration(milliseconds: float | None) -> str:
+    """Return a measured time: ``0.42 s``, ``12.3 s``, ``4 min 5 s``, ``2 h 3 min``.
+
+    The script of the report's page has the same function in JavaScript.
+    """
+    if milliseconds is None:
+        return DASH
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Return an elapsed time for the live display: ``8s``, ``3:07``, ``2:10:00``."""
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds}s"
+    minutes, rest = divmod(whole_seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def date_and_time(text: str) -> str:
+    """Return a time of the ledger, to the minute: ``20 November 2026, 12:42 UTC``."""
+    time = parse(text)
+    return f"{time.day} {time:%B %Y, %H:%M} UTC"
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_size(size: str | float) -> int:
+    """Return the bytes in a size such as ``512m``, ``1.5g`` or a plain number.
+
+    Units are powers of 1024. Raises `ValueError` for anything else.
+    """
+    text = str(size).lower()
+    number = text.rstrip("bkmg")
+    unit = text[len(number) :]
+    if unit not in _UNITS:
+        raise ValueError(f"{size!r} has an unknown unit")
+    return int(float(number) * _UNITS[unit])
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes for a person, such as ``340 bytes`` or ``1.5 MiB``."""
+    if size < 1024:
+        return f"{size} bytes"
+    value, unit = size / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
+
+
+_INVISIBLE = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u3164\uffa0"
+) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+"""Characters that Unicode counts as letters or marks, and that no terminal shows."""
+
+_TAB_WIDTH = 8
+
+
+class Replacements(dict[int, str]):
+    """A table for `str.translate` that replaces characters that do not print; filled as needed."""
+
+    def __init__(self, replace: Callable[[str], str], unchanged: str = "") -> None:
+        super().__init__({ord(character): character for character in unchanged})
+        self._replace = replace
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        self[code] = character if is_shown(character) else self._replace(character)
+        return self[code]
+
+
+def is_shown(character: str) -> bool:
+    """Return whether a terminal shows a character as itself, or as a space."""
+    if character in _INVISIBLE:
+        return False
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def escape_line(text: str) -> str:
+    """Return text as part of one line: everything that does not print is an escape, as in ``\\n``.
+
+    >>> escape_line("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def escape_lines(text: str) -> str:
+    """Return text of several lines with each line escaped. Tabs become spaces."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(escape_line(line.expandtabs(_TAB_WIDTH)) for line in lines)
+
+
+def escape_json(document: str) -> str:
+    """Return JSON whose strings hold what does not print as ``\\u`` escapes: the same values."""
+    return document if document.isascii() and document.isprintable() else document.translate(_JSON)
+
+
+def plain_text(text: str) -> str:
+    """Return text for a page or Markdown.
+
+    Terminal sequences are removed, and every other hidden character becomes U+FFFD.
+    """
+    if text.isascii() and text.isprintable():
+        return text  # The same object, so that a large report is not in memory twice.
+    text = _TERMINAL_SEQUENCES.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_MARKED)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[n : n + 4]}" for n in range(0, len(units), 4))
+
+
+_VISIBLE = Replacements(lambda character: character.encode("unicode_escape").decode("ascii"))
+_JSON = Replacements(_json_escape, unchanged="\n")
+_MARKED = Replacements(lambda _: "\ufffd", unchanged="\t\n")
+_TERMINAL_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
+    r"|\x1b[@-Z\\^_]"
+)

@@ -1,0 +1,262 @@
+"""Derive a slot's status, prediction and score from the exit status and the grader's files.
+
+The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
+identity, and validated against their schemas. An invalid or missing file makes the trial a
+`grade_error`, and then its score is dropped. `collect` calls `grade_attempt`; `artifacts` reads the
+agent's result with the same checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.files import untrusted_files
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.redaction import Redactor
+
+PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
+SCORE_SCHEMA = "benchmark_score_record_v1"
+
+
+@dataclass(slots=True)
+class GradingOutcome:
+    """A trial's status and the grader's valid rows, with identity fields set."""
+
+    status: SlotStatus
+    reason: str | None = None
+    message: str | None = None
+    prediction: JsonObject | None = None
+    score: JsonObject | None = None
+    rejected: dict[str, bytes] = field(default_factory=dict)
+    """The content of the grader's invalid files, by `prediction` or `score`."""
+    reports: dict[str, bytes] = field(default_factory=dict)
+    """What the host's judge reported beside the score, by its name in the evidence."""
+    needs_prediction: bool = False
+    """Whether the host makes the prediction, from the trial's evidence."""
+
+    def as_grade_error(self, reason: Reason, message: str) -> None:
+        """Make this a `grade_error`. Only the first reason is recorded."""
+        if self.status is not SlotStatus.GRADE_ERROR:
+            self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
+
+
+def grade_attempt(
+    spec: AttemptSpec, exit_status: int, ts: str, redactor: Redactor
+) -> GradingOutcome:
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its rows.
+    """
+    outcome = outcome_by_exit_status(spec, exit_status)
+    if exit_status in NOT_GRADED:
+        return outcome
+    reader = _RowReader(spec, ts, redactor)
+    outcome.prediction = reader.read("prediction", outcome)
+    outcome.score = reader.read("score", outcome)
+    if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
+        # The score of a failed grader does not count, even if it is valid.
+        outcome.rejected["score"] = canonical_json.dump_bytes(outcome.score)
+        outcome.score = None
+    return outcome
+
+
+NOT_GRADED = frozenset(
+    {
+        ExitStatus.SETUP_FAILED,
+        ExitStatus.SETUP_TIMED_OUT,
+        ExitStatus.AGENT_FAILED,
+        ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.DELIVERY_TIMED_OUT,
+        ExitStatus.SCRIPT_FAILED,
+        ExitStatus.DISK_FULL,
+        ExitStatus.SCRIPT_HINDERED,
+        ExitStatus.AGENT_END_FORGED,
+    }
+)
+"""The exit statuses of trials in which no grader ran to its end."""
+
+
+def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
+    """Return the outcome that one of `ExitStatus.ALL` means, without rows."""
+    setup_s, agent_s, grader_s = (spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES)
+    match exit_status:
+        case ExitStatus.SETUP_FAILED:
+            message = "the setup command failed; see its stderr"
+            return GradingOutcome(SlotStatus.SETUP_ERROR, Reason.SETUP_EXIT_NONZERO, message)
+        case ExitStatus.SETUP_TIMED_OUT:
+            message = f"the setup command ran into its limit of {setup_s:g} s"
+            return GradingOutcome(SlotStatus.SETUP_ERROR, Reason.SETUP_TIMEOUT, message)
+        case ExitStatus.AGENT_FAILED | ExitStatus.AGENT_FAILED_GRADED:
+            message = "the agent's command failed; see its stderr"
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.AGENT_EXIT_NONZERO, message)
+        case ExitStatus.AGENT_TIMED_OUT | ExitStatus.AGENT_TIMED_OUT_GRADED:
+            message = f"the agent ran into its limit of {agent_s:g} s"
+            return GradingOutcome(SlotStatus.AGENT_TIMEOUT, Reason.AGENT_TIMEOUT, message)
+        case ExitStatus.GRADER_FAILED:
+            message = "the grader's command failed; see its stderr"
+            return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
+        case ExitStatus.GRADER_TIMED_OUT:
+            message = f"the grader ran into its limit of {grader_s:g} s"
+            return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_TIMEOUT, message)
+        case ExitStatus.DELIVERY_TIMED_OUT:
+            message = (
+                "the agent had ended, and no coordinator delivered the grader's files in time "
+                "(`wait_s` of the grader)"
+            )
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DELIVERY_TIMEOUT, message)
+        case ExitStatus.AGENT_END_FORGED:
+            message = "the agent itself reported, while it ran, that it had ended"
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
+        case ExitStatus.SCRIPT_FAILED:
+            message = (
+                "in the container a process could not be killed, a file not be removed, "
+                "or the agent not be started as its user (its stderr says which), "
+                "or the container was started a second time, or /proc/uptime, its clock, could "
+                "not be read (if `ls -l /proc/uptime` in a new container shows another mode than "
+                "-r--r--r--, some container changed it: `chmod 444 /proc/uptime` as root on the "
+                "engine's machine)"
+            )
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
+        case ExitStatus.DISK_FULL:
+            message = f"a phase failed, and the disk was full ({spec.folder})"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
+        case ExitStatus.SCRIPT_HINDERED:
+            message = (
+                "the agent changed the limits of trial.sh, the container's first process (as "
+                "`prlimit --pid 1` does), so that it could not do its part, moved a folder that "
+                "the host reads, or left files in an output folder of the grader that cannot be "
+                "removed"
+            )
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
+        case _:
+            return GradingOutcome(SlotStatus.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowFile:
+    name: str
+    schema: str
+    cap: int
+    missing: Reason
+
+
+_ROW_FILES = {
+    "prediction": _RowFile(
+        contract.PREDICTION,
+        PREDICTION_SCHEMA,
+        untrusted_files.PREDICTION_CAP,
+        Reason.PREDICTION_MISSING,
+    ),
+    "score": _RowFile(
+        contract.SCORE, SCORE_SCHEMA, untrusted_files.SCORE_CAP, Reason.SCORE_MISSING
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _RowReader:
+    """Reads the grader's two files, adds the identity of the trial and validates them."""
+
+    spec: AttemptSpec
+    ts: str
+    redactor: Redactor
+
+    def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
+        """Return the row in file `name`, or None with the reason in `outcome`."""
+        row_file = _ROW_FILES[name]
+        try:
+            content = UntrustedFile(self.spec.grader_folder / "out", row_file.name).read(
+                row_file.cap
+            )
+        except UnsafeFile as error:
+            outcome.as_grade_error(error.reason, error.message)
+            return None
+        if content is None:
+            outcome.as_grade_error(row_file.missing, f"the grader wrote no {row_file.name}")
+            return None
+        try:
+            return self._row(content, row_file)
+        except MalformedJson as error:
+            outcome.as_grade_error(Reason.INVALID_JSON, f"{row_file.name} {error.message}")
+        except SchemaInvalid as error:
+            outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{row_file.name}: {error.message}")
+        except IdentityMismatch as error:
+            outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{row_file.name}: {error}")
+        outcome.rejected[name] = self.redactor.redact_bytes(content)
+        return None
+
+    def _row(self, content: bytes, row_file: _RowFile) -> JsonObject:
+        row = parse_json(content, self.redactor)
+        if not isinstance(row, dict):
+            raise SchemaInvalid("is not a JSON object")
+        ids = merged_ids(row.get("ids"), self.spec)
+        row = {key: self._redacted(value) for key, value in row.items()}
+        add_identity(row, self.spec, row_file.schema, self.ts, ids)
+        benchmark = self.spec.plan.benchmark
+        if isinstance(row.setdefault("benchmark", {}), dict):
+            row["benchmark"] = benchmark.identity | row["benchmark"]
+        if row_file.schema == SCORE_SCHEMA:
+            row.setdefault("evaluator", benchmark.evaluator)
+        json_schemas.require_valid(row, row_file.schema)
+        return row
+
+    def _redacted(self, value: object) -> object:
+        # Numbers at the top of a row are the grader's; those in nested values may be secrets.
+        return value if isinstance(value, int | float) else self.redactor.redact_json(value)
+
+
+def parse_json(content: bytes, redactor: Redactor) -> Any:
+    """Return the parsed JSON that a program in the container wrote, not redacted.
+
+    Raises `MalformedJson` with a message that quotes redacted content: in a shortened quotation
+    redaction could miss half of a secret.
+    """
+    try:
+        return canonical_json.loads(content, max_values=untrusted_files.MAX_VALUES)
+    except MalformedJson:
+        canonical_json.loads(redactor.redact_bytes(content), max_values=untrusted_files.MAX_VALUES)
+        raise
+
+
+class IdentityMismatch(Exception):
+    """A row's `ids` are those of another trial."""
+
+
+def add_identity(
+    row: JsonObject, spec: AttemptSpec, schema_name: str, ts: str, ids: object
+) -> None:
+    """Set the identity fields of a row that a program in the container wrote."""
+    row.setdefault("schema_version", schema_name)
+    row["schedule_idx"] = spec.slot.schedule_idx
+    row["slot_commit_id"] = spec.slot_commit_id
+    row["attempt"] = spec.attempt
+    row["row_seq"] = 0
+    row["ts"] = ts
+    row["ids"] = ids
+
+
+def merged_ids(given: object, spec: AttemptSpec) -> object:
+    """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
+
+    In a regrading they may also be those of the stored trial. Raises `IdentityMismatch` if they
+    name another trial.
+    """
+    expected = spec.ids.as_json()
+    accepted = [expected, *(ids.as_json() for ids in spec.kind.other_ids)]
+    if given is None:
+        return expected
+    if not isinstance(given, dict):
+        return given
+    for key, value in given.items():
+        if key not in expected:
+            continue
+        if isinstance(value, bool) or all(value != ids[key] for ids in accepted):
+            raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
+    return {**given, **expected}

@@ -1,0 +1,319 @@
+"""Derive a trial's score from the rewards that a grader left in its output folder.
+
+For benchmarks whose test scripts know nothing of labledger: `reward.json`, an object of numbers, or
+else `reward.txt`, one number. All are metrics of the score, and the primary one decides, or the
+lowest if no reward has that name and none was authored. The exit
+status of the grader is recorded and does not matter. The files are as hostile as any output. Used
+by `collect` for `results: {from: rewards}`.
+
+Recognize a grader that could not install or reach what it needs, and so ran no test.
+
+Many published graders first install tools over the network, and report the reward 0 if that fails:
+that says nothing of the agent. A log shows such a failure if a line of it matches `_FAILURES` and
+none matches `_TESTS_RAN`. `docs/reference/outcomes.md` documents the patterns, and tests try them
+on logs of real tools.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.settings.grading import ResultSource
+from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.outcomes import Reason, Verdict
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.grading import (
+    NOT_GRADED,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    GradingOutcome,
+    add_identity,
+    outcome_by_exit_status,
+    parse_json,
+)
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import folder_of_path
+
+MAX_LOG_BYTES = 2 * MIB
+"""A longer log is not searched: a grader that could not begin writes little."""
+MAX_QUOTED = 300
+"""How many characters of a matching line are quoted."""
+
+_MAX_LINE = 2_000
+"""How many characters of a line are searched."""
+
+_LOCAL = r"(?!(?:https?://)?(?:localhost|127\.|0\.0\.0\.0|\[?::1))"
+"""Not a host of the container itself: a grader may ask a service of the agent there."""
+
+_FAILURES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # curl: host not found, not reached, proxy refuses, certificate not trusted
+        r"^curl: \(6\) Could not resolve host: " + _LOCAL,
+        r"^curl: \(56\) (?:CONNECT tunnel failed|Received HTTP code \d+ from proxy)",
+        r"^curl: \(60\) SSL certificate problem: ",
+        # wget of GNU and of busybox
+        r"^wget: unable to resolve host address [‘'\"]" + _LOCAL,
+        r"^wget: bad address '" + _LOCAL,
+        r"^Proxy tunneling failed: ",
+        # pip
+        r"^ERROR: Could not find a version that satisfies the requirement .*: none\)$",
+        r"^ERROR: No matching distribution found for ",
+        # uv
+        r"^(?:error: |  cause: )(?:Failed to (?:fetch|download)\b|Request failed after )",
+        # apt-get
+        r"^E: (?:Failed to fetch|Unable to locate package) ",
+        # git
+        r"^fatal: unable to access '" + _LOCAL,
+        r"^ssh: Could not resolve hostname ",
+        # npm
+        r"^npm (?:ERR!|error) code (?:EAI_AGAIN|ENOTFOUND|ECONN\w+|ETIMEDOUT|\w*CERT\w*)$",
+        # tools for testing that were to be installed
+        r"(?:^|: )(?:uvx?|pytest|bats): (?:command )?not found$",
+        r"\.local/bin/env: No such file",
+        r": No module named '?pytest'?$",
+    )
+)
+
+_TESTS_RAN = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # pytest
+        r"^collect(?:ed|ing \.\.\. collected) [1-9]\d* items?",
+        r"\b[1-9]\d* (?:passed|failed|skipped|xfailed|xpassed)\b",
+        r"^(?:PASSED|FAILED|ERROR) \S+::",
+        # unittest
+        r"^Ran [1-9]\d* tests? in ",
+        # TAP, and node's own
+        r"^\s*(?:not )?ok [1-9]\d*\b",
+        r"^# tests [1-9]\d*$",
+        r"^ℹ tests [1-9]\d*$",
+        # jest, go, cargo
+        r"^Tests: +[1-9]\d* ",
+        r"^\s*--- (?:PASS|FAIL|SKIP): ",
+        r"^test result: \w+\. [1-9]\d* passed|^test result: \w+\. \d+ passed; [1-9]\d* failed",
+    )
+)
+
+
+_INSTALL_FAILED, _TEST_RAN = (
+    re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns))
+    for patterns in (_FAILURES, _TESTS_RAN)
+)
+
+
+def failure_in(
+    logs: Iterable[UntrustedFile], report: UntrustedFile, max_log_bytes: int
+) -> str | None:
+    """Return the first line of the logs that shows the failure; None if a test may have run.
+
+    `report` is a report of tests in the format CTRF, which need not exist. A log of
+    `max_log_bytes` or more may be incomplete, and then nothing is known.
+    """
+    limit = min(max_log_bytes or MAX_LOG_BYTES, MAX_LOG_BYTES)
+    found: str | None = None
+    try:
+        if _has_tests(report):
+            return None
+        for log in logs:
+            for line in _lines(log.read(limit) or b""):
+                if _TEST_RAN.search(line):
+                    return None
+                if found is None and _INSTALL_FAILED.search(line):
+                    found = line
+    except UnsafeFile:
+        return None
+    return found
+
+
+def _lines(content: bytes) -> Iterator[str]:
+    for line in content.splitlines():
+        if line:
+            yield _ESCAPES.sub("", line[:_MAX_LINE].decode("utf-8", "replace"))
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours of a terminal."""
+
+
+def _has_tests(report: UntrustedFile) -> bool:
+    """Return whether a CTRF report counts at least one test."""
+    content = report.read(MAX_LOG_BYTES)
+    if content is None:
+        return False
+    try:
+        tests = canonical_json.loads(content, max_values=MAX_VALUES)["results"]["summary"]["tests"]
+    except (MalformedJson, LookupError, TypeError):
+        return False
+    return isinstance(tests, int) and tests > 0
+
+
+PRIMARY = "reward"
+"""The name of the primary reward, and of the one in reward.txt."""
+PASS_AT = 1.0
+
+_JSON, _TEXT = "reward.json", "reward.txt"
+_FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
+
+
+class _BadRewards(Exception):
+    """The rewards cannot be used. The argument says why, in a sentence."""
+
+
+def grade_by_rewards(
+    spec: AttemptSpec, source: ResultSource, exit_status: int, ts: str, redactor: Redactor
+) -> GradingOutcome:
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its score. If no test ran because the grader could not install or reach
+    what it needs, the trial is a `grade_error`.
+    """
+    outcome = outcome_by_exit_status(spec, exit_status)
+    if exit_status in NOT_GRADED:
+        return outcome
+    outcome.needs_prediction = True
+    folder = folder_of_path(spec, source.folder or "")
+    if exit_status in _FAILED or folder is None:
+        return outcome
+    try:
+        name, rewards = _read(folder, redactor)
+        primary = _primary(rewards, source)
+        if rewards[primary] == 0 and (line := _bootstrap_failure(spec, source, folder, redactor)):
+            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
+            return outcome
+        outcome.score = _score(spec, source, ts, name, rewards, primary)
+    except FileNotFoundError:
+        missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
+        if line := _bootstrap_failure(spec, source, folder, redactor):
+            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
+        outcome.as_grade_error(Reason.REWARD_MISSING, missing)
+    except UnsafeFile as error:
+        outcome.as_grade_error(error.reason, error.message)
+    except (_BadRewards, MalformedJson, SchemaInvalid) as error:
+        outcome.as_grade_error(Reason.REWARD_INVALID, str(error))
+    return outcome
+
+
+def reference_prediction(
+    spec: AttemptSpec, references: dict[str, str], ts: str, *, has_result: bool
+) -> JsonObject:
+    """Return a prediction that refers to the agent's result, or else to what it changed.
+
+    `references` are the trial's evidence; `has_result` says whether the agent's result is valid.
+    """
+    names = ["trial_output"] if has_result else []
+    names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
+    names += ["workspace_after", "workspace_changes", "trial_input"]
+    name = next(name for name in names if name in references)
+    row: JsonObject = {
+        "benchmark": spec.plan.benchmark.identity,
+        "prediction": {
+            "kind": "artifact_ref",
+            "artifact_ref": references[name],
+            "metadata": {"evidence": name},
+        },
+    }
+    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, PREDICTION_SCHEMA)
+    return row
+
+
+def _read(folder: Path, redactor: Redactor) -> tuple[str, dict[str, float]]:
+    """Return the name of the file with the rewards, and the rewards by name.
+
+    Raises `FileNotFoundError` if there is none, `UnsafeFile`, `MalformedJson` or `_BadRewards`.
+    """
+    if (content := UntrustedFile(folder, _JSON).read(SCORE_CAP)) is not None:
+        return _JSON, _rewards_of_json(content, redactor)
+    if (content := UntrustedFile(folder, _TEXT).read(SCORE_CAP)) is not None:
+        return _TEXT, {PRIMARY: _reward_of_text(content)}
+    raise FileNotFoundError
+
+
+def _rewards_of_json(content: bytes, redactor: Redactor) -> dict[str, float]:
+    try:
+        rewards = parse_json(content, redactor)
+    except MalformedJson as error:
+        raise _BadRewards(f"{_JSON} {error.message}") from None
+    if not isinstance(rewards, dict) or not rewards:
+        raise _BadRewards(f"{_JSON} is not a JSON object with at least one number")
+    for name, value in rewards.items():
+        if not isinstance(value, int | float):
+            raise _BadRewards(f"{_JSON}: {redactor.redact_text(name)[:100]!r} is not a number")
+    # True and false are 1 and 0, as in the programs that write such files.
+    return {
+        redactor.redact_text(name): int(value) if isinstance(value, bool) else value
+        for name, value in rewards.items()
+    }
+
+
+def _reward_of_text(content: bytes) -> float:
+    try:
+        value = float(content.decode("utf-8"))
+    except ValueError:
+        raise _BadRewards(f"{_TEXT} is not a number") from None
+    if not math.isfinite(value):
+        raise _BadRewards(f"{_TEXT} is {value}; a finite number is expected")
+    return value
+
+
+def _primary(rewards: dict[str, float], source: ResultSource) -> str:
+    """Return the name of the reward that decides.
+
+    A single one does, whatever its name is. Of several without the usual name the lowest does, so
+    that a pass has reached `pass_at` in all of them.
+    """
+    wanted = source.primary or PRIMARY
+    if wanted in rewards:
+        return wanted
+    if len(rewards) == 1 or wanted == PRIMARY:
+        return min(rewards, key=rewards.__getitem__)
+    listed = ", ".join(sorted(rewards)[:5])
+    raise _BadRewards(f"none of the {len(rewards):,} rewards is called {wanted}: {listed}"[:500])
+
+
+def _score(
+    spec: AttemptSpec,
+    source: ResultSource,
+    ts: str,
+    file: str,
+    rewards: dict[str, float],
+    primary: str,
+) -> JsonObject:
+    pass_at = PASS_AT if source.pass_at is None else source.pass_at
+    benchmark = spec.plan.benchmark
+    is_chosen = len(rewards) > 1 and primary != (source.primary or PRIMARY)
+    how = {"decided_by": "lowest"} if is_chosen else {}
+    row: JsonObject = {
+        "benchmark": benchmark.identity,
+        "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
+        "primary_metric_name": primary,
+        "primary_metric_value": rewards[primary],
+        "metrics": rewards,
+        "evaluator": benchmark.evaluator,
+        "ext": {"rewards": {"file": file, "pass_at": pass_at} | how},
+    }
+    add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, SCORE_SCHEMA)
+    return row
+
+
+def _bootstrap_failure(
+    spec: AttemptSpec, source: ResultSource, folder: Path, redactor: Redactor
+) -> str | None:
+    """Return why the grader could not work, if its logs show that it ran no test."""
+    state = spec.grader_folder / "state"
+    logs = [UntrustedFile(state, f"grader.{stream}") for stream in ("stdout", "stderr")]
+    if source.log is not None:
+        logs.append(UntrustedFile(folder, source.log))
+    line = failure_in(logs, UntrustedFile(folder, "ctrf.json"), spec.settings.runtime.max_log_bytes)
+    if line is None:
+        return None
+    quoted = redactor.redact_text(line)[:MAX_QUOTED]
+    return f"the grader could not install or reach what it needs, and ran no test: {quoted}"

@@ -1,0 +1,241 @@
+"""Derive a trial's prediction and score from the patch and the logs of a SWE-bench grader.
+
+The prediction is the agent's patch as it was taken from its container, before any of its code ran
+in the grader's. The score is what `swebench_judge` makes of the logs in the grader's output folder,
+which are as hostile as any output.
+
+Judge the log of a SWE-bench grader on the host, with the `swebench` package's own report.
+
+The package decides what is resolved. It counts a log that says nothing about the answer, such as
+one without marks or of a broken environment, as not resolved; here that is a `grade_error`, so that
+it does not count against the agent. Everything else is as in its report, which becomes evidence.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Final
+
+from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
+from labledger.experiment.settings.grading import ResultSource
+from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.outcomes import Reason, Verdict
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.grading import (
+    NOT_GRADED,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    GradingOutcome,
+    add_identity,
+    outcome_by_exit_status,
+)
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import folder_of_path
+
+PATCH_FAILED = b">>>>> Patch Apply Failed"
+"""What the grader and the package write about a patch that no command could apply."""
+
+
+class ReportList(StrEnum):
+    """The list of the package's report of a run in which an instance would be."""
+
+    RESOLVED = "resolved_ids"
+    UNRESOLVED = "unresolved_ids"
+    EMPTY_PATCH = "empty_patch_ids"
+    ERROR = "error_ids"
+    INCOMPLETE = "incomplete_ids"
+    """There is no prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known about an answer: a verdict, or why there is none."""
+
+    listed: ReportList
+    report: JsonObject
+    """The package's report of the instance, with the tests' statuses."""
+    verdict: Verdict | None = None
+    reason: Reason | None = None
+    """Why there is no verdict."""
+    message: str | None = None
+    metrics: JsonObject = field(default_factory=dict)
+
+
+def judge(
+    instance: JsonObject, model_patch: str | None, test_output: bytes | None, apply_log: bytes
+) -> Judgement:
+    """Return what the `swebench` package makes of an answer.
+
+    `instance` is that of the settings. `model_patch` is None if there is no prediction.
+    `test_output` is the log of the tests, None if they did not run, and `apply_log` says how the
+    patch was applied.
+    """
+    if model_patch == "":
+        # The package does not run such an instance, and has no report of it.
+        report = dict.fromkeys(
+            ("patch_is_None", "patch_exists", "patch_successfully_applied", "resolved"), False
+        )
+        metrics = _metrics(instance, report)
+        return Judgement(ReportList.EMPTY_PATCH, report, Verdict.FAIL, metrics=metrics)
+    log = apply_log if test_output is None else test_output
+    try:
+        answer = eval_report(instance, model_patch, log)
+    except HarnessFailed as error:
+        return Judgement(ReportList.ERROR, {}, reason=Reason.LOG_NOT_JUDGED, message=error.message)
+    report, metrics = answer.report, _metrics(instance, answer.report)
+    if model_patch is None:
+        return Judgement(ReportList.INCOMPLETE, report, Verdict.MISSING, metrics=metrics)
+    if test_output is None and PATCH_FAILED in apply_log:
+        return Judgement(ReportList.ERROR, report, Verdict.FAIL, metrics=metrics)
+    if report["resolved"]:
+        return Judgement(ReportList.RESOLVED, report, Verdict.PASS, metrics=metrics)
+    listed = ReportList.ERROR if test_output is None else ReportList.UNRESOLVED
+    if not answer.has_test_output:
+        message = "the grader's log does not have both marks of test output"
+        return Judgement(listed, report, None, Reason.LOG_NOT_JUDGED, message, metrics)
+    if report.get("infra_failure"):
+        cause = report.get("infra_failure_reason")
+        message = (
+            f"no test ran, and the swebench package found a failure of the environment: {cause}"
+        )
+        return Judgement(listed, report, None, Reason.GRADER_BOOTSTRAP_FAILED, message, metrics)
+    return Judgement(listed, report, Verdict.FAIL, metrics=metrics)
+
+
+def _metrics(instance: JsonObject, report: JsonObject) -> JsonObject:
+    """Return the numbers of a report: what was reached, and of how many tests."""
+    statuses = report.get("tests_status", {})
+
+    def successes(name: str) -> int:
+        return len(statuses.get(name, {}).get("success", ()))
+
+    return {
+        "resolved": int(report["resolved"]),
+        "patch_applied": int(report["patch_successfully_applied"]),
+        "fail_to_pass": successes("FAIL_TO_PASS"),
+        "fail_to_pass_total": len(instance["FAIL_TO_PASS"]),
+        "pass_to_pass": successes("PASS_TO_PASS"),
+        "pass_to_pass_total": len(instance["PASS_TO_PASS"]),
+    }
+
+
+TEST_OUTPUT: Final = "test_output.txt"
+APPLY_LOG: Final = "run_instance.log"
+REPORT: Final = "swebench_report"
+"""The name of the package's report in the evidence."""
+
+_TEST_OUTPUT_CAP = 64 * MIB
+_APPLY_LOG_CAP = 16 * MIB
+_PATCH_NAME = "model.patch"
+_IN_MEMORY = 16 * MIB
+_FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
+
+
+def grade_by_swebench(
+    spec: AttemptSpec,
+    source: ResultSource,
+    exit_status: int,
+    ts: str,
+    redactor: Redactor,
+    artifacts: Iterable[bytes] | None,
+) -> GradingOutcome:
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its rows. `artifacts` is the tar, in pieces, with what the grader
+    got of the agent; None if there was nothing.
+    """
+    outcome = outcome_by_exit_status(spec, exit_status)
+    if exit_status in NOT_GRADED:
+        return outcome
+    try:
+        patch = _patch(artifacts)
+        outcome.prediction = _prediction(spec, ts, redactor, patch)
+        folder = folder_of_path(spec, source.folder or "")
+        if exit_status in _FAILED or folder is None or source.instance is None:
+            return outcome
+        test_output = UntrustedFile(folder, TEST_OUTPUT).read(_TEST_OUTPUT_CAP)
+        apply_log = UntrustedFile(folder, APPLY_LOG).read(_APPLY_LOG_CAP)
+    except UnsafeFile as error:
+        outcome.as_grade_error(error.reason, error.message)
+        return outcome
+    judgement = judge(source.instance, patch, test_output, apply_log or b"")
+    if judgement.report:
+        content = canonical_json.dump_bytes(redactor.redact_json(judgement.report))
+        outcome.reports[REPORT] = content
+    if judgement.verdict is None:
+        outcome.as_grade_error(
+            judgement.reason or Reason.LOG_NOT_JUDGED, judgement.message or "there is no verdict"
+        )
+    else:
+        outcome.score = _score(spec, ts, redactor, judgement, judgement.verdict)
+    return outcome
+
+
+def _patch(artifacts: Iterable[bytes] | None) -> str | None:
+    """Return the patch in a tar of artifacts, None if there is none. Raises `UnsafeFile`."""
+    if artifacts is None:
+        return None
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spooled:
+        spooled.writelines(artifacts)
+        spooled.seek(0)
+        with tarfile.open(fileobj=spooled, mode="r:") as tar:
+            for member in tar:
+                if member.isreg() and PurePosixPath(member.name).name == _PATCH_NAME:
+                    return _patch_of(tar, member)
+    return None
+
+
+def _patch_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    if member.size > PREDICTION_CAP:
+        message = f"the patch has more than {PREDICTION_CAP:,} bytes"
+        raise UnsafeFile(Reason.OUTPUT_TOO_LARGE, message)
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read().decode("utf-8", "replace")
+
+
+def _prediction(spec: AttemptSpec, ts: str, redactor: Redactor, patch: str | None) -> JsonObject:
+    """Return the row with the patch; its value is null if the agent left no prediction."""
+    model = spec.plan.bindings.get("model_name_or_path", spec.ids.variant_id)
+    prediction: JsonObject = {"kind": "patch", "value": patch}
+    if patch is None:
+        prediction["kind"] = "json"
+    prediction["metadata"] = {
+        "instance_id": spec.ids.task_id,
+        "model_name_or_path": str(model),
+    }
+    row: JsonObject = {
+        "benchmark": spec.plan.benchmark.identity,
+        "prediction": redactor.redact_json(prediction),
+    }
+    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, PREDICTION_SCHEMA)
+    return row
+
+
+def _score(
+    spec: AttemptSpec, ts: str, redactor: Redactor, judgement: Judgement, verdict: Verdict
+) -> JsonObject:
+    benchmark = spec.plan.benchmark
+    report = {key: value for key, value in judgement.report.items() if key != "tests_status"}
+    row: JsonObject = {
+        "benchmark": benchmark.identity,
+        "verdict": verdict.value,
+        "primary_metric_name": "resolved",
+        "primary_metric_value": judgement.metrics["resolved"],
+        "metrics": judgement.metrics,
+        "evaluator": benchmark.evaluator | {"version": harness_version()},
+        "ext": {
+            "swebench": {"listed": judgement.listed.value, "report": redactor.redact_json(report)}
+        },
+    }
+    add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, SCORE_SCHEMA)
+    return row

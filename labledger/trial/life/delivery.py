@@ -1,0 +1,237 @@
+"""Delivered trials: the running container gets its grader's files when its agent has ended.
+
+`trial.sh` reports the end of the agent in `state/agent_ended` and waits. The host stores the agent
+part, puts the grader's files in place and writes `in/go`, which containers cannot write. A
+coordinator that takes over finds in these files which step is next, and every step can be repeated.
+The agent can write the report too. So the host believes a report only when no other process runs,
+unless processes are kept, and `trial.sh` ends a trial whose agent was believed before it had ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from labledger import clock, faults
+from labledger.engine.engine import ContainerState
+from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.experiment.settings.grading import Sealing
+from labledger.files import untrusted_files
+from labledger.files.durable_files import write_file
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.tampering import inspect_changes
+from labledger.trial.full_disks import not_delivered_error
+from labledger.trial.life import inputs, network_changes
+from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life.container_start import monotonic_start
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.phase_notes import parse_report, phase_fields, phase_lines
+
+_CHECK_AGAIN_S = 1.0
+"""Seconds until a report is checked again that was not believed and has not changed."""
+
+_LOOKS_FOR_PROCESSES = 12
+_BETWEEN_LOOKS_S = 0.05
+
+_WAITING_PROCESSES = 2
+"""How many processes a waiting container has at most: `trial.sh` and its `sleep`."""
+
+
+def wait_for_trial(spec: AttemptSpec, context: TrialContext, container: str) -> int | None:
+    """Wait for a trial's container, and deliver its grader's files when they are due.
+
+    `container` is its id. Return its exit status, or None after the deadline of the part that runs.
+    Raises `OutputUnreadable` or `DiskFull` if this host cannot deliver the files; the container
+    waits on, and the call can be repeated. Raises `WaitAbandoned`, `EngineUnavailable` and
+    `NoSuchContainer` as well.
+    """
+    engine, limiter = context.engine, context.limiter
+    if spec.sealing is not Sealing.DELIVERED:
+        return limiter.wait(engine, spec, container)
+    agent_part = AgentPart.read(spec)
+    if agent_part is None:
+        report = _Report(spec, context, container)
+        has_ended, status = limiter.wait_for(
+            engine,
+            spec,
+            container,
+            happened=report.is_believed,
+            stops_soon=lambda: os.path.lexists(spec.folder / "state" / contract.PHASES_FILE),
+            deadline_s=spec.deadline_of("setup", "agent"),
+        )
+        if not has_ended:
+            return status
+    try:
+        if agent_part is None:
+            _store_agent_part(spec, context, container, report)
+        if delivered_at(spec) is None:
+            _deliver(spec, context, container)
+    except NoSuchContainer:
+        raise
+    except (OSError, ContainerFailed) as error:
+        context.full_disks.record_write_error(spec.plan.run_dir, error)
+        raise not_delivered_error(spec, error) from error
+    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    return limiter.wait(engine, spec, container, deadline_s=spec.deadline_of("grader"))
+
+
+class _Report:
+    """The report of a trial that its agent has ended, which the agent could have written too."""
+
+    def __init__(self, spec: AttemptSpec, context: TrialContext, container: str) -> None:
+        self._spec, self._context, self._container = spec, context, container
+        self._seen: tuple[int, ...] = ()
+        self._check_at = 0.0
+        self.phases = ""
+        """The phases in a report that is believed, in the format of `trial.sh`."""
+        self.written_at = 0.0
+        """When a report that is believed was written, in seconds since 1970."""
+        self.unchecked: str | None = None
+        """Why the engine could not list the container's processes, if so."""
+
+    def is_believed(self) -> bool:
+        """Return True if the agent has ended according to the report, and to the engine."""
+        folder = self._spec.folder / "state"
+        try:
+            status = os.lstat(folder / contract.AGENT_ENDED_FILE)
+        except OSError:
+            return False
+        seen = (status.st_ino, status.st_ctime_ns, status.st_size)
+        if seen == self._seen and time.monotonic() < self._check_at:
+            return False
+        self._seen, self._check_at = seen, time.monotonic() + _CHECK_AGAIN_S
+        content, _ = untrusted_files.read_optional(
+            folder, contract.AGENT_ENDED_FILE, untrusted_files.PHASES_CAP
+        )
+        phases = parse_report((content or b"").decode("ascii", "replace"))
+        if phases is None or not self._is_alone():
+            return False
+        # No process can set the ctime of a file.
+        self.phases, self.written_at = phases, status.st_ctime_ns / 1e9
+        return True
+
+    def _is_alone(self) -> bool:
+        """Return True if no process of the agent runs, or if they are to go on."""
+        if self._spec.keeps_processes:
+            return True
+        engine = self._context.engine
+        try:
+            return len(engine.processes(self._container)) <= _WAITING_PROCESSES
+        except NoSuchContainer:
+            raise
+        except ContainerFailed as error:
+            # An engine without `ps` must not keep the trial waiting: `trial.sh` checks as well.
+            self.unchecked = error.message
+            return engine.inspect_existing(self._container).status == "running"
+
+
+def _store_agent_part(
+    spec: AttemptSpec, context: TrialContext, container: str, report: _Report
+) -> None:
+    """Store the outcome of the agent part durably, before the grader's files arrive."""
+    faults.fault_point("before_unseal", spec.slot.schedule_idx)
+    engine = context.engine
+    state = engine.inspect_existing(container)
+    changes = inspect_changes(engine, spec, container, "before_grading", state)
+    started = clock.parse(state.started_at)
+    ended = max(started, clock.of_timestamp(min(report.written_at, time.time())))
+    agent_part = AgentPart.of(
+        state,
+        ContainerExit(
+            None,
+            clock.iso(started),
+            clock.iso(ended),
+            round((ended - started).total_seconds() * 1000),
+            container,
+            state.out_of_memory,
+            disk_was_full=context.full_disks.were_full_since(
+                spec.plan.disks, monotonic_start(state)
+            ),
+        ),
+        report.phases,
+        changes,
+    )
+    context.limiter.require_starting_allowed()
+    replace(
+        agent_part,
+        unchecked_processes=report.unchecked,
+        processes_left=_has_processes_left(spec, context, container),
+    ).write(spec)
+    faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
+
+
+def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
+    """Return whether processes of an ended agent run on; None if it is not known.
+
+    Those that stored its output end shortly after it, and a waiting `trial.sh` starts a new `sleep`
+    at least twice a second: only other processes are there at every look.
+    """
+    if not spec.keeps_processes:
+        return None
+    try:
+        lasting = context.engine.processes(container)
+        for _ in range(_LOOKS_FOR_PROCESSES):
+            if len(lasting) <= 1:
+                return False
+            time.sleep(_BETWEEN_LOOKS_S)
+            lasting &= context.engine.processes(container)
+    except NoSuchContainer:
+        raise
+    except ContainerFailed:
+        return None
+    return len(lasting) > 1
+
+
+def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Put the grader's files in place and let `trial.sh` continue.
+
+    An agent that still runs cannot see a file of the grader before `trial.sh` can know of it: an
+    agent that ends after the host has believed that it had ended gets no score.
+    """
+    (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
+    network_changes.prepare_for_grader(spec, context, container)
+    inputs.deliver(spec)
+    faults.fault_point("after_unseal", spec.slot.schedule_idx)
+    context.limiter.require_starting_allowed()
+    write_file(spec.folder / "in" / contract.GO_FILE, clock.utc_now().encode())
+
+
+def delivered_at(spec: AttemptSpec) -> str | None:
+    """Return when a trial's grader was told to go, or None if it was not."""
+    try:
+        return (spec.folder / "in" / contract.GO_FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
+    """Return how a delivered trial ended. Its duration excludes the time of waiting.
+
+    Its container must have stopped. The agent forged the end if the grader was said to have run
+    and was not told to go, or if the agent was reported to have ended otherwise than it did.
+    """
+    agent_part = AgentPart.read(spec)
+    if agent_part is None:
+        return ContainerExit.of(state, state.exit_status, ExitStatus.BEFORE_DELIVERY)
+    go = delivered_at(spec)
+    expected = ExitStatus.BEFORE_DELIVERY if go is None else ExitStatus.AFTER_DELIVERY
+    ended = ContainerExit.of(state, state.exit_status, expected)
+    elapsed = clock.parse(ended.ended_at) - clock.parse(go or ended.ended_at)
+    grader_ms = max(0, round(elapsed.total_seconds() * 1000))
+    combined = combined_exit(agent_part, replace(ended, duration_ms=grader_ms))
+    if ended.exit_status_forged or not _confirms(spec, state, agent_part):
+        return replace(combined, exit_status_forged=True, agent_part_phases=None)
+    return combined
+
+
+def _confirms(spec: AttemptSpec, state: ContainerState, agent_part: AgentPart) -> bool:
+    """Return True unless `trial.sh` recorded other phases at its end than were reported before."""
+    fields = phase_fields(spec.folder)
+    fields.pop("grader", None)
+    if state.exit_status not in ExitStatus.ALL or not fields:
+        return True
+    return phase_lines(fields) == agent_part.phases

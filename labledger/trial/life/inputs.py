@@ -1,0 +1,244 @@
+"""Prepare a trial folder before its container starts: inputs, phase scripts, workspace.
+
+The folder is made under `incoming` and renamed when it is complete, so that no process ever
+writes into another's trial. `staged_programs` prepares the files that all trials of a run share.
+Values of secrets are never written into any of these files.
+
+Mount a sealed grader's files so that the agent cannot read them.
+
+Either they are mounted from the start, in a folder that only root can enter (`unreadable`), or they
+are added when the agent has ended: to the stopped container between its two parts (`after_agent`),
+or to the running container, which waits for them (`delivered`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from labledger import faults
+from labledger.experiment import name_references
+from labledger.experiment.plan_sections import PhasePlan
+from labledger.experiment.settings.grading import Sealing
+from labledger.files.workspace_seed import OPEN_FOLDER
+from labledger.records import JsonObject, canonical_json
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life import phase_networks, staged_programs, task_files
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.task_files import link_or_copy
+from labledger.trial.output_folders import output_mounts
+
+_ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
+"""What an image's entrypoint is to run when it has done its own work."""
+
+INCOMING = "incoming"
+"""The folder, in the run folder, in which trial folders are filled before they are renamed."""
+
+
+def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
+    """Create the folder of a trial, which must not exist, with everything its container mounts.
+
+    It is filled under another name and renamed at the end, if the run still belongs to this
+    process: a process that was suspended meanwhile never writes into the trial of another. Raises
+    `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial that a regrading grades again
+    cannot be restored.
+    """
+    incoming = spec.plan.run_dir / INCOMING
+    incoming.mkdir(parents=True, exist_ok=True)
+    staged_programs.share_trial_script(spec.plan.deps_dir, incoming)
+    partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
+    try:
+        partial.chmod(0o755)
+        _fill_trial_folder(partial, spec)
+        if spec.starts_entrypoint:
+            words = context.engine.image_entrypoint(spec.image_id)
+            folder = context.engine.image_folder(spec.image_id) or "/"
+            _write_entrypoint_script(spec, words, folder, partial / "in")
+        context.limiter.require_starting_allowed()
+        spec.folder.parent.mkdir(exist_ok=True)
+        partial.rename(spec.folder)
+    except BaseException as error:
+        context.full_disks.record_write_error(incoming, error)
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
+    outputs = [output.name for output in output_mounts(spec)]
+    workspace = ["workspace"] if spec.has_mounted_workspace else []
+    for name in ("in", "out", "state", *workspace, *outputs):
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(OPEN_FOLDER)
+    inputs_folder = folder / "in"
+    _write_json(inputs_folder / "task.json", spec.task.visible_row())
+    _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
+    _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
+    for phase in spec.settings.phases:
+        if _is_mounted_at_start(spec, phase):
+            write_phase_script(spec, phase, inputs_folder)
+    if spec.sealing is not Sealing.NONE:
+        (folder / "sealed").mkdir()
+        (folder / "sealed").chmod(0o755)
+    if spec.sealing is Sealing.UNREADABLE:
+        write_phase_script(spec, "grader", folder / "sealed")
+    task_files.unpack_agent_files(spec, folder)
+    if spec.has_grader_container:
+        _write_collect_scripts(spec, inputs_folder)
+    spec.kind.fill(spec, folder)
+
+
+def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
+    if phase == "grader":
+        return spec.sealing is Sealing.NONE
+    return phase in spec.kind.phases
+
+
+def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
+    """Write the script of a phase into `folder`; with the grader's, also its task's files."""
+    enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
+    if phase == "grader" and not spec.has_mounted_workspace:
+        # The agent may have deleted the folder: its grader says what that means.
+        enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
+    script = phase_script(
+        spec.settings.phase(phase), contract.secret_variables(spec.plan.environment), enter
+    )
+    preamble = phase_networks.phase_preamble(spec, phase)
+    write_readable_file(folder / f"{phase}.sh", preamble + script)
+    if phase == "grader":
+        task_files.place_grader_files(spec, folder)
+
+
+def _write_entrypoint_script(
+    spec: AttemptSpec, entrypoint: Sequence[str], working_folder: str, folder: Path
+) -> None:
+    """Write the script that starts an image's entrypoint, if the image has one."""
+    if not entrypoint:
+        return
+    command = tuple(map(name_references.escape, (*entrypoint, *_ENTRYPOINT_ARGUMENTS)))
+    plan = PhasePlan(command, spec.settings.runtime.env or {}, 0)
+    script = phase_script(
+        plan,
+        contract.secret_variables(spec.plan.environment),
+        f"cd {shlex.quote(working_folder)} || exit 126",
+    )
+    write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", script)
+
+
+def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
+    """Write the scripts of the collect commands, which have the environment of all phases."""
+    for number, collect in enumerate(spec.settings.grading.collect or (), start=1):
+        env = spec.settings.runtime.env or {}
+        plan = PhasePlan(collect.command, env, collect.timeout_s)
+        # The agent may have deleted the folder.
+        enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
+        script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
+        write_readable_file(folder / f"collect_{number}.sh", script)
+
+
+def phase_script(
+    plan: PhasePlan, variables: dict[str, str], enter: str = f"cd {contract.WORKSPACE} || exit 126"
+) -> str:
+    """Return the shell script of a phase. It refers to secrets by variable, never by value.
+
+    `enter` is its first line, which changes to the workspace.
+    """
+    lines = [enter]
+    for name, text in plan.env.items():
+        lines.append(f"export {name}={_shell_word(text, variables)}")
+    words = " ".join(_shell_word(text, variables) for text in plan.command)
+    if variables:
+        # The command's words are expanded before the variables are unset.
+        lines.append(f"set -- {words}")
+        lines.append("unset " + " ".join(variables.values()))
+        lines.append('exec "$@"')
+    else:
+        lines.append(f"exec {words}")
+    return "\n".join(lines) + "\n"
+
+
+def _shell_word(text: str, variables: dict[str, str]) -> str:
+    """Return authored text as one shell word. References become variables of the container."""
+    return "".join(
+        f'"${{{variables.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
+        for part in name_references.parse(text)
+    )
+
+
+def _write_json(path: Path, value: JsonObject) -> None:
+    write_readable_file(path, canonical_json.dumps(value) + "\n")
+
+
+def write_readable_file(path: Path, text: str) -> None:
+    """Write a file that any user of a container can read."""
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)
+
+
+_READABLE_BY_ALL = 0o755
+
+
+def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
+    """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
+    folder = spec.folder / "sealed"
+    match spec.sealing:
+        case Sealing.NONE if spec.plan.is_sealed and not spec.runs_agent:
+            # A separate grader's container, to which no agent comes.
+            return [
+                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
+            ]
+        case Sealing.NONE | Sealing.SEPARATE:
+            return []
+        case Sealing.UNREADABLE:
+            return [
+                contract.mount(folder, f"{contract.SEALED}/in", read_only=True),
+                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True),
+            ]
+        case Sealing.AFTER_AGENT | Sealing.DELIVERED:
+            return [contract.mount(folder, contract.SEALED, read_only=True)]
+
+
+def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
+    """Return the tmpfs that only root in the container can enter, as path and options."""
+    is_unreadable = spec.sealing is Sealing.UNREADABLE
+    return {contract.SEALED: "mode=0700,size=64k"} if is_unreadable else {}
+
+
+def unseal(spec: AttemptSpec, phases: str) -> None:
+    """Put the grader's files and the phases so far into a stopped container.
+
+    `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
+    """
+    folder = spec.folder / "sealed"
+    for path in folder.iterdir():
+        shutil.rmtree(path)
+    _fill(spec, folder)
+    write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)
+
+
+def deliver(spec: AttemptSpec) -> None:
+    """Put the grader's files into a running container that waits for them.
+
+    Can be repeated after an interruption at any point. Each folder appears as a whole, and one that
+    is there is left alone: the grader may use it, if another coordinator has delivered it.
+    """
+    new = Path(tempfile.mkdtemp(dir=spec.folder, prefix="unsealing."))
+    try:
+        _fill(spec, new)
+        for path in sorted(new.iterdir()):
+            if not (target := spec.folder / "sealed" / path.name).exists():
+                path.rename(target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _fill(spec: AttemptSpec, folder: Path) -> None:
+    """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
+    faults.fault_point("inside_unseal", spec.slot.schedule_idx)
+    (folder / "in").mkdir()
+    (folder / "in").chmod(_READABLE_BY_ALL)
+    write_phase_script(spec, "grader", folder / "in")

@@ -1,0 +1,123 @@
+"""The network of each phase of a trial, and what the container is created with for it.
+
+A container has the agent's network from its creation. If the grader's differs, the host moves the
+container between the two parts (`life.network_changes`); a separate grader's container is created
+with the grader's. With `allowlist` it is an internal network with an egress proxy. Used by
+`container_config`, `inputs` and `network_changes`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.trial_settings import PhaseNetwork
+from labledger.records import JsonObject
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.egress_proxies import URL, EgressProxy
+
+Part = Literal["agent", "grader"]
+"""Whose network it is: that of setup and agent, or that of the grader."""
+
+PARTS: tuple[Part, ...] = ("agent", "grader")
+
+_REACHED_DIRECTLY = "localhost,127.0.0.1,::1"
+PROXY_VARIABLES = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), URL),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), _REACHED_DIRECTLY),
+}
+"""What tells programs to use the proxy."""
+
+_RESOLVER_FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+_PUBLIC_RESOLVERS = ["8.8.8.8", "8.8.4.4"]
+"""What the engine gives containers as well if the machine has only a resolver on loopback."""
+
+
+def first_part(spec: AttemptSpec) -> Part:
+    """Return whose network the attempt's container has when it is created."""
+    return "agent" if spec.runs_agent else "grader"
+
+
+def network_of(spec: AttemptSpec, part: Part) -> PhaseNetwork:
+    return spec.settings.agent_network if part == "agent" else spec.settings.grader_network
+
+
+def is_changed_between(spec: AttemptSpec) -> bool:
+    """Return whether the attempt's container gets another network for its grader."""
+    in_one_container = spec.grading_mode in {GradingMode.AFTER_AGENT, GradingMode.DELIVERED}
+    differs = spec.settings.agent_network != spec.settings.grader_network
+    return spec.runs_agent and in_one_container and differs
+
+
+def proxy_of(spec: AttemptSpec, part: Part) -> EgressProxy | None:
+    """Return the proxy of a part's network, None if it has none."""
+    network = network_of(spec, part)
+    if not network.is_allowlist:
+        return None
+    # The container of a separate grader has a name that says so already.
+    suffix = "-egress" if part == "agent" or spec.part else "-grader-egress"
+    return EgressProxy(f"{spec.container_name}{suffix}", spec.labels(), network.allowed_hosts)
+
+
+def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObject]:
+    """Return the configuration of a new container's network, and its part of `HostConfig`."""
+    network, proxy = network_of(spec, part), proxy_of(spec, part)
+    changed = part == "agent" and is_changed_between(spec)
+    host_config: JsonObject = {"NetworkMode": "none" if network.mode == "none" else "default"}
+    if proxy is not None:
+        host_config["NetworkMode"] = proxy.name
+    modes = {network.mode} | ({spec.settings.grader_network.mode} if changed else set())
+    if "allowlist" in modes:
+        # Some engines resolve names for containers of internal networks too, on the machine's
+        # behalf. With name servers of its own, a container asks them from its own network.
+        host_config["Dns"] = _name_servers() if "full" in modes else ["127.0.0.1"]
+    # A container that is created without network support could not be put into one later.
+    return {"NetworkDisabled": network.mode == "none" and not changed}, host_config
+
+
+def container_variables(spec: AttemptSpec, part: Part) -> dict[str, str]:
+    """Return the environment variables of a container that its network needs."""
+    return dict(PROXY_VARIABLES) if network_of(spec, part).is_allowlist else {}
+
+
+def phase_preamble(spec: AttemptSpec, phase: str) -> str:
+    """Return the shell lines with which a phase gets the variables of its own network."""
+    if phase != "grader" or not is_changed_between(spec):
+        return ""
+    if spec.settings.grader_network.is_allowlist:
+        return "".join(f"export {name}={value}\n" for name, value in PROXY_VARIABLES.items())
+    if spec.settings.agent_network.is_allowlist:
+        return f"unset {' '.join(PROXY_VARIABLES)}\n"
+    return ""
+
+
+def has_own_network(spec: AttemptSpec, part: Part) -> bool:
+    """Return whether a part's network is made for it alone."""
+    if part == "agent":
+        return spec.runs_agent
+    is_separate = spec.grading_mode is GradingMode.SEPARATE
+    return not spec.runs_agent or is_separate or is_changed_between(spec)
+
+
+def _name_servers() -> list[str]:
+    """Return this machine's name servers that containers can ask."""
+    for path in _RESOLVER_FILES:
+        servers = []
+        with suppress(OSError):
+            for line in path.read_text("utf-8", "replace").splitlines():
+                words = line.split()
+                if words[:1] == ["nameserver"] and len(words) > 1 and not _is_loopback(words[1]):
+                    servers.append(words[1])
+        if servers:
+            return servers
+    return _PUBLIC_RESOLVERS
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return True

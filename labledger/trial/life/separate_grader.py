@@ -1,0 +1,242 @@
+"""Grade a trial in a second container, which gets artifacts of the agent's and nothing else of it.
+
+The agent's container stops after its collect commands. The declared artifacts are taken from it and
+stored, and `first_part.json` names them, before anything else happens: from then on the trial does
+not need the agent's container any more. The grader's container has a folder, name and label of its
+own; `grader_spec` describes it like an attempt that only grades. It can be replaced by another one,
+because what it gets is durable; no container is started twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labledger import faults
+from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
+from labledger.files import artifact_tars
+from labledger.records.attempt_result import Phase
+from labledger.trial import attempt_notes, contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.collect import redactor_for
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
+from labledger.trial.evidence.tampering import inspect_changes
+from labledger.trial.life import container_start, image_workspace, inputs, network_changes
+from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life.container_start import find_container, name_taken_error
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.phase_notes import phase_fields, phase_lines
+from labledger.trial.trial_kind import FreshTrial
+
+_MAX_CONTAINERS = 3
+"""How many grader's containers of a trial may disappear while one coordinator waits for them."""
+
+_GRADER_GONE = "its grader's container was removed; the grader runs again on the same artifacts"
+
+
+@dataclass(frozen=True, slots=True)
+class GraderPart(FreshTrial):
+    """The second container of a fresh trial: it runs the grader alone, on taken artifacts."""
+
+    phases_so_far: str = ""
+    """In the format of `trial.sh`."""
+    artifacts: TakenArtifacts | None = None
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("grader",)
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.GRADER_PART
+
+    @property
+    def earlier_phases(self) -> dict[str, Phase]:
+        return {}
+
+    def fill(self, _spec: AttemptSpec, folder: Path) -> None:
+        inputs.write_readable_file(folder / "in" / contract.PHASES_FILE, self.phases_so_far)
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        path = None
+        if self.artifacts is not None:
+            path = self.artifacts.tar(replace(spec, part=""))
+        return None if path is None else artifact_tars.chunks(path)
+
+    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+        return () if self.artifacts is None else self.artifacts.folders()
+
+
+def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> AttemptSpec:
+    """Return the description of the grader's container of an attempt.
+
+    Without `agent_part` it only identifies the container.
+    """
+    kind = GraderPart()
+    if agent_part is not None:
+        kind = GraderPart(agent_part.phases, taken_artifacts(agent_part))
+    return replace(spec, kind=kind, part="grader")
+
+
+def taken_artifacts(agent_part: AgentPart) -> TakenArtifacts:
+    """Return the artifacts that a stored agent part names."""
+    assert agent_part.artifacts is not None
+    return TakenArtifacts.from_json(agent_part.artifacts)
+
+
+def is_due(spec: AttemptSpec) -> bool:
+    """Return True if an earlier coordinator has stored the agent part of a separate trial.
+
+    What became of the agent's container since then does not matter.
+    """
+    if not spec.has_grader_container or attempt_notes.is_marked_not_started(spec.folder):
+        return False
+    return AgentPart.read(spec) is not None
+
+
+def grade_if_due(
+    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
+) -> ContainerExit:
+    """Take the artifacts, run the grader's container, and return how the trial ended.
+
+    `state` is of the agent's container, which has stopped. `part_start` is the monotonic time at
+    which it was started. Returns how that container ended if the trial is not graded.
+
+    Raises `OSError` or `ContainerFailed` if this host cannot take the artifacts or run the grader;
+    the call can be repeated. Raises `NoSuchContainer` if the agent's container is gone, and
+    `WaitAbandoned` and `EngineUnavailable`.
+    """
+    agent_part = AgentPart.read(spec)
+    if agent_part is None:
+        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
+        ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
+        ended = replace(ended, changes=changes)
+        if state.exit_status != ExitStatus.AGENT_ENDED:
+            return ended
+        fields = phase_fields(spec.folder)
+        if "agent" not in fields:
+            return replace(ended, exit_status_forged=True)
+        faults.fault_point("before_artifacts", spec.slot.schedule_idx)
+        taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
+        if taken.refused is not None:
+            return replace(ended, artifacts=taken)
+        faults.fault_point("after_artifacts", spec.slot.schedule_idx)
+        was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
+        ended = replace(ended, disk_was_full=was_full)
+        agent_part = AgentPart.of(state, ended, phase_lines(fields), changes)
+        agent_part = replace(agent_part, artifacts=asdict(taken))
+        agent_part.write(spec)
+    return grade(spec, context, agent_part)
+
+
+def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, float]:
+    """Continue with the grader of an attempt for which `is_due` is true.
+
+    Return how the trial ended, and the monotonic time since which it was waited for.
+    """
+    wait_start = time.monotonic()
+    agent_part = AgentPart.read(spec)
+    assert agent_part is not None
+    state = find_container(context.engine, grader_spec(spec))
+    runs = state is not None and state.has_started
+    limiter = context.limiter
+    permit: AbstractContextManager[Any] = nullcontext()
+    if not runs:
+        permit = limiter.running(spec.slot.schedule_idx)
+    elif state is not None and not state.has_ended:
+        permit = limiter.reservation()
+    with permit:
+        return grade(spec, context, agent_part), wait_start
+
+
+def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
+    """Run the grader's container, or wait for it, and return how the trial ended."""
+    part = image_workspace.with_image_facts(grader_spec(spec, agent_part), context)
+    grader_part = ContainerExit(
+        None, agent_part.ended_at, agent_part.ended_at, 0, container_removed=True
+    )
+    for _ in range(_MAX_CONTAINERS):
+        try:
+            container = _started_container(spec, part, context)
+            grader_part = _wait(part, context, container)
+            break
+        except NoSuchContainer:
+            continue
+    agents = find_container(context.engine, spec)
+    return replace(
+        combined_exit(agent_part, grader_part),
+        artifacts=taken_artifacts(agent_part),
+        deadline_s=part.deadline_s,
+        other_container_id=None if agents is None else agents.container_id,
+    )
+
+
+def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialContext) -> str:
+    """Return the id of the grader's container, which has been started: create it if necessary."""
+    state = None
+    # A coordinator creates the folder before the container.
+    if spec.container_may_exist or part.folder.exists():
+        state = find_container(context.engine, part)
+    if state is not None and state.has_started:
+        if (part.folder / "out").is_dir():
+            return state.container_id
+        context.record_restart(spec, "its grader's folder was deleted; the grader runs again")
+    elif _started_marker(part).exists():
+        context.record_restart(spec, _GRADER_GONE)
+    context.limiter.require_starting_allowed()
+    if state is not None:
+        container_start.remove_container(part, context, state.container_id)
+    shutil.rmtree(part.folder, ignore_errors=True)
+    inputs.prepare_trial_folder(part, context)
+    network_changes.provide_first_network(part, context)
+    faults.fault_point("before_grader_create", spec.slot.schedule_idx)
+    context.limiter.require_starting_allowed()
+    try:
+        container, created = container_start.create_container(part, context)
+    except ContainerNameTaken:
+        if find_container(context.engine, part) is None:
+            raise name_taken_error(part) from None
+        raise
+    image_workspace.fill(part, context, container)
+    faults.fault_point("after_grader_create", spec.slot.schedule_idx)
+    context.limiter.require_starting_allowed()
+    _started_marker(part).touch()
+    container_start.start_container(context, container, created)
+    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    return container
+
+
+def _started_marker(part: AttemptSpec) -> Path:
+    """Return the file that says that a grader may have run. No container can see its folder."""
+    return part.folder / "started"
+
+
+def _wait(part: AttemptSpec, context: TrialContext, container: str) -> ContainerExit:
+    """Wait for the grader's container, and return how it ended. Raises `NoSuchContainer`."""
+    engine = context.engine
+    status = context.limiter.wait(engine, part, container)
+    if status is None:
+        container_start.kill_overdue(engine, container)
+    state = engine.inspect_existing(container)
+    ended = ContainerExit.of(state, status, part.kind.exit_statuses)
+    if ended.exit_status_forged or status not in {None, *ExitStatus.ALL, *ExitStatus.OF_ENGINE}:
+        # No agent comes to this container: it was the grader, or its image.
+        refusal = f"the grader's container ended with status {status}, which trial.sh did not set"
+        return replace(ended, exit_status_forged=False, start_refused=refusal)
+    return ended
+
+
+def remove_grader_container(engine: Engine, spec: AttemptSpec) -> None:
+    """Remove the grader's container of an attempt, if it has one. Raises `ContainerFailed`."""
+    if spec.has_grader_container:
+        state = find_container(engine, grader_spec(spec))
+        if state is not None:
+            engine.remove(state.container_id)

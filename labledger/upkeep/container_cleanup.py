@@ -1,0 +1,240 @@
+"""`labledger clean`: removes containers of this ledger that are not needed any more.
+
+A container is removed only if it carries this ledger's label, no live coordinator owns its run, and
+its result is durable, its run is not in the ledger, or `--unfinished` was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labledger import clock
+from labledger.engine.engine import Engine, ListedContainer
+from labledger.engine.networks import Networks
+from labledger.errors import LabLedgerError, RunNotFound
+from labledger.execution.disk_space import FolderRetention
+from labledger.execution.executor import RunRecords
+from labledger.execution.process_identity import holder_is_dead
+from labledger.experiment.plan import ExperimentPlan
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import RunInfo, StagedAttempt
+from labledger.ledger.reader import LedgerReader
+from labledger.trial import attempt_notes
+from labledger.trial.contract import Labels, trial_folder
+from labledger.trial.life.container_start import attempt_of
+from labledger.upkeep.unfinished_slots import find_unfinished_slots, is_durable, run_records
+
+if TYPE_CHECKING:
+    from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor
+
+_RESTART_REASON = "`labledger clean --unfinished` removed its container"
+_DURABLE = "its result is in the ledger"
+_RERUN = "its trial will be run again"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDecision:
+    """A container with this ledger's label, and whether it is removed."""
+
+    name: str
+    container_id: str
+    run_id: str
+    remove: bool
+    why: str
+    attempt: tuple[int, int] | None = None
+    """Slot and attempt, if the attempt will be run again because of the removal."""
+
+
+def clean(
+    lab: LabFolder, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
+) -> list[ContainerDecision]:
+    """Remove this ledger's containers whose results are durable or whose run is not in the ledger.
+
+    With `unfinished`, also remove those that `labledger resume` would continue with: their trials
+    then run again. `dry_run` only returns the decisions. Containers without this ledger's label,
+    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`, and
+    `EngineUnavailable`.
+    """
+    with closing(Engine().connect()) as engine, LedgerReader.open(lab.ledger) as reader:
+        labels = {Labels.LEDGER: reader.ledger_id}
+        if run_id is not None:
+            labels[Labels.RUN] = reader.run(run_id).run_id
+        runs: dict[str, _Run] = {}
+
+        def decide(container: ListedContainer) -> ContainerDecision:
+            labelled_run = container.labels.get(Labels.RUN, "")
+            if labelled_run not in runs:
+                runs[labelled_run] = _Run.read(reader, labelled_run)
+            return _decide(container, runs[labelled_run], unfinished=unfinished)
+
+        decisions = list(map(decide, engine.containers_with_labels(labels)))
+        cancelled: set[tuple[str, tuple[int, int]]] = set()
+        for decision in decisions:
+            if decision.remove and not dry_run:
+                key = decision.attempt and (decision.run_id, decision.attempt)
+                if decision.attempt is not None and key and key not in cancelled:
+                    cancelled.add(key)
+                    folder = trial_folder(lab.run_folder(decision.run_id), *decision.attempt)
+                    attempt_notes.record_cancellation(folder, _RESTART_REASON)
+                engine.remove(decision.container_id)
+        networks = Networks(engine)
+        for network in networks.with_labels(labels):
+            # It belongs to a trial's container, and goes when that goes.
+            its_container = ListedContainer("", network.name, dict(network.labels))
+            if decide(its_container).remove and not dry_run:
+                networks.remove(network.network_id)
+    return decisions
+
+
+def clean_hosts(
+    lab: LabFolder,
+    on: str,
+    run_id: str | None = None,
+    *,
+    dry_run: bool = False,
+    unfinished: bool = False,
+    insecure: bool = False,
+) -> list[str]:
+    """Remove from the hosts of a cluster what attempts with durable results left there.
+
+    That includes whatever still runs on a host that was declared lost: its attempts are stored as
+    `host_lost`. Without `run_id`, every run that ran on a cluster is cleaned up. `dry_run` and
+    `unfinished` are as for `clean`. Return a sentence for each attempt, each run, and each thing
+    that could not be removed. Raises `RunNotFound`.
+    """
+    # Imported late: it needs what only runs on clusters need.
+    from labledger.hosts.connect import open_executor
+    from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
+
+    sentences = []
+    with LedgerReader.open(lab.ledger) as reader:
+        chosen = [reader.run(run_id)] if run_id is not None else reader.runs()
+        for run in chosen:
+            if run.on is None and run_id is None:
+                continue
+            if (owner := _live_owner(run)) is not None:
+                sentences.append(f"{run.run_id} was left alone: it belongs to {owner}")
+                continue
+            plan = ExperimentPlan.of_document(run.resolved)
+            cluster_run = ClusterRun(
+                ledger_id=reader.ledger_id,
+                run_id=run.run_id,
+                epoch=run.epoch,
+                files=plan.files,
+                is_sealed=plan.is_sealed,
+                store_root=lab.artifacts,
+            )
+            records = run_records(reader, run, lab.run_folder(run.run_id), FolderRetention.NONE)
+            open_attempts = {
+                (idx, slot.attempt): slot.host
+                for idx, slot in find_unfinished_slots(reader, run).items()
+            }
+            with closing(open_executor(on, cluster_run, insecure=insecure)) as executor:
+                sentences += _clean_run(
+                    executor,
+                    records,
+                    [host for host in reader.hosts(run.run_id) if "/" in host],
+                    open_attempts,
+                    dry_run=dry_run,
+                    unfinished=unfinished,
+                )
+    return sentences
+
+
+def _clean_run(
+    executor: ClusterExecutor,
+    run: RunRecords,
+    hosts: Collection[str],
+    open_attempts: Mapping[tuple[int, int], str],
+    *,
+    dry_run: bool,
+    unfinished: bool,
+) -> list[str]:
+    """Clean up the hosts of one run that nobody owns. Return what was done, in sentences.
+
+    `hosts` are all that had attempts of the run, `open_attempts` those that a resume would continue
+    with, and the host of each.
+    """
+    run_id = run.run_id
+    decisions, warnings = [], []
+    restarted: dict[str, frozenset[tuple[int, int]]] = {}
+    for host, attempts in sorted(executor.attempts_on_hosts().items()):
+        if isinstance(attempts, LabLedgerError):
+            warnings.append(f"{host} did not say what it has of {run_id}: {attempts.message}")
+            continue
+        ended = {key for key in attempts if run.is_durable(*key)}
+        # Hosts that share an engine see the containers of each other.
+        waiting = frozenset(key for key in attempts - ended if open_attempts.get(key) == host)
+        if unfinished:
+            restarted[host] = waiting
+        for idx, attempt in sorted(ended | waiting):
+            is_ended = (idx, attempt) in ended
+            removes = is_ended or unfinished
+            action = "kept" if not removes else "would remove" if dry_run else "removed"
+            why = _DURABLE if is_ended else _RERUN if unfinished else _resumable(run_id)
+            decisions.append(f"{action} slot {idx}, attempt {attempt} of {run_id} on {host}: {why}")
+    if not dry_run:
+        warnings += executor.forget_attempts(restarted, _RESTART_REASON)
+        warnings += executor.clean_up(run)
+    known = executor.hosts()
+    away = sorted(set(hosts) - {host.name for host in known})
+    warnings += [
+        f"{host} does not answer: repeat this when it does, or what it has of {run_id} stays"
+        for host in away
+    ]
+    names = ", ".join(host.name for host in known if not host.problem)
+    verb = "would be" if dry_run else "was"
+    end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
+    return [*decisions, *warnings, end]
+
+
+def _live_owner(run: RunInfo) -> str | None:
+    """Return who owns a run and may be alive, in words; None if nobody is."""
+    lease = run.lease
+    if lease is None or lease.expires_at <= clock.utc_now() or holder_is_dead(lease):
+        return None
+    return f"process {lease.owner.pid} on {lease.owner.machine}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the ledger holds of a container's run."""
+
+    info: RunInfo | None
+    staged: Mapping[int, StagedAttempt]
+
+    @classmethod
+    def read(cls, reader: LedgerReader, run_id: str) -> _Run:
+        try:
+            return cls(reader.run(run_id), reader.staged(run_id))
+        except RunNotFound:
+            return cls(None, {})
+
+
+def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:
+    run_id = container.labels.get(Labels.RUN, "")
+
+    def decision(
+        *, remove: bool, why: str, rerun: tuple[int, int] | None = None
+    ) -> ContainerDecision:
+        return ContainerDecision(container.name, container.container_id, run_id, remove, why, rerun)
+
+    attempt = attempt_of(container.labels)
+    if attempt is None:
+        return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
+    if run.info is None:
+        return decision(remove=True, why="its run is not in the ledger")
+    if (owner := _live_owner(run.info)) is not None:
+        return decision(remove=False, why=f"its run belongs to {owner}")
+    if is_durable(*attempt, run.info, run.staged):
+        return decision(remove=True, why=_DURABLE)
+    if unfinished:
+        return decision(remove=True, why=_RERUN, rerun=attempt)
+    return decision(remove=False, why=_resumable(run_id))
+
+
+def _resumable(run_id: str) -> str:
+    return f"`labledger resume {run_id}` continues with it; --unfinished removes it"

@@ -1,0 +1,310 @@
+"""Delete runs, and remove artifacts that nothing names.
+
+`labledger gc`: removes artifacts that nothing names, and what ended processes left.
+
+Nothing is removed while another process uses the artifact store or a run is in progress: it may
+have written an artifact that it is about to name, or rely on one that is there. Rows go first, in
+one transaction, then files: the next collection finds whatever a kill leaves.
+
+`labledger delete`: removes a run, its regradings and its folder, and leaves tombstones.
+
+The rows go first, in one transaction; from then on the run is deleted. Then its folder, by a
+rename, so that it is there as a whole or not at all. What a kill in between leaves, and the
+artifacts that nothing names any more, garbage collection removes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from labledger import clock, faults
+from labledger.errors import InvalidInput, LeaseHeld, LedgerError, Parameter, Problem
+from labledger.execution.process_identity import holder_is_dead, process_is_dead
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.file_contents import NotRegularError, read_regular
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger import removal
+from labledger.ledger.database import migrations
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.sqlite import (
+    empty_log,
+    readonly_engine,
+    translated,
+    writable_engine,
+)
+from labledger.ledger.read.tombstones import Tombstone
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.removal import UnnamedRows
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.records.identity import RUN_ID
+from labledger.records.outcomes import RunStatus
+
+DELETED_PREFIX = ".deleted-"
+"""How the names of run folders begin that are being removed."""
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+_MIN_FREE_BYTES = 1 << 20
+"""With less unused space in it, the ledger is not written again."""
+_PATIENCE_S = 5
+_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollection:
+    """What a garbage collection removed, or would remove. Sizes are in bytes."""
+
+    artifacts: int
+    """Files of the artifact store that nothing names."""
+    artifact_bytes: int
+    rows: int
+    """Artifacts and payloads of tasks inside the ledger that nothing names."""
+    row_bytes: int
+    leftovers: int
+    """Files and folders that ended processes left: unfinished artifacts, events of results that
+    are committed, folders of deleted runs."""
+    leftover_bytes: int
+    ledger_bytes: int
+    """By how much the ledger's file became smaller; 0 if that was not tried."""
+
+    @property
+    def freed_bytes(self) -> int:
+        """The space on the disk that was freed, or would be, without that of a smaller ledger."""
+        return self.artifact_bytes + self.leftover_bytes + self.ledger_bytes
+
+    def as_json(self) -> JsonObject:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+
+def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollection:
+    """Remove what nothing names; with `dry_run`, only count it.
+
+    Raises `LedgerMissing`, and `LeaseHeld` if a run is in progress or another process uses the
+    artifacts; then nothing is removed.
+    """
+    migrations.require_current(lab.ledger)
+    if dry_run:
+        engine = readonly_engine(lab.ledger)
+        try:
+            with translated("read the ledger", lab.ledger), engine.connect() as connection:
+                removal.collect_named(connection, _texts_of_trials(lab))
+                rows = removal.count_rows(connection)
+                return _remove_files(lab, connection, rows, dry_run=True)
+        finally:
+            engine.dispose()
+    store = ArtifactStore(lab.artifacts)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        with store.alone() as is_alone:
+            if is_alone:
+                _refuse_live_runs(lab)
+                return _collect(lab)
+        if time.monotonic() > deadline:
+            _refuse_live_runs(lab)
+            raise LeaseHeld(
+                f"another labledger process writes in {lab.root}; nothing was removed",
+                hint="try again when it has ended; --dry-run counts what would be removed",
+            )
+        time.sleep(_WAIT_S)
+
+
+def _refuse_live_runs(lab: LabFolder) -> None:
+    """Raise `LeaseHeld` if a coordinator owns a run, such as one of an older labledger."""
+    with LedgerReader.open(lab.ledger) as reader:
+        for run in reader.runs():
+            refuse_live_run(run)
+
+
+def refuse_live_run(run: RunInfo) -> None:
+    """Raise `LeaseHeld` if a coordinator owns a run."""
+    lease = run.lease
+    if lease and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
+        raise LeaseHeld(
+            f"run {run.run_id} is in progress: it belongs to process {lease.owner.pid} on "
+            f"{lease.owner.machine}; nothing was removed",
+            hint="try again when it has ended",
+        )
+
+
+def _collect(lab: LabFolder) -> GarbageCollection:
+    # Without foreign keys: see `delete_rows`.
+    engine = writable_engine(lab.ledger, foreign_keys=False)
+    try:
+        with translated("remove what nothing names", lab.ledger), engine.connect() as connection:
+            with connection.begin():
+                removal.collect_named(connection, _texts_of_trials(lab))
+                rows = removal.count_rows(connection)
+                if rows.artifacts or rows.payloads:
+                    removal.delete_rows(connection)
+            collected = _remove_files(lab, connection, rows, dry_run=False)
+            return _shrink_ledger(lab, connection, collected)
+    finally:
+        engine.dispose()
+
+
+def _texts_of_trials(lab: LabFolder) -> Iterator[str]:
+    """Yield what trial folders say of artifacts that are stored and not yet named by a result."""
+    for path in (lab.root / "runs").glob("*/trials/*/first_part.json"):
+        try:
+            content = read_regular(path)
+        except (NotRegularError, OSError) as error:
+            raise LedgerError(
+                f"could not read {path}, which may name artifacts: {error}; nothing was removed",
+                hint="make the file readable, or remove it if its run is not to be resumed",
+            ) from error
+        yield (content or b"").decode("utf-8", "replace")
+
+
+def _remove_files(
+    lab: LabFolder, connection: Connection, rows: UnnamedRows, *, dry_run: bool
+) -> GarbageCollection:
+    artifacts = list(_unnamed_files(lab, connection))
+    leftovers = list(_leftovers(lab))
+    collected = GarbageCollection(
+        artifacts=len(artifacts),
+        artifact_bytes=sum(size for _, size in artifacts),
+        rows=rows.artifacts + rows.payloads,
+        row_bytes=rows.size,
+        leftovers=len(leftovers),
+        leftover_bytes=sum(map(_size, leftovers)),
+        ledger_bytes=0,
+    )
+    if not dry_run:
+        for path, _ in artifacts:
+            path.unlink(missing_ok=True)
+            faults.fault_point("inside_gc")
+        for path in leftovers:
+            remove_tree(path)
+            faults.fault_point("inside_gc")
+    return collected
+
+
+def _unnamed_files(lab: LabFolder, connection: Connection) -> Iterator[tuple[Path, int]]:
+    for path in (lab.artifacts / "sha256").glob("??/*"):
+        is_artifact = _NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+        if is_artifact and not removal.is_named(connection, path.name):
+            yield path, path.stat().st_size
+
+
+def _leftovers(lab: LabFolder) -> Iterator[Path]:
+    """Yield unfinished artifacts, events of results that are committed, and deleted run folders."""
+    yield from _entries(lab.artifacts / "incoming")
+    yield from (lab.root / "runs").glob(f"{DELETED_PREFIX}*")
+    with LedgerReader.open(lab.ledger) as reader:
+        deleted = reader.deleted_run_ids()
+        unfinished = {run.run_id for run in reader.runs() if run.status is not RunStatus.COMPLETED}
+    deleted_folders = [lab.run_folder(run_id) for run_id in deleted if RUN_ID.fullmatch(run_id)]
+    yield from (folder for folder in deleted_folders if folder.is_dir())
+    staged = _entries(ArtifactStore(lab.artifacts).staged_events)
+    yield from (folder for folder in staged if folder.name not in unfinished)
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else ()
+
+
+def _size(path: Path) -> int:
+    files = (each for each in (path, *path.rglob("*")) if each.is_file() and not each.is_symlink())
+    return sum(each.stat().st_size for each in files)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _shrink_ledger(
+    lab: LabFolder, connection: Connection, collected: GarbageCollection
+) -> GarbageCollection:
+    """Write the ledger again without its unused space, if there is much and the disk has room."""
+    page_size = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+    unused = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one() * page_size
+    before = lab.ledger.stat().st_size
+    free = shutil.disk_usage(lab.root).free
+    if unused < _MIN_FREE_BYTES or free < 3 * before:
+        return collected
+    connection.exec_driver_sql("VACUUM")
+    empty_log(connection)
+    after = lab.ledger.stat().st_size
+    fields = asdict(collected) | {"ledger_bytes": max(before - after, 0)}
+    return GarbageCollection(**fields)
+
+
+_MAX_BECAUSE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRun:
+    """A run that was deleted, or would be."""
+
+    run_id: str
+    committed: int
+    """How many slots are committed."""
+    total: int
+    """How many slots its schedule has."""
+    chain_head: str
+    """The digest of its last commit, or of its creation if there is none."""
+
+    def as_json(self) -> JsonObject:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+
+def delete_run(
+    lab: LabFolder, run_id: str, because: str, *, dry_run: bool = False
+) -> list[DeletedRun]:
+    """Delete a run and its regradings, and return them; with `dry_run`, only return them.
+
+    Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for a
+    regrading or a missing reason.
+    """
+    if not because.strip() or len(because) > _MAX_BECAUSE:
+        message = f"found {len(because):,} characters; expected a text of at most {_MAX_BECAUSE:,}"
+        raise InvalidInput("the reason", [Problem(Parameter("because"), message)])
+    with LedgerReader.open(lab.ledger) as reader:
+        runs = _runs(reader, run_id)
+        if dry_run:
+            for run in runs:
+                refuse_live_run(reader.run(run.run_id))
+            return runs
+    with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
+        stones = writer.delete_run(run_id, because, process_is_dead)
+        faults.fault_point("after_delete")
+        _remove_folders(lab, stones)
+    totals = {run.run_id: run.total for run in runs}
+    return [
+        DeletedRun(stone.run_id, stone.committed, totals.get(stone.run_id, 0), stone.chain_head)
+        for stone in stones
+    ]
+
+
+def _runs(reader: LedgerReader, run_id: str) -> list[DeletedRun]:
+    runs = []
+    for name in reader.with_regradings(run_id):
+        run = reader.run(name)
+        head = reader.chain_head(name)
+        runs.append(DeletedRun(name, run.next_schedule_idx, run.total_slots, head))
+    return runs
+
+
+def _remove_folders(lab: LabFolder, stones: Sequence[Tombstone]) -> None:
+    """Remove the runs' folders and the events of their staged results."""
+    staged = ArtifactStore(lab.artifacts).staged_events
+    for stone in stones:
+        folder = lab.run_folder(stone.run_id)
+        if folder.is_dir():
+            renamed = folder.with_name(f"{DELETED_PREFIX}{secrets.token_hex(8)}")
+            folder.rename(renamed)
+            remove_tree(renamed)
+        remove_tree(staged / stone.run_id)
