@@ -18,31 +18,26 @@ folder upwards. A run may be in progress meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger import clock
+from labledger.errors import InvalidInput, Problem
+from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.text import quoted
 
 if TYPE_CHECKING:
     from labledger.checks.check_results import CheckResult
     from labledger.ledger.database.migrations import LedgerUpgrade
+    from labledger.upkeep.archives import Archive
     from labledger.upkeep.container_cleanup import ContainerDecision
+    from labledger.upkeep.garbage_collection import DeletedRun, GarbageCollection
     from labledger.upkeep.import_runs import ImportedRun
     from labledger.upkeep.verify_lab import VerificationReport
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from labledger.upkeep.archives import Archive
-    from labledger.upkeep.garbage_collection import DeletedRun, GarbageCollection
-import re
-from collections.abc import Iterable
-
-from labledger.errors import InvalidInput, Problem
-from labledger.files.artifact_store import ArtifactStore
-from labledger.text import quoted
 
 
 @dataclass(frozen=True, slots=True)

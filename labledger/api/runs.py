@@ -18,30 +18,24 @@ in the ledger.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.api.experiment_sources import read_runnable
+from labledger.api.experiment_sources import experiment_to_check, read_runnable, read_source
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.reader import LedgerReader
+from labledger.runner import extend as extending
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
+from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
 from labledger.runner.start_and_resume import resume_run, start_run
 
 if TYPE_CHECKING:
     from labledger.benchmarks.translate import TranslatedExperiment
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from labledger.api.experiment_sources import experiment_to_check, read_source
-from labledger.runner import extend as extending
-
-if TYPE_CHECKING:
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
-
-from labledger.files.lab_folder import LabFolder
-from labledger.ledger.reader import LedgerReader
-from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
 
 
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:

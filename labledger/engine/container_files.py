@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labledger.engine.engine import Engine
@@ -26,7 +27,7 @@ from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from requests import Response
-from pathlib import Path
+
 
 _TIMEOUT_S = 60
 _NOT_FOUND = 404

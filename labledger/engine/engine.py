@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Self
 
 from labledger import clock
@@ -34,7 +35,7 @@ from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from docker import APIClient
-from queue import Empty, LifoQueue
+
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05

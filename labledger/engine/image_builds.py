@@ -15,12 +15,16 @@ a tar. Ended by a signal, it stops its build.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.engine.build_context import BuildContext, ContextChanged, UnusableContext
@@ -31,10 +35,7 @@ from labledger.errors import EngineUnavailable, LabLedgerError
 if TYPE_CHECKING:
     from docker import APIClient
     from requests import Response
-import os
-import shlex
-from functools import lru_cache
-from pathlib import Path
+
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """The builder marks errors with colours."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.export import mirrors, summary
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import replace_output
 from labledger.files.file_contents import batched
@@ -30,9 +31,7 @@ from labledger.records.identity import RUN_SEPARATOR
 
 if TYPE_CHECKING:
     import pyarrow
-from collections.abc import Iterable
 
-from labledger.export import mirrors, summary
 
 TABULAR = ("csv", "parquet")
 """The formats of tables; `jsonl`, the other format of an export, has whole records."""

@@ -24,24 +24,23 @@ import asyncio
 import builtins
 import contextlib
 import logging
+import signal
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+import dask
+from distributed import Security, Worker, WorkerPlugin
+
 from labledger.hosts.cluster_file import is_secure
+from labledger.hosts.host_side.host_service import HostService, HostSettings
 from labledger.hosts.host_transport import HostUnreachable, NotAHost
 from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from distributed import Client, Security
-import signal
-from contextlib import ExitStack
-
-import dask
-from distributed import Security, Worker, WorkerPlugin
-
-from labledger.hosts.host_side.host_service import HostService, HostSettings
 
 
 def by_value(function: Callable[..., Any]) -> Callable[..., Any]:

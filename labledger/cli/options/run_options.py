@@ -11,30 +11,23 @@ ended. A gate that is missed is exit code 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from labledger.api import InvalidInput, Problem
+import typer
+
+from labledger.api import Exit, InvalidInput, Problem
+from labledger.cli.options import arguments
+from labledger.cli.output.console import say
 from labledger.text import counted_of, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from labledger.api import PassCounts
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
-
-import typer
-
-from labledger.api import Exit
-from labledger.cli.options import arguments
-from labledger.cli.output.console import say
-
-if TYPE_CHECKING:
     from pathlib import Path
 
-    from labledger.api import RunOptions, RunOutcome
+    from labledger.api import PassCounts, RunOptions, RunOutcome
     from labledger.cli.output.run_display import JsonWatcher, LiveWatcher
 
 

@@ -11,22 +11,16 @@ each task.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from labledger.api import comparison_texts, ranking_text
-from labledger.cli.output.console import out, out_sentence, table
-
-if TYPE_CHECKING:
-    from labledger.api import Comparison, ComparisonText, RankingText
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from labledger.api import LabLedgerError
+from labledger.api import LabLedgerError, comparison_texts, ranking_text
+from labledger.cli.output.console import out, out_sentence, table
 from labledger.text import significant
 
 if TYPE_CHECKING:
-    from labledger.api import Compared, Comparison, TaskRow
+    from labledger.api import Compared, Comparison, ComparisonText, RankingText, TaskRow
 
 
 _MAX_HEADING_WIDTH = 24

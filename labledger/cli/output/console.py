@@ -24,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
+from labledger.api import InvalidInput, Problem
 from labledger.cli.error_messages import as_typed, with_options
 from labledger.text import DASH, counted, escape_json, escape_line, escape_lines, significant
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from labledger.api import CheckResult, LabLedgerError
 
-from labledger.api import InvalidInput, Problem
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"

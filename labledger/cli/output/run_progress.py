@@ -8,25 +8,16 @@ The hosts of a run on a cluster, in words: how many trials each has, and which d
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from labledger.api import JsonObject
-import time
-from collections import defaultdict
-from typing import TYPE_CHECKING
-
 from labledger.api import PassCounts, Spent
-from labledger.text import clock_time, exact, percent
+from labledger.text import clock_time, counted, exact, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from labledger.api import JsonObject, RunState
 

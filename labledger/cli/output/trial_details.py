@@ -14,22 +14,16 @@ is a JSON object.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
-
-from labledger.cli.output.console import out, out_lines, table
-from labledger.text import counted
-
-if TYPE_CHECKING:
-    from labledger.api import JsonObject, Ledger
 from codecs import IncrementalDecoder, getincrementaldecoder
 from typing import TYPE_CHECKING
 
-from labledger.cli.output.console import out_json_line, out_line_at_once
+from labledger.cli.output.console import out, out_json_line, out_line_at_once, out_lines, table
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from labledger.api import LogPiece
+    from labledger.api import JsonObject, Ledger, LogPiece
 
 
 _HEAD_LINES = 20

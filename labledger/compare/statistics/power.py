@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from labledger.compare.statistics import paired_rates, permutation_test
-from labledger.compare.statistics.samples import quantile
+from labledger.compare.statistics import paired_rates, permutation_test, variance_components
+from labledger.compare.statistics.samples import Groups, mean, quantile, task_means
 
 if TYPE_CHECKING:
     import numpy as np
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
-from dataclasses import dataclass, replace
 
-from labledger.compare.statistics import variance_components
-from labledger.compare.statistics.samples import Groups, mean, task_means
 
 POWER = 0.8
 """The probability with which a difference must be shown to count as detectable."""
