@@ -1,7 +1,8 @@
 """labledger runs agent experiments in containers and keeps every result in one SQLite ledger.
 
-Start with `run` and `open_ledger`; docs/reference/python.md lists every public name. Each is loaded
-from `labledger.api` when it is first used, so that the command line starts fast.
+Start with `run` and `open_ledger`; docs/reference/python.md lists every public name. They stand in
+`__init__.pyi`. Each is loaded when it is first used, so that the command line starts fast, and that
+a query does not load the modules that run trials.
 
 >>> import labledger
 >>> outcome = labledger.run("my-experiment/experiment.yaml")
@@ -9,24 +10,8 @@ from `labledger.api` when it is first used, so that the command line starts fast
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from labledger import api
-
-if TYPE_CHECKING:
-    from labledger.api import *
+import lazy_loader
 
 __version__ = "0.3.0"
 
-if not TYPE_CHECKING:  # A type checker cannot evaluate this list and would treat it as empty.
-    __all__ = api.__all__
-
-
-def __getattr__(name: str) -> Any:
-    if name in api.__all__:
-        return getattr(api, name)
-    raise AttributeError(f"module 'labledger' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*api.__all__, "__version__"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -21,8 +21,7 @@ from commands import CHECKOUT, command_env, command_line, run_forked, run_real, 
 from sample_trials import BUSYBOX, ENGINE
 from waiting import PATIENCE_S, wait_until
 
-from labledger import faults
-from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
+from labledger import RunOptions, RunOutcome, faults, open_ledger, resume, run
 from labledger.engine.networks import Networks
 from labledger.errors import LedgerError
 from labledger.export import mirrors, summary

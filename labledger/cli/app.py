@@ -22,8 +22,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 import typer.core
 
-from labledger import __version__
-from labledger.api import Exit, LabLedgerError
+from labledger import Exit, LabLedgerError, __version__
 from labledger.cli.commands import (
     benchmark_checks,
     compare,

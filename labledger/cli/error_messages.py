@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labledger.api import Exit, InvalidInput, LabLedgerError, Parameter, Problem
+from labledger import Exit, InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.text import near_names
 
 _IRREGULAR = {

@@ -6,7 +6,7 @@ A report is about the slots that are committed when it begins; the run may conti
 Write a report as JSON, `report_v1`, without holding the document.
 
 The long lists (trials, tasks, and the comparisons' rows by task) are written row by row; the rest
-of the document is written at once, as `json.dumps` with `indent=2` does.
+of the document is written at once, with an indent of 2.
 """
 
 from __future__ import annotations

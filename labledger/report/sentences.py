@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.comparison_text import facts, rerun_sentences
+from labledger.compare.comparison_text import facts
 from labledger.compare.ranking_text import ranking_text
+from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection

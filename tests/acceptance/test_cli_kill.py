@@ -21,8 +21,7 @@ from sample_trials import ENGINE
 from tiers import thorough
 from waiting import wait_until
 
-from labledger import clock
-from labledger.api import open_ledger
+from labledger import clock, open_ledger
 from labledger.execution.process_identity import holder_is_dead
 
 pytestmark = pytest.mark.docker

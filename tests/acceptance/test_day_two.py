@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from experiments import BY_MODE, PASSING, RIGHT, Project
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.faults import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.upkeep.verify_lab import verify_lab

@@ -15,7 +15,7 @@ import sample_ledgers as kit
 from experiments import BY_MODE, FAILS, Project
 from headless_browser import Browser
 
-from labledger.api import Ledger, ReportOptions, open_ledger
+from labledger import Ledger, ReportOptions, open_ledger
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import Metric
 from labledger.records.identity import Slot, TrialIds

@@ -42,7 +42,7 @@ def report(begun, **more):
 ledger, out = Path(sys.argv[1]), Path(sys.argv[2])
 """
 _EXPORT = """
-from labledger.api import open_ledger
+from labledger import open_ledger
 begun = time.perf_counter()
 with open_ledger(ledger) as opened:
     opened.export("bench", "events", out, format=sys.argv[3])

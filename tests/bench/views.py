@@ -13,7 +13,7 @@ import duckdb
 
 from bench import large_ledger
 from bench.report import Row, paired_ratio, say
-from labledger.api import Ledger, open_ledger
+from labledger import Ledger, open_ledger
 from labledger.export.mirrors import PATHS
 from labledger.ledger.query import query
 from labledger.records.pass_rate import PASSED_SQL

@@ -23,7 +23,7 @@ from host_cluster.cluster import SCHEDULER, Cluster, Plan, cluster_in
 from host_cluster.projects import ClusterProject, comparable_rows
 from torture import RUNS_PER_KILL
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 
 SLOTS = 40
 WHOLE = "whole"

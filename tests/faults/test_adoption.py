@@ -13,7 +13,7 @@ from killed_coordinators import RUN, begin_and_kill, make
 from sample_trials import ENGINE
 from waiting import wait_until
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker

@@ -12,8 +12,7 @@ from killed_coordinators import RUN, begin_and_kill, make
 from tiers import tiered
 from waiting import wait_until
 
-from labledger import clock
-from labledger.api import open_ledger
+from labledger import clock, open_ledger
 
 pytestmark = pytest.mark.docker
 

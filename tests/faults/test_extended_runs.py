@@ -10,7 +10,7 @@ import pytest
 from experiments import BY_MODE, PASSING, RIGHT, WRONG, Coordinator, EngineLog, Project
 from tiers import tiered
 
-from labledger.api import RunOptions, extend, open_ledger
+from labledger import RunOptions, extend, open_ledger
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker

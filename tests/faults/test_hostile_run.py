@@ -29,7 +29,7 @@ from hostile_files import (
 from sample_trials import predicts, scores
 from tiers import thorough
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.errors import Exit
 from labledger.execution.local_executor import LocalExecutor
 from labledger.files import untrusted_files

@@ -14,7 +14,7 @@ from host_cluster.projects import ClusterProject, comparable_rows
 from tiers import thorough
 from waiting import wait_until
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
 

@@ -12,7 +12,7 @@ from bench.event_trials import EVENT_BYTES, write_project
 from commands import CHECKOUT, command_env
 from experiments import PASSING
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 
 pytestmark = pytest.mark.docker
 

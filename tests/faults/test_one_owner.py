@@ -24,8 +24,7 @@ from experiments import (
 from tiers import tiered
 from waiting import wait_until
 
-from labledger import clock
-from labledger.api import open_ledger
+from labledger import clock, open_ledger
 from labledger.faults import VARIABLE
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.sqlite import DRIVER

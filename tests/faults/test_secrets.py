@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from experiments import PASSING, Project
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 
 pytestmark = pytest.mark.docker
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, RIGHT, WRONG, Project
 
-from labledger import faults
-from labledger.api import open_ledger
+from labledger import faults, open_ledger
 
 pytestmark = pytest.mark.docker
 

@@ -27,7 +27,7 @@ from experiments import (
 )
 from waiting import PATIENCE_S
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.errors import RunNotFound
 
 SLOTS = 40

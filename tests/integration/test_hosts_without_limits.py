@@ -17,7 +17,7 @@ from engine_proxy import EngineProxy, answer, engine_proxy
 from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
 from sample_trials import ENGINE
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

@@ -19,7 +19,7 @@ from sample_trials import ENGINE, PYTHON
 from tiers import tiered
 from waiting import wait_until
 
-from labledger.api import RunOptions, preflight, run
+from labledger import RunOptions, preflight, run
 from labledger.engine import image_builds
 from labledger.engine.dockerfiles import LABEL
 from labledger.errors import ImageBuildsStopped

@@ -11,7 +11,7 @@ import pytest
 from experiments import HOLDING, HOLDS, HOLDS_CAREFUL, PASSING, RIGHT, EngineLog, Project
 from waiting import wait_until
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.ledger.database.model import Spent
 
 pytestmark = pytest.mark.docker

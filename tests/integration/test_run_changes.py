@@ -138,7 +138,7 @@ def test_a_name_without_a_value_stops_a_resume(
 ) -> None:
     """What the agents need from outside must be given again, since it is stored nowhere."""
     monkeypatch.delenv("PACE", raising=False)
-    from labledger.api import RunOptions, resume
+    from labledger import RunOptions, resume
 
     with pytest.raises(InvalidInput, match=r"\$PACE is not set \(give it with `env={'PACE': …}`\)"):
         resume("stopped", RunOptions(lab_dir=stopped.lab))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, RIGHT, WRONG, EngineLog, Project
 
-from labledger.api import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
+from labledger import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.files.lab_folder import LabFolder

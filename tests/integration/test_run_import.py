@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, Coordinator, Project
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 
 pytestmark = pytest.mark.docker
 

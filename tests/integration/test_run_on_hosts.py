@@ -12,7 +12,7 @@ from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, RIGHT, Project
 from harbor_tasks import plain, write_task
 from waiting import wait_until
 
-from labledger.api import Exit, open_ledger
+from labledger import Exit, open_ledger
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker

@@ -10,7 +10,7 @@ import pytest
 from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project
 from waiting import wait_until
 
-from labledger.api import RunOutcome, open_ledger
+from labledger import RunOutcome, open_ledger
 from labledger.errors import Exit
 from labledger.export.mirrors import PATHS
 

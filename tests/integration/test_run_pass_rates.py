@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.cli.output.run_progress import RunProgress
 
 pytestmark = pytest.mark.docker

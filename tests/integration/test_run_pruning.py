@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from experiments import Project
 
-from labledger.api import RunOutcome, open_ledger
+from labledger import RunOutcome, open_ledger
 from labledger.errors import Exit
 from labledger.execution.stop_requests import StopRequest
 

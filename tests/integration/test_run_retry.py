@@ -13,7 +13,7 @@ from experiments import FAILS, HOLDS, EngineLog, Project
 from sample_trials import ENGINE
 from waiting import wait_until
 
-from labledger.api import RunOutcome, open_ledger
+from labledger import RunOutcome, open_ledger
 from labledger.errors import Exit
 from labledger.execution.stop_requests import StopRequest
 

@@ -12,7 +12,7 @@ from experiments import Project
 from sample_trials import BUSYBOX, PYTHON
 
 import labledger
-from labledger.api import RunOptions
+from labledger import RunOptions
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from freeze_lab import ARCHIVES
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.execution.process_identity import this_process
 from labledger.export import mirrors, summary
 from labledger.files.artifact_store import ArtifactStore

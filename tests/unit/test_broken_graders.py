@@ -16,7 +16,7 @@ import pytest
 import rerun_ledgers
 import sample_ledgers as kit
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.cli.output.run_outcome import print_summary
 from labledger.compare.comparison_text import facts
 from labledger.compare.options import CompareOptions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labledger.api import Ledger
+from labledger import Ledger
 from labledger.cli.output import query_results
 from labledger.errors import InvalidInput, QueryFailed
 

@@ -10,7 +10,7 @@ from typing import Any
 import comparison_ledgers as runs
 import pytest
 
-from labledger.api import open_ledger, ranking_text
+from labledger import open_ledger, ranking_text
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
 from labledger.compare.ranking import letters, tie_groups

@@ -9,7 +9,7 @@ from typing import Any
 import comparison_ledgers as runs
 import pytest
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.options import CompareOptions, Estimand
 from labledger.errors import InvalidInput, RunNotFound

@@ -10,7 +10,7 @@ import comparison_ledgers as runs
 import numpy as np
 import pytest
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.compare import estimates, sentences, side_trials
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.comparison_text import facts

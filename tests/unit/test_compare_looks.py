@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sample_ledgers as kit
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.statistics import paired_rates, rates

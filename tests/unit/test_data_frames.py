@@ -19,8 +19,7 @@ import pytest
 from commands import command_env, run_forked
 from pyarrow import parquet
 
-from labledger import clock, open_ledger
-from labledger.api import Ledger
+from labledger import Ledger, clock, open_ledger
 from labledger.errors import InvalidInput, QueryFailed
 from labledger.export import data_frames
 

@@ -19,7 +19,7 @@ import sample_ledgers as kit
 from commands import CHECKOUT
 from pyarrow import parquet
 
-from labledger.api import Ledger, open_ledger
+from labledger import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
 from labledger.export import tables
 from labledger.ledger.read import export_tables

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 
-from labledger.api import Ledger, open_ledger
+from labledger import Ledger, open_ledger
 
 MASK = 0o027
 

@@ -15,7 +15,7 @@ import sample_ledgers as kit
 from ledger_templates import built_once
 from source_labs import begin, rows
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing
 from labledger.export import mirrors
 from labledger.export.mirrors import CHAIN_PATH as CHAIN

@@ -12,7 +12,7 @@ import sample_ledgers as kit
 from ledger_templates import built_once
 from source_labs import go_on, rows
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.errors import LedgerError
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER, writable_engine

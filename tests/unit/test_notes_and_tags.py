@@ -8,7 +8,7 @@ import pytest
 import sample_ledgers as kit
 
 import labledger
-from labledger.api import InvalidInput, RunNotFound, open_ledger
+from labledger import InvalidInput, RunNotFound, open_ledger
 from labledger.errors import LedgerError
 from labledger.ledger.database.sqlite import DRIVER
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import labledger
-from labledger import api, errors
+from labledger import errors
 
 PROJECT = Path(__file__).parents[2]
 REFERENCE = (PROJECT / "docs/reference/python.md").read_text("utf-8")
@@ -48,19 +48,6 @@ def test_every_error_is_public() -> None:
         if isinstance(value, type) and issubclass(value, errors.LabLedgerError)
     }
     assert raised <= set(labledger.__all__)
-
-
-def test_type_checkers_see_what_is_loaded_later() -> None:
-    """Each name that `labledger.api` loads when it is used is imported for type checkers too."""
-    tree = ast.parse(Path(api.__file__).read_text("utf-8"))
-    imported = {
-        (node.module, alias.asname or alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-    for name, module in api._MODULES_BY_NAME.items():
-        assert {(f"labledger.{module}", n) for n in (name, "*")} & imported, name
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

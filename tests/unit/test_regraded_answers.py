@@ -13,7 +13,7 @@ import sample_ledgers as kit
 from regraded_ledgers import DIGESTS, VERDICTS
 from typer.testing import CliRunner
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.cli.app import app
 from labledger.cli.options import arguments
 from labledger.compare.comparison_document import Comparison

@@ -8,7 +8,7 @@ from typing import Any
 import comparison_ledgers as runs
 import pytest
 
-from labledger.api import LogSelection, ReportOptions, open_ledger
+from labledger import LogSelection, ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
 

@@ -14,8 +14,7 @@ import pytest
 import sample_ledgers as kit
 from scipy import stats
 
-from labledger import clock
-from labledger.api import ReportOptions, open_ledger
+from labledger import ReportOptions, clock, open_ledger
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas

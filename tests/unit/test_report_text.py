@@ -17,9 +17,8 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
-from labledger import optional_libraries
+from labledger import ReportOptions, comparison_texts, open_ledger, optional_libraries
 from labledger import text as figures
-from labledger.api import ReportOptions, comparison_texts, open_ledger
 from labledger.compare.options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.model import Variant

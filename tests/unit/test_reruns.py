@@ -17,7 +17,7 @@ from commands import command_env, command_line, run_forked
 from waiting import PATIENCE_S
 
 import labledger
-from labledger.api import InvalidInput, QueryFailed, RerunSelection, open_ledger
+from labledger import InvalidInput, QueryFailed, RerunSelection, open_ledger
 from labledger.api.run_state import SORT_KEYS
 from labledger.compare.options import CompareOptions
 from labledger.errors import LedgerError

@@ -18,7 +18,7 @@ from commands import run_forked
 from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
-from labledger.api import HostLost, InvalidInput, open_ledger
+from labledger import HostLost, InvalidInput, open_ledger
 from labledger.execution.executor import HostState
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings

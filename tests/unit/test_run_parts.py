@@ -13,7 +13,7 @@ import regraded_ledgers as graded
 import sample_ledgers as kit
 from source_labs import rows
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.errors import LedgerError
 from labledger.export import mirrors
 from labledger.export.mirrors import CHAIN_PATH

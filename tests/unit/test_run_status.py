@@ -10,8 +10,7 @@ import pytest
 import sample_ledgers as kit
 from commands import run_forked
 
-from labledger import clock, open_ledger
-from labledger.api import RunOutcome
+from labledger import RunOutcome, clock, open_ledger
 from labledger.cli.output import run_outcome
 from labledger.cli.output.run_progress import RunProgress
 from labledger.export.summary import build_summary

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger.api import open_ledger
+from labledger import open_ledger
 from labledger.export.summary import build_summary
 from labledger.ledger.reader import LedgerReader
 from labledger.records.artifacts import Artifact

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import labledger
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, runs_trials
 from labledger.cli.output.console import out, out_json_line, table
 from labledger.text import counted
 
 if TYPE_CHECKING:
-    from labledger.api import BenchmarkCheck, Exit, RunOptions, RunOutcome
+    from labledger import BenchmarkCheck, Exit, RunOptions, RunOutcome
 
 _FINDINGS = {
     "wrong_verdict": "wrong verdict",
@@ -46,8 +47,6 @@ def check(
     The reference solution must pass and the agent that does nothing must fail on every task. Exits
     with 1 if a trial has another verdict, could not be graded or did not run.
     """
-    from labledger import api
-
     options = running.options(
         run_id=run_id,
         limit=limit,
@@ -60,14 +59,16 @@ def check(
     checks: list[BenchmarkCheck] = []
 
     def execute(watched_options: RunOptions) -> RunOutcome:
-        checks.append(api.check_benchmark(benchmark, watched_options))
+        checks.append(labledger.check_benchmark(benchmark, watched_options))
         return checks[0].outcome
 
     def conclude(_: RunOutcome) -> Exit:
         _print_check(checks[0], as_json=running.json)
-        return api.Exit.GATE_MISSED if checks[0].findings else api.Exit.COMPLETE
+        return labledger.Exit.GATE_MISSED if checks[0].findings else labledger.Exit.COMPLETE
 
-    running.watch(options, execute, lambda: api.plan_run(benchmark, options).variants, conclude)
+    running.watch(
+        options, execute, lambda: labledger.plan_run(benchmark, options).variants, conclude
+    )
 
 
 def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:

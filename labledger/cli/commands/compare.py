@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from labledger.api import Exit, InvalidInput, Problem
+from labledger import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
-    from labledger.api import Comparison
+    from labledger import Comparison
 
 FORMATS = ("table", "json", "markdown")
 
@@ -135,7 +135,7 @@ def compare(
     why, and the smallest difference that this number of tasks could have shown. Differences are B
     minus A.
     """
-    from labledger.api import CompareOptions, ErrorCounting, Estimand, open_ledger
+    from labledger import CompareOptions, ErrorCounting, Estimand, open_ledger
     from labledger.cli.output.console import say
 
     if format not in FORMATS:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import labledger
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, grades_trials, runs_trials, variants_of
 from labledger.cli.output.console import (
@@ -30,7 +31,7 @@ from labledger.text import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.api import RunExtension, RunPlan, TaskSupport
+    from labledger import RunExtension, RunPlan, TaskSupport
 
 _MAX_PRINTED_SLOTS = 200
 
@@ -57,10 +58,8 @@ def init(
     agent: arguments.Agents = None,
 ) -> None:
     """Create a commented experiment that runs as it is: a small one, or that of a benchmark."""
-    from labledger import api
-
     agents = tuple(agent or ())
-    for path in api.create_experiment(
+    for path in labledger.create_experiment(
         directory, profile, image=image, benchmark=benchmark, agents=agents
     ):
         out(str(path))
@@ -94,10 +93,9 @@ def preflight(
 
     For a benchmark, lists each task and why it cannot be run, if so.
     """
-    from labledger import api
     from labledger.cli.output.run_display import watcher
 
-    options = api.RunOptions(
+    options = labledger.RunOptions(
         lab_dir=lab_dir,
         tasks=tuple(task or ()),
         shard=shard,
@@ -112,7 +110,7 @@ def preflight(
         env_files=tuple(env_file or ()),
     )
     with watcher(as_json=False, quiet=json) as display:
-        results = api.preflight(experiment, options.with_listener(display), pull=pull)
+        results = labledger.preflight(experiment, options.with_listener(display), pull=pull)
     if json:
         checks = [check.as_json() for check in results.checks]
         tasks = [support.as_json() for support in results.tasks]
@@ -165,8 +163,6 @@ def run(
     Runs every variant on every task, with its replications. Each trial has a container of its own
     and is graded there. The checks of `preflight` are done first.
     """
-    from labledger import api
-
     options = running.options(
         run_id=run_id,
         limit=limit,
@@ -179,13 +175,13 @@ def run(
         build=build,
     )
     if dry_run:
-        planned = api.plan_run(experiment, options)
-        _print_plan(planned, api.expectation(planned, running.lab_dir), as_json=running.json)
+        planned = labledger.plan_run(experiment, options)
+        _print_plan(planned, labledger.expectation(planned, running.lab_dir), as_json=running.json)
         return
     running.watch(
         options,
-        lambda watched_options: api.run(experiment, watched_options),
-        lambda: api.plan_run(experiment, options).variants,
+        lambda watched_options: labledger.run(experiment, watched_options),
+        lambda: labledger.plan_run(experiment, options).variants,
     )
 
 
@@ -232,11 +228,9 @@ def resume(
     are waited for. A run that another coordinator owns is refused. With --take-over, the lease of
     that coordinator is no longer extended, and this command waits until it ends.
     """
-    from labledger import api
-
     running.watch(
         running.options(frozen=frozen, take_over=take_over),
-        lambda watched_options: api.resume(run_id, watched_options),
+        lambda watched_options: labledger.resume(run_id, watched_options),
         lambda: variants_of(run_id, running.lab_dir),
     )
 
@@ -280,8 +274,6 @@ def extend(
     have; without them, that is the whole experiment. What the run has run must be the same in the
     experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
     """
-    from labledger import api
-
     options = running.options(
         limit=limit,
         tasks=tuple(task or ()),
@@ -294,16 +286,20 @@ def extend(
         take_over=take_over,
     )
     if dry_run:
-        _print_extension(api.plan_extension(run_id, experiment, options), as_json=running.json)
+        _print_extension(
+            labledger.plan_extension(run_id, experiment, options), as_json=running.json
+        )
         return
 
     def variants() -> list[str]:
-        new = api.plan_extension(run_id, experiment, options).variants
+        new = labledger.plan_extension(run_id, experiment, options).variants
         return [*variants_of(run_id, running.lab_dir), *new]
 
     running.watch(
         options,
-        lambda watched_options: api.extend(run_id, experiment, watched_options, because=because),
+        lambda watched_options: labledger.extend(
+            run_id, experiment, watched_options, because=because
+        ),
         variants,
     )
 
@@ -351,11 +347,9 @@ def regrade(
     regrading by its own run id. A regrading stops, and is not completed, if more than half of its
     slots are grade errors; --max-error-rate sets another share.
     """
-    from labledger import api
-
     options = running.options()
     running.watch(
         options,
-        lambda watched_options: api.regrade(run_id, grader, watched_options, again=again),
+        lambda watched_options: labledger.regrade(run_id, grader, watched_options, again=again),
         lambda: variants_of(run_id, running.lab_dir),
     )

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import labledger
 from labledger.cli.options import arguments
 from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, say, table
 
 if TYPE_CHECKING:
-    from labledger.api import ClusterHost
+    from labledger import ClusterHost
 
 hosts = CommandLine(help="The hosts of a cluster.")
 
@@ -69,9 +70,7 @@ def worker(
     It needs a Docker engine. Stopping it leaves running containers alone: they finish, and the next
     worker of this host delivers their results.
     """
-    from labledger import api
-
-    api.serve_host(
+    labledger.serve_host(
         cluster,
         slots=slots,
         folder=folder,
@@ -103,12 +102,13 @@ def list_hosts(
     """List the hosts of a cluster: slots, GPUs, images, disk, version, clock, what is wrong."""
     if ctx.invoked_subcommand is not None:
         return
-    from labledger import api
 
     if on is None:
-        problem = api.Problem("--on", "expected the address of a scheduler, or a cluster file")
-        raise api.InvalidInput("the cluster", [problem])
-    found = api.list_hosts(on, insecure=insecure)
+        problem = labledger.Problem(
+            "--on", "expected the address of a scheduler, or a cluster file"
+        )
+        raise labledger.InvalidInput("the cluster", [problem])
+    found = labledger.list_hosts(on, insecure=insecure)
     if json:
         out_json([host.as_json() for host in found])
         return
@@ -149,9 +149,7 @@ def make_certificates(
     directory: Annotated[Path, typer.Argument(help="The folder for the files.")],
 ) -> None:
     """Make what scheduler, hosts and coordinators need to recognize each other by TLS."""
-    from labledger import api
-
-    for path in api.make_certificates(directory):
+    for path in labledger.make_certificates(directory):
         out(str(path))
     say()
     say(
@@ -175,7 +173,7 @@ def declare_lost(
     design.retry says. An agent that runs there may so run twice. What the host still delivers is
     refused.
     """
-    from labledger.api import Exit, declare_host_lost, open_ledger
+    from labledger import Exit, declare_host_lost, open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         slots = ledger.state(run).open_slots

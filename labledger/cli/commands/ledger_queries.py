@@ -16,7 +16,7 @@ from labledger.cli.output.console import exact_stdout, out, out_json, say, table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.api import Grading, JsonObject, RunInfo
+    from labledger import Grading, JsonObject, RunInfo
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def runs(
     json: arguments.Json = False,
 ) -> None:
     """List the runs in the ledger, by default the newest first."""
-    from labledger.api import RunSelection, open_ledger
+    from labledger import RunSelection, open_ledger
     from labledger.cli.output.run_outcome import grading_lines
 
     selection = RunSelection(
@@ -119,7 +119,7 @@ def status(
         _watch(run_id, lab_dir, as_json=json)
         if json:
             return
-    from labledger.api import open_ledger
+    from labledger import open_ledger
     from labledger.cli.output.run_outcome import print_status
 
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -132,7 +132,7 @@ def status(
 
 def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
     """Show a run's progress until nobody runs it any more."""
-    from labledger.api import open_ledger
+    from labledger import open_ledger
     from labledger.cli.output.run_display import watcher
 
     with open_ledger(lab_dir=lab_dir) as ledger, watcher(as_json=as_json, quiet=False) as display:
@@ -151,7 +151,7 @@ def show(
 
     Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
     """
-    from labledger.api import open_ledger
+    from labledger import open_ledger
     from labledger.cli.output.trial_details import print_trial
 
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -176,7 +176,7 @@ def logs(
     json: arguments.Json = False,
 ) -> None:
     """Print the output of one trial, also while it runs."""
-    from labledger.api import open_ledger
+    from labledger import open_ledger
     from labledger.cli.output.trial_details import print_logs
 
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -234,7 +234,7 @@ def query(
 
     Reads only, and works while runs write. --schema lists the views.
     """
-    from labledger.api import open_ledger
+    from labledger import open_ledger
     from labledger.cli.output.query_results import (
         Query,
         parse_params,
@@ -277,7 +277,7 @@ def export(
     rebuilt. csv and parquet are tables with fixed columns; without --out, they are written into
     the folder `tables` of the run folder. RUN1+RUN2 writes the rows of several runs into one table.
     """
-    from labledger.api import open_ledger
+    from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if out_path is not None and str(out_path) == "-":

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labledger.api import Exit
+import labledger
+from labledger import Exit
 from labledger.cli.options import arguments
 from labledger.cli.options.help_pages import CommandLine
 from labledger.cli.output.console import out, out_json, print_checks, say
 from labledger.text import counted, counted_of
 
 if TYPE_CHECKING:
-    from labledger.api import ImportedRun
+    from labledger import ImportedRun
 
 db = CommandLine(help="Upgrade, inspect and back up the ledger.", no_args_is_help=True)
 
@@ -49,9 +50,7 @@ def verify(
     Checks every row against the chain of digests, the files that a run was started with against
     their digests, and every mirror against the ledger.
     """
-    from labledger import api
-
-    report = api.verify(run_id, lab_dir=lab_dir)
+    report = labledger.verify(run_id, lab_dir=lab_dir)
     if json:
         out_json(report.as_json())
     else:
@@ -91,9 +90,7 @@ def import_runs(
     mirrors are read. A run that is already in this ledger is not changed; if the source has more
     slots of it, these are imported. A different run with the same id is refused.
     """
-    from labledger import api
-
-    imported = api.import_runs(
+    imported = labledger.import_runs(
         source, run or (), lab_dir=lab_dir, dry_run=dry_run, without_artifacts=without_artifacts
     )
     if json:
@@ -134,9 +131,7 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
 
     Checks Docker, SQLite, the disk and the ledger.
     """
-    from labledger import api
-
-    checks = api.doctor(lab_dir=lab_dir)
+    checks = labledger.doctor(lab_dir=lab_dir)
     if json:
         out_json([check.as_json() for check in checks])
     else:
@@ -173,10 +168,8 @@ def clean(
     Removes only containers of this ledger that belong to no live run and hold no trial that
     `labledger resume` would continue.
     """
-    from labledger import api
-
     if on is not None:
-        for sentence in api.clean_hosts(
+        for sentence in labledger.clean_hosts(
             on,
             run,
             dry_run=dry_run,
@@ -186,7 +179,7 @@ def clean(
         ):
             out(sentence)
         return
-    decisions = api.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)
+    decisions = labledger.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)
     for container in decisions:
         action = "kept" if not container.remove else "would remove" if dry_run else "removed"
         out(f"{action} {container.name}: {container.why}")
@@ -196,9 +189,7 @@ def clean(
 
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Back up the ledger, and upgrade it to the revision that this version of labledger needs."""
-    from labledger import api
-
-    upgraded = api.upgrade_ledger(lab_dir=lab_dir)
+    upgraded = labledger.upgrade_ledger(lab_dir=lab_dir)
     if upgraded.backup is None:
         out(f"{upgraded.path} is already at revision {upgraded.after}")
     else:
@@ -208,9 +199,7 @@ def upgrade(lab_dir: arguments.LabDir = None) -> None:
 
 def current(lab_dir: arguments.LabDir = None) -> None:
     """Print the ledger's revision and the one that this version of labledger needs."""
-    from labledger import api
-
-    ledger = api.ledger_revision(lab_dir=lab_dir)
+    ledger = labledger.ledger_revision(lab_dir=lab_dir)
     out(f"{ledger.path}: revision {ledger.revision}; needed: {ledger.needed}")
     ledger.require_current()
 
@@ -220,8 +209,6 @@ def backup(
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Copy the ledger, also while runs are writing, and check the copy."""
-    from labledger import api
-
-    copy = api.back_up_ledger(target, lab_dir=lab_dir)
+    copy = labledger.back_up_ledger(target, lab_dir=lab_dir)
     out(str(copy.path))
     say(f"the copy does not include large artifacts; they are in {copy.artifacts}")

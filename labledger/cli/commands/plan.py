@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import labledger
 from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
-    from labledger.api import PlanText
+    from labledger import PlanText
 
 
 def register(app: typer.Typer) -> None:
@@ -65,17 +66,16 @@ def plan(
     Estimates from earlier runs how much results vary between tasks and within them, and answers for
     tasks like these and for exactly these tasks. Ranges say how well that is known. Runs nothing.
     """
-    from labledger import api
     from labledger.cli.output.console import out_json
 
-    options = api.PlanOptions(
+    options = labledger.PlanOptions(
         detect=detect,
         power=power,
         confidence=confidence,
         metric=metric,
         from_runs=tuple(from_runs or ()),
     )
-    run_options = api.RunOptions(
+    run_options = labledger.RunOptions(
         lab_dir=lab_dir,
         limit=limit,
         tasks=tuple(task or ()),
@@ -85,11 +85,11 @@ def plan(
         skip_refused=skip_refused,
         max_concurrency=max_concurrency,
     )
-    size_plan = api.plan(experiment, options, run_options)
+    size_plan = labledger.plan(experiment, options, run_options)
     if json:
         out_json(size_plan.as_json())
     else:
-        _print(api.plan_text(size_plan))
+        _print(labledger.plan_text(size_plan))
 
 
 def _print(text: PlanText) -> None:

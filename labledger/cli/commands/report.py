@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from labledger.api import InvalidInput, Problem
+from labledger import InvalidInput, Problem
 from labledger.cli.options import arguments
 from labledger.text import counted
 
@@ -122,7 +122,7 @@ def report(
     logs, and provenance. An unfinished run is reported as such. RUN means its current grading;
     RUN.g1, RUN.g2, … name its gradings.
     """
-    from labledger.api import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
+    from labledger import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
     from labledger.cli.output.console import exact_stdout, say
 
     if markdown and json:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import labledger
+from labledger import InvalidInput, Problem
 from labledger import text as figures
-from labledger.api import InvalidInput, Problem
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, runs_trials, variants_of
 from labledger.cli.output.console import out, out_json, say, table
 from labledger.text import counted
 
 if TYPE_CHECKING:
-    from labledger.api import RerunPlan
+    from labledger import RerunPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -76,10 +77,9 @@ def rerun(
     Nothing that is committed changes: the view all_trials has the superseded trials, too.
     `labledger resume` continues an interrupted rerun.
     """
-    from labledger import api
     from labledger.cli.output.console import confirm
 
-    selection = api.RerunSelection(
+    selection = labledger.RerunSelection(
         statuses=tuple(status or ()),
         reasons=tuple(reason or ()),
         tasks=tuple(task or ()),
@@ -88,7 +88,7 @@ def rerun(
         despite_verdict=despite_verdict,
         because=because,
     )
-    plan = api.plan_rerun(run_id, selection, lab_dir=running.lab_dir)
+    plan = labledger.plan_rerun(run_id, selection, lab_dir=running.lab_dir)
     if dry_run:
         if running.json:
             out_json(plan.as_json())
@@ -106,7 +106,7 @@ def rerun(
         return
     running.watch(
         running.options(frozen=frozen),
-        lambda watched_options: api.rerun(plan, watched_options),
+        lambda watched_options: labledger.rerun(plan, watched_options),
         lambda: variants_of(run_id, running.lab_dir),
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from labledger.api import Exit
+from labledger import Exit
 from labledger.cli.options import arguments
 from labledger.cli.output.console import confirm, out, out_json, say
 from labledger.text import counted, counted_of, format_size
@@ -34,7 +34,7 @@ def archive(
 
     The runs are verified first. `labledger import` takes the file back, verified again.
     """
-    from labledger.api import archive_run
+    from labledger import archive_run
 
     archived = archive_run(run_id, file, lab_dir=lab_dir)
     if json:
@@ -64,7 +64,7 @@ def delete(
     A tombstone with the last digest of each stays in the ledger. The artifacts stay until
     `labledger gc` removes them.
     """
-    from labledger.api import delete_run
+    from labledger import delete_run
 
     runs = delete_run(run_id, because, lab_dir=lab_dir, dry_run=True)
     if not dry_run:
@@ -99,7 +99,7 @@ def gc(
     Also removes what ended processes left, and returns the ledger's unused space to the disk. Does
     nothing while a run is in progress.
     """
-    from labledger.api import collect_garbage
+    from labledger import collect_garbage
 
     collected = collect_garbage(lab_dir=lab_dir, dry_run=dry_run)
     if json:
@@ -136,7 +136,7 @@ def note(
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Write a note on a run. `labledger status` shows its notes, the view `notes` all of them."""
-    from labledger.api import add_note
+    from labledger import add_note
 
     add_note(run_id, text, lab_dir=lab_dir)
     say(f"noted; `labledger status {run_id}` shows the notes of the run")
@@ -150,7 +150,7 @@ def tag(
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Add tags to a run (+NAME) and remove others (-NAME), and print those that it has."""
-    from labledger.api import InvalidInput, Problem, change_tags
+    from labledger import InvalidInput, Problem, change_tags
 
     words = tags or []
     unclear = [

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labledger.api import InvalidInput, Problem
+from labledger import InvalidInput, Problem
 from labledger.text import parse_size
 
 if TYPE_CHECKING:
-    from labledger.api import RunStatus
+    from labledger import RunStatus
 
 _MAX_COMPLETIONS = 200
 _RUNS_SQL = (
@@ -33,7 +33,7 @@ _RUNS_SQL = (
 
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids that begin with what was typed, the newest run first."""
-    from labledger.api import LabLedgerError, open_ledger
+    from labledger import LabLedgerError, open_ledger
     from labledger.text import escape_line
 
     try:
@@ -47,7 +47,7 @@ def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_view(incomplete: str) -> list[str]:
     """Return the views whose names begin with what was typed."""
-    from labledger.api import view_names
+    from labledger import view_names
 
     return [name for name in view_names() if name.startswith(incomplete)]
 
@@ -166,7 +166,7 @@ def parse_size_option(option: str, text: str) -> int:
 
 def parse_run_status(text: str | None) -> RunStatus | None:
     """Return the status of a run by its name. Raises `InvalidInput`."""
-    from labledger.api import RunStatus
+    from labledger import RunStatus
 
     if text is None or text in set(RunStatus):
         return None if text is None else RunStatus(text)

@@ -24,7 +24,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from labledger.api import Exit, LabLedgerError
+from labledger import Exit, LabLedgerError
 
 
 def command_line(app: typer.Typer) -> Any:

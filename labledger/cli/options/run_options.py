@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_
 
 import typer
 
-from labledger.api import Exit, InvalidInput, Problem
+from labledger import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments
 from labledger.cli.output.console import say
 from labledger.text import counted_of, percent
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from labledger.api import PassCounts, RunOptions, RunOutcome
+    from labledger import PassCounts, RunOptions, RunOutcome
     from labledger.cli.output.run_display import JsonWatcher, LiveWatcher
 
 
@@ -183,7 +183,7 @@ class Running:
 
     def options(self, **command_options: Any) -> RunOptions:
         """Return these options and those of one command as the library's. Raises `InvalidInput`."""
-        from labledger.api import FolderRetention, RunOptions
+        from labledger import FolderRetention, RunOptions
 
         if self.min_free is not None:
             command_options["min_free_bytes"] = arguments.parse_size_option(
@@ -245,7 +245,7 @@ class Running:
 
 def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
     """Return the ids of a stored run's variants."""
-    from labledger.api import open_ledger
+    from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         return [variant.variant_id for variant in ledger.run(run_id).variants]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from labledger.api import LabLedgerError, comparison_texts, ranking_text
+from labledger import LabLedgerError, comparison_texts, ranking_text
 from labledger.cli.output.console import out, out_sentence, table
 from labledger.text import significant
 
 if TYPE_CHECKING:
-    from labledger.api import Compared, Comparison, ComparisonText, RankingText, TaskRow
+    from labledger import Compared, Comparison, ComparisonText, RankingText, TaskRow
 
 
 _MAX_HEADING_WIDTH = 24

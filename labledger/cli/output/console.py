@@ -24,14 +24,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from labledger.api import InvalidInput, Problem
+from labledger import InvalidInput, Problem
 from labledger.cli.error_messages import as_typed, with_options
 from labledger.text import DASH, counted, escape_json, escape_line, escape_lines, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labledger.api import CheckResult, LabLedgerError
+    from labledger import CheckResult, LabLedgerError
 
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")

@@ -15,14 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from labledger.api import InvalidInput, Problem
+from labledger import InvalidInput, Problem
 from labledger.cli.output.console import exact_stdout, out, say, table
 from labledger.text import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from labledger.api import Ledger, ViewInfo
+    from labledger import Ledger, ViewInfo
 
 _MAX_TABLE_ROWS = 1000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
+from labledger import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
 from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
+    from labledger import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
 
 _MAX_SLOTS = 12
 """How many open slots of a host are listed."""

@@ -13,13 +13,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger.api import PassCounts, Spent
+from labledger import PassCounts, Spent
 from labledger.text import clock_time, counted, exact, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from labledger.api import JsonObject, RunState
+    from labledger import JsonObject, RunState
 
 
 _MAX_NAMED = 6

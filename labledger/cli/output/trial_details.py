@@ -23,7 +23,7 @@ from labledger.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from labledger.api import JsonObject, Ledger, LogPiece
+    from labledger import JsonObject, Ledger, LogPiece
 
 
 _HEAD_LINES = 20
