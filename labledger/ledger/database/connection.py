@@ -194,7 +194,8 @@ class Engine:
     """Opens connections to one database file. May be used from any thread."""
 
     def __init__(self, open_driver: Callable[[], Any], *, writes: bool) -> None:
-        self._open_driver = open_driver
+        self.open_driver = open_driver
+        """Opens a connection of the driver."""
         self._writes = writes
         self._lock = threading.Lock()
         self._idle: list[Any] = []
@@ -205,7 +206,7 @@ class Engine:
         with self._lock:
             driver = self._idle.pop() if self._idle else None
         if driver is None:
-            driver = self._open_driver()
+            driver = self.open_driver()
         try:
             return Connection(driver, writes=self._writes, on_close=self._put_back)
         except BaseException:
