@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, Self
 
 from labledger.errors import LabLedgerError
+from labledger.files.relative_names import is_safe_name, link_stays_inside, parents
 from labledger.files.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
 from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import MAX_HASHED, Entry
-from labledger.files.workspace_seed import is_safe_name
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 
@@ -134,7 +134,7 @@ class ArtifactPacker:
                     packed.link = posixpath.normpath(posixpath.join(folder, member.linkname))
                     return
                 packed.kind = "folder" if member.isdir() else "file"
-            elif not is_safe_name(name) or any(parent in links for parent in _parents(name)):
+            elif not is_safe_name(name) or not links.isdisjoint(parents(name)):
                 packed.leave_out(name, "no such name is safe")
                 continue
             if name and excluded.covers(name):
@@ -286,7 +286,7 @@ def _refusal(
     """Return why a member is not packed, or None. A symbolic link is added to `links`."""
     if member.issym():
         links.add(name)
-        return None if _stays_inside(name, member.linkname) else "a link that leads out"
+        return None if link_stays_inside(name, member.linkname) else "a link that leads out"
     if member.islnk():
         other = member.linkname.removeprefix(f"{top}/")
         return None if contents.get(other) else "another name of a file that is left out"
@@ -295,26 +295,8 @@ def _refusal(
     return "neither a file, a folder nor a link"
 
 
-def _stays_inside(name: str, target: str) -> bool:
-    """Return True if a symbolic link cannot lead out of its artifact, through whatever it passes.
-
-    Steps upwards are allowed only at the beginning, where they leave real folders: after a name,
-    which may be a link, the same step could lead anywhere.
-    """
-    if not name or not target or target.startswith("/"):
-        return False
-    steps = [step for step in target.split("/") if step not in {"", "."}]
-    upwards = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
-    return upwards <= name.count("/") and ".." not in steps[upwards:]
-
-
 def _below(to: str, name: str) -> str:
     return posixpath.join(to.strip("/"), name) if name else to.strip("/")
-
-
-def _parents(name: str) -> Iterator[str]:
-    while name := name.rpartition("/")[0]:
-        yield name
 
 
 def safe_names(stream: Readable) -> Iterator[str]:

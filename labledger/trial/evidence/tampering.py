@@ -29,6 +29,7 @@ from typing import Literal, Self
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
+from labledger.files import relative_names
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.phase_notes import phase_fields
@@ -241,10 +242,10 @@ def suspicious_paths(
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
         if ordinary_path is not None:
-            parents.update(_parents(ordinary_path))
+            parents.update(relative_names.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
             candidates.add(path)
-            parents.update(_parents(path))
+            parents.update(relative_names.parents(path))
         else:
             not_compared += 1
     paths = sorted(candidates - parents)
@@ -262,11 +263,6 @@ def _ordinary_reason(path: str) -> str | None:
             in_library = not LIBRARY_FOLDERS.isdisjoint(path.split("/"))
             return None if in_library and folder in _HOME_FOLDERS else folder
     return None
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def is_autoloaded_file(name: str) -> bool:

@@ -22,12 +22,12 @@ from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars
 from labledger.files.artifact_tars import Member
+from labledger.files.relative_names import is_safe_name
 from labledger.files.workspace_listing import Listing, MalformedListing
 from labledger.files.workspace_seed import (
     OPEN_FILE,
     OPEN_PROGRAM,
     UnsafeSeed,
-    is_safe_name,
     make_folders,
 )
 from labledger.trial import contract, phase_notes
