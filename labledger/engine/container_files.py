@@ -76,12 +76,12 @@ class ContainerFiles:
         """
         action = f"read {path} in container {self.container}"
         response = self._get(action, "archive", path=path)
-        if response.status_code == _NOT_FOUND:
-            self.attributes()  # Raises `NoSuchContainer`.
-            yield None
-            return
         with _closing(response):
-            yield _Reader(self.engine, response, action)
+            if response.status_code == _NOT_FOUND:
+                self.attributes()  # Raises `NoSuchContainer`.
+                yield None
+            else:
+                yield _Reader(self.engine, response, action)
 
     def put(self, tar: Iterable[bytes]) -> None:
         """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged.
