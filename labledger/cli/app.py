@@ -1,13 +1,9 @@
 """The `labledger` command: its list of commands, and the handling of their errors.
 
 Commands raise errors; this module prints their messages and hints on stderr, and chooses the exit
-code. Each command imports the library's modules when it runs, so that `--help` stays fast.
-
-Let values of options that need no conversion pass without pydantic, which typer loads for all.
-
-Loading it takes a third of the time of a short command. typer asks an object of each parameter to
-convert its value; values that have the expected form already are returned by an object of this
-module, and all others are left to typer, with its checks and messages.
+code. Each command imports the library's modules when it runs, so that `--help` stays fast. For the
+same reason, values of options that need no conversion pass without pydantic, which typer loads for
+all of them and which takes a third of the time of a short command.
 """
 
 from __future__ import annotations

@@ -2,17 +2,9 @@
 
 `from_json` reads a section and `as_json` writes it; `of_authored` makes one from what a person
 wrote, where that differs. No other module knows the keys. A new key needs a default that means what
-held before, and is listed in `_OPTIONAL` if documents without it must keep their digest.
-
-Shards: disjoint parts of one experiment that are run apart, on several machines or days.
-
-A shard is no part of what an experiment is: all shards of one experiment have its digest, so that
-their runs can be compared and reported as one. `resolve` leaves out the slots of other shards.
-
-The facts that comparisons, summaries and reports read from a run's stored document.
-
-A stored document may be incomplete, and `ExperimentPlan` would refuse it. Facts that are missing
-from it are empty here.
+held before, and is listed in `_OPTIONAL` if documents without it must keep their digest. A shard is
+no part of what an experiment is: all shards of one have its digest. `StoredFacts` also reads stored
+documents that are incomplete, which `ExperimentPlan` would refuse.
 """
 
 from __future__ import annotations

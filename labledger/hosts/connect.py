@@ -1,7 +1,7 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-What the runner, maintenance and the library use of this package, beside types and `certificates`.
-Dask is imported when the first connection is made.
+Together with types and `certificates`, this is what the layers above may use of the package. Dask
+is imported when the first connection is made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the ledger takes and returns besides trial results: runs, leases, dispatches, counts.
 
-All are frozen dataclasses. The ledger's writer and reader, and their callers, use them.
+All are frozen dataclasses.
 """
 
 from __future__ import annotations
