@@ -90,7 +90,12 @@ class Benchmark:
 
 @runtime_checkable
 class BenchmarkFormat(Protocol):
-    """What the entry point of a format loads."""
+    """What the entry point of a format loads.
+
+    `labledger run NAME:LOCATION` calls `read`, and runs the experiment that `translate` makes of
+    the `Benchmark`. `read` writes nothing but caches, and the same input gives the same
+    `Benchmark`: the experiment is then the same byte for byte.
+    """
 
     name: str
     """The word before the colon."""

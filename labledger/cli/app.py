@@ -42,7 +42,11 @@ _PATH_CHECKS = ("exists", "readable", "writable", "resolve_path", "allow_dash")
 
 
 def spare_conversions() -> None:
-    """Make typer take plain values as they are; without effect if it converts in another way."""
+    """Make typer take plain values as they are; without effect if it converts in another way.
+
+    typer asks an object of each parameter to convert its value. One of this module returns a value
+    that has the expected form already; all others are left to typer, its checks and messages.
+    """
     build = getattr(typer.core, _BUILD, None)
     if build is not None:
         setattr(typer.core, _BUILD, lambda expected: _PlainValues(expected, build))

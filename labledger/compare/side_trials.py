@@ -31,7 +31,10 @@ _MAX_NAMED_DIFFERENCES = 5
 
 @dataclass(frozen=True, slots=True)
 class CombinedRuns:
-    """One run, or several that are taken as one, as they were named."""
+    """One run, or several that are taken as one, as they were named.
+
+    The runs keep their rows; the trials of a task and a variant are those of all runs together.
+    """
 
     name: str
     """The names of the runs, with `RUN_SEPARATOR` between them."""

@@ -186,7 +186,11 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class IgnorePatterns:
-    """The patterns of one file, in its order."""
+    """The patterns of one file, in its order.
+
+    A pattern matches a path of the context, and so everything beneath it. `*` and `?` match within
+    a name, `**` any number of folders.
+    """
 
     patterns: tuple[_Pattern, ...] = ()
 

@@ -114,7 +114,11 @@ _KNOWN = frozenset(
 
 
 def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
-    """Return a container's configuration with the kernel's files of /proc mounted read-only."""
+    """Return a container's configuration with the kernel's files of /proc mounted read-only.
+
+    Files of processes and of a network namespace are not shared among containers, and the engine
+    makes /proc/sys and /sys read-only by itself.
+    """
     paths = {"ReadonlyPaths": _read_only_paths()}
     return config | {"HostConfig": (config.get("HostConfig") or {}) | paths}
 

@@ -34,7 +34,10 @@ def benchmark_identity(benchmark: JsonObject) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """The parts of a stored document by which results are described and compared."""
+    """The parts of a stored document by which results are described and compared.
+
+    A stored document may be incomplete. Facts that are missing from it are empty here.
+    """
 
     benchmark: Mapping[str, str]
     """See `benchmark_identity`."""
@@ -61,7 +64,11 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Shard(Section):
-    """One of several disjoint shards of an experiment, such as the second of five."""
+    """One of several disjoint shards of an experiment, such as the second of five.
+
+    Shards are run apart, on several machines or days. Since all of one experiment have its digest,
+    their runs can be compared and reported as one.
+    """
 
     number: int
     """From 1 to `of`."""

@@ -45,7 +45,7 @@ HASHING_BUDGET = 1024 * MIB
 @dataclass(frozen=True, slots=True)
 class Entry:
     kind: str
-    """`file`, `link` or `other`; `unlisted_folders` also uses `folder`, for an empty folder."""
+    """`file`, `link` or `other`; of an unlisted folder also `folder`, for an empty one."""
     size: int
     sha256: str | None = None
     """Of a file's content, or of a link's target."""

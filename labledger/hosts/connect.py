@@ -92,7 +92,7 @@ def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
 def find_images(
     connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
 ) -> ImagesOfHosts:
-    """Return which ids images have on hosts; see `image_lookup.find_images`."""
+    """Return which ids images have on hosts; see `host_cleanup.find_images`."""
     asked = [
         AskedHost(host.described.state.name, host.address, host.described.session)
         for host in hosts

@@ -42,7 +42,11 @@ def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def answer(request: bytes) -> bytes:
-    """Run on a worker: have its host answer a request. Empty if the worker is no host."""
+    """Run on a worker: have its host answer a request. Empty if the worker is no host.
+
+    Dask gets this function by value (`by_value`), so that a scheduler needs no labledger: it
+    imports what it needs itself, and uses no name of this module.
+    """
     from distributed import get_worker, secede
 
     worker = get_worker()
@@ -225,10 +229,10 @@ class DaskTransport:
 
 
 PLUGIN_NAME = "labledger-host"
-"""`dask_call` finds the plugin of a worker by it."""
+"""`answer` finds the plugin of a worker by it."""
 
 _THREADS = 8
-"""Dask's threads for requests. One that waits leaves its place to another; see `dask_call`."""
+"""Dask's threads for requests. One that waits leaves its place to another; see `answer`."""
 _RESTART_S = 0.5
 LESS_WATCHING = {
     # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.

@@ -143,7 +143,11 @@ _HUMANEVAL_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class HumanEvalFormat:
-    """Reads `humaneval:FILE`."""
+    """Reads `humaneval:FILE`: OpenAI's HumanEval as one JSON object a line.
+
+    Each row is a function's signature and docstring (`prompt`), the body that solves it
+    (`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
+    """
 
     name: str = "humaneval"
     agents: tuple[str, ...] = AGENTS
@@ -186,7 +190,12 @@ _MBPP_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class MbppFormat:
-    """Reads `mbpp:FILE`."""
+    """Reads `mbpp:FILE`: Mostly Basic Python Problems, whole (JSONL) or sanitized (an array).
+
+    Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and
+    assertions (`test_list`), which are part of what the agent sees: they name the function and its
+    arguments.
+    """
 
     name: str = "mbpp"
     agents: tuple[str, ...] = AGENTS

@@ -52,8 +52,9 @@ class Predictions:
 def read_predictions(location: str, instance_ids: Collection[str]) -> Predictions:
     """Return the predictions in a file. Raises `InvalidInput` with every problem.
 
-    `instance_ids` are those of the data set; a prediction for another is a problem, as it is for
-    the package.
+    The file has JSON lines, a JSON array, or a JSON object by instance id; each prediction has
+    `instance_id`, `model_patch` and `model_name_or_path`. `instance_ids` are those of the data set;
+    a prediction for another is a problem, as it is for the package.
     """
     path = Path(location)
     what = f"cannot read predictions:{location}"

@@ -1,4 +1,4 @@
-"""Intervals and sequences for one pass rate, pass@k and pass^k.
+"""Intervals for one pass rate, pass@k and pass^k, and one of differences that holds at every look.
 
 Tasks (or clusters) are the sample, except in `suite_rate`, where the tasks are given and their
 replications are the sample. Intervals are Wilson's (1927, JASA 22:209–212) for an effective number

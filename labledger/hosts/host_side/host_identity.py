@@ -211,7 +211,12 @@ _CDI_DEVICE = re.compile(r"nvidia\.com/gpu=\d+")
 
 
 def count_gpus(engine_info: JsonObject, driver_folder: Path = _DRIVER_FOLDER) -> int | None:
-    """Return the number of GPUs; None if the engine has GPUs, and it is not known how many."""
+    """Return the number of GPUs; None if the engine has GPUs, and it is not known how many.
+
+    The engine lists them if it knows them by CDI specifications; else NVIDIA's driver on this
+    machine has a folder for each. Whoever starts the worker can state the number instead, for other
+    vendors or an engine elsewhere.
+    """
     devices = engine_info.get("DiscoveredDevices") or []
     listed = {str(device.get("ID")) for device in devices if isinstance(device, dict)}
     numbered = sum(_CDI_DEVICE.fullmatch(name) is not None for name in listed)

@@ -25,7 +25,11 @@ from labledger.trial import attempt_notes
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The results in one folder, a file for each attempt."""
+    """The results in one folder, a file for each attempt.
+
+    They survive restarts of the host's process and of the machine. Artifacts that are files, and a
+    file of events, stay in the attempt's own store.
+    """
 
     folder: Path
 

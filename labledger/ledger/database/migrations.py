@@ -46,7 +46,8 @@ _SET_REVISION_SQL = "INSERT INTO alembic_version (version_num) VALUES (?)"
 def create_cached_tables(connection: Connection) -> bool:
     """Create the tables of an empty database, inside the caller's transaction.
 
-    Returns False, and changes nothing, if the cache does not have the statements.
+    Returns False, and changes nothing, if the cache does not have the statements. The ledger must
+    have nothing in it.
     """
     content = own_folders.read(_cache_name())
     if content is None:

@@ -42,9 +42,9 @@ class NewRun:
     variants: tuple[Variant, ...]
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
+    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """`on` and `window`, as `RunInfo` has them."""
-    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
     tags: tuple[str, ...] = ()
     """The tags that it begins with."""
 

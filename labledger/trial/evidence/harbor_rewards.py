@@ -106,7 +106,9 @@ def failure_in(
 ) -> str | None:
     """Return the first line of the logs that shows the failure; None if a test may have run.
 
-    `report` is a report of tests in the format CTRF, which need not exist. A log of
+    Many published graders first install tools over the network, and report the reward 0 if that
+    fails. `docs/reference/outcomes.md` documents the patterns, and tests try them on logs of real
+    tools. `report` is a report of tests in the format CTRF, which need not exist. A log of
     `max_log_bytes` or more may be incomplete, and then nothing is known.
     """
     limit = min(max_log_bytes or MAX_LOG_BYTES, MAX_LOG_BYTES)

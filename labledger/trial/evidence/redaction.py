@@ -33,7 +33,11 @@ _HTML_PUNCTUATION = str.maketrans({"/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"})
 
 
 def forms_of(value: str) -> Iterator[bytes]:
-    """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64."""
+    """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64.
+
+    Escapes and encodings are also applied one in another. Line breaks and backslashes in between
+    are no part of a form: the search passes over them.
+    """
     for text in dict.fromkeys(_nested(value)):
         yield text.encode("utf-8", "surrogateescape")
     for text in dict.fromkeys((value, *_in_json(value))):

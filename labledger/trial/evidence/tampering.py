@@ -65,7 +65,8 @@ def changed_programs(
     """Return those of the changed `paths` that are programs or libraries of the image, sorted.
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. What may have changed before or after the agent's phase is not returned.
+    newest first. What may have changed before or after the agent's phase is not returned, and
+    neither are programs that were added, as package managers do.
     """
     return sorted(
         path

@@ -285,7 +285,10 @@ class _LeftOut:
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Writes the members of a snapshot to a temporary file, in the order of the changes."""
+    """Writes the members of a snapshot to a temporary file, in the order of the changes.
+
+    What is left out is counted, with the first such path.
+    """
 
     file: BinaryIO
     redactor: Redactor
