@@ -2,8 +2,7 @@
 
 The same files always give the same bytes and so the same digest, which is part of the task's
 digest. Names and links that could lead out of the workspace are rejected, so that a stored
-tar is safe to unpack. `dataset` digests workspaces when it reads tasks, and stores their tars when
-a run is created.
+tar is safe to unpack. Tars are digested when tasks are read, and stored when a run is created.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Tars whose members a container chose: artifacts, and files of workspaces.
+"""Tars whose members a container chose: declared artifacts, and files of workspaces.
 
-Pack the declared artifacts of a container into one tar that is safe to unpack in another one.
-
-What the agent left is hostile: links that lead out of their artifact, devices, huge or sparse files
+What an agent left is hostile: links that lead out of their artifact, devices, huge or sparse files
 and very many names. Only files, folders, and links that stay inside are packed; the rest is left
-out and named. The tar is streamed, so that memory stays flat. `declared_artifacts` packs artifacts
-from the engine's tars, and `open_modes` rewrites a stored tar for a grader that is not root.
-
-Pack and read the tar of workspace files that the patch cannot represent.
-
-The same files give the same bytes, so that the artifact's digest is reproducible. A stored tar is
-not trusted: `members` writes nothing and skips everything but files, links and folders. `artifacts`
-packs such a tar, and `restored_workspace` reads it.
+out and named. A stored tar is not trusted either: reading one writes nothing, and whatever is not
+as packed is refused or skipped. Tars are streamed, so that memory stays flat, and the same files
+give the same bytes, so that a digest is reproducible.
 """
 
 from __future__ import annotations

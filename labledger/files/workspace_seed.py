@@ -2,7 +2,6 @@
 
 A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
 ledger, so its names are checked: nothing is written outside of the workspace or through a link.
-`trial_kind` and `restored_inputs` fill workspaces with it; `listing` and `patches` compare with it.
 """
 
 from __future__ import annotations

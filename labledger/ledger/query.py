@@ -1,7 +1,6 @@
 """Run one SELECT over the ledger's documented views.
 
-SQLite's authorizer refuses every action of a statement except reading. The library's `Ledger`, and
-with it `labledger query`, and comparisons use this module.
+SQLite's authorizer refuses every action of a statement except reading.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Connections to SQLite, their transactions, and results of statements, directly on the driver.
 
 The ledger's code is written in SQL and needs nothing else of a database library. Importing
-SQLAlchemy takes longer than most commands, so only Alembic uses it. The method names are
-SQLAlchemy's, so that Alembic's connection can be used in the same way. This module does not convert
-the driver's errors: `sqlite.translated` makes `LedgerError` of them.
+SQLAlchemy takes longer than most commands, so only Alembic and the engine that users ask for
+(`ledger.sqlalchemy_views`) use it. The method names are SQLAlchemy's, so that Alembic's connection
+can be used in the same way. This module does not convert the driver's errors: `sqlite.translated`
+makes `LedgerError` of them.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Find changes of a container's own file system that could affect grading.
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved. It does not change a trial's status or score.
-`isolation_facts` inspects a container after its trial, `two_part_trials` before a sealed grader's
-files are added; `artifacts` looks for new files that interpreters load by themselves.
-
-Find the programs and libraries of an image that an agent removed or replaced.
-
-Unlike other suspected tampering, this says that something a grader may need is gone: a shell, an
-interpreter, a test tool. So it decides whether a trial that could not be graded counts
-(`ledger/database/pass_rate.sql`). Adding programs, as package managers do, is no such change. What
-setup or the grader changed is told apart by the time of the change, which the host's kernel sets
-and no container can. `tampering` calls this module, where the host can read the engine's layers.
+suspected tampering, never as proved, and changes neither status nor score. A program or library of
+the image that the agent removed or replaced is more: something that a grader may need is gone, so
+it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
+setup or the grader changed is told apart by the time of the change, which no container can set.
 """
 
 from __future__ import annotations
@@ -73,7 +66,8 @@ def changed_programs(
     """Return those of the changed `paths` that are programs or libraries of the image, sorted.
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. What may have changed before or after the agent's phase is not returned.
+    newest first. What may have changed before or after the agent's phase is not returned, and
+    neither are programs that were added, as package managers do.
     """
     return sorted(
         path

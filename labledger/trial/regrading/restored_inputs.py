@@ -1,13 +1,8 @@
 """Restore a stored trial's outputs into a new trial folder, so that it can be graded again.
 
 The stored files were written in a container and may come from an imported ledger, so they are as
-untrusted as any output. Either everything that a grader can read is restored exactly, or
-`EvidenceIncomplete` is raised.
-
-Restore the output folders that an agent left, exactly or not at all.
-
-The stored tar may come from an imported ledger: only safe names in these folders are written, each
-once, and nothing through a link.
+untrusted as any output: only safe names are written, each once, and nothing through a link. Either
+everything that a grader can read is restored exactly, or `EvidenceIncomplete` is raised.
 """
 
 from __future__ import annotations
