@@ -2,8 +2,8 @@
 
 A Dockerfile is the text of a stranger: it is searched line by line and never run. Lines that only
 BuildKit can build are found before a build, because the engine's own builder does not know them, or
-gives the arguments another value without a word. Names of images that labledger builds begin with
-`LOCAL_PREFIX`, and no registry is asked for them: somebody else could register such a name.
+gives the arguments another value without a word. Names that benchmark formats give to images begin
+with `LOCAL_PREFIX`, and no registry is asked for them: somebody else could register such a name.
 """
 
 from __future__ import annotations

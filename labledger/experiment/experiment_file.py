@@ -3,7 +3,7 @@
 All problems are reported together, in the order of lines. YAML is that of the core schema of 1.2.
 Values are built from parser events, with limits on depth and size, so that hostile input (deep
 nesting, alias bombs) cannot exhaust memory. `resolve` takes the result; the dataset is not read
-here. PyYAML is imported in a function: commands that read no YAML start fast.
+here.
 """
 
 from __future__ import annotations

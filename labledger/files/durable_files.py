@@ -1,8 +1,8 @@
 """Files that appear under their name as a whole, and are durable once they do.
 
 A reader sees the old content or the new one, never a part; a file that could not be finished is
-deleted. The ledger, which is written in place, and mirrors, which are appended to, are the only
-files of a lab that are not written so.
+deleted. The ledger is written in place, and mirrors are appended to; other files of a lab that must
+survive a crash, and a mirror that is rebuilt, must be written with these functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What coordinators and hosts say to each other: requests, and the replies to them.
+"""What coordinators and hosts say to each other, and what an attempt needs on its host.
 
 A request names the session of the host's process that it is meant for, and the epoch of the run's
 coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen

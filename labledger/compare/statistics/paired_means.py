@@ -202,6 +202,9 @@ def differences(
 ) -> PassAt:
     """Estimate the differences of pass@k and pass^k, B minus A.
 
+    A difference is the mean of the tasks' differences, over the tasks that have k replications on
+    both sides. The intervals are for one k each: nothing corrects for several.
+
     For tasks like these, the effective number of pairs follows from the spread of the tasks' (or
     `clusters`') differences, as in `paired_rates.discordance`; a task counts as at most as many
     pairs as it has disjoint groups of k trials. For k = 1 the estimate is that of the pass rate.

@@ -2,8 +2,8 @@
 
 Records are made again from the rows, and digests from these records. Rows are made again from the
 records, so that every column is compared, as are the copies in `slot_outcome`. If a range cannot be
-read, its slots are read one by one: damage to one slot hides nothing about the others. Nothing here
-depends on a thread or a process, so that several processes can each check some ranges.
+read, its slots are read one by one: damage to one slot hides nothing about the others. Several
+processes can each check some ranges.
 """
 
 from __future__ import annotations
