@@ -1,6 +1,6 @@
 """Times as labledger stores them: UTC, ISO 8601, milliseconds, `Z`.
 
-Text in this form sorts as the times do, so that SQL can compare it. Used wherever a time is stored.
+Text in this form sorts as the times do, so that SQL can compare it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Check for the libraries of optional extras, which an installation may lack.
 
-Whoever needs one calls a function of this module before the work begins, and imports the library
-when it is first used.
+Call such a check before the work begins, and import the library when it is first used.
 """
 
 from __future__ import annotations

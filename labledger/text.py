@@ -1,21 +1,11 @@
 """Text for people: numbers with nouns, figures, sizes, and escaping of text from other programs.
 
-Format numbers for people: counts, rates, differences, p values, costs, durations, times.
-
-The terminal, Markdown, the report's page and the sentences of comparisons format every figure here,
-so that it is written the same everywhere. An unknown number is a dash, never 0.
-
-Make text safe for a terminal: characters that do not print become escapes, such as ``\x1b``.
-
-Text of a container, a task or an experiment may contain control characters, which move the cursor
-or set the title; characters that reverse the direction of text; and characters without a width,
-which make two names look alike. The command line prints such text only through these functions.
-Escapes are for people and cannot be reversed: exact formats (JSON, CSV, mirrors) do not use them.
-The report's page and Markdown use `plain_text`, which removes instead of escaping.
-
-Parts of messages: a number with its noun, and the names that an unknown name may stand for.
-
-Sizes as a person writes them in an experiment or an option, such as ``512m``, and reads them.
+Every figure is formatted here, so that it is written the same on a terminal, in Markdown and on the
+report's page. An unknown number is a dash, never 0. Text of a container, a task or an experiment
+may contain control characters, which move the cursor or set the title; characters that reverse the
+direction of text; and characters without a width, which make two names look alike. The command line
+prints such text with escapes, which are for people and cannot be reversed: exact formats (JSON,
+CSV, mirrors) have none. Pages and Markdown use `plain_text`, which removes instead.
 """
 
 from __future__ import annotations

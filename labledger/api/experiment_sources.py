@@ -1,7 +1,6 @@
 """What may be named where an experiment is expected: a file, a folder, or `FORMAT:LOCATION`.
 
-A benchmark is translated into an experiment first; from then on it is one like any other. Used by
-the functions of `experiments` and `runs`.
+A benchmark is translated into an experiment first; from then on it is one like any other.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from labledger.records.outcomes import RunStatus
 from labledger.records.slot_records import RECORD_KINDS
 
 if TYPE_CHECKING:
+    import sqlalchemy
+
     from labledger.api.trial_logs import LogPiece
     from labledger.compare.comparison_document import Comparison
     from labledger.compare.options import CompareOptions
@@ -417,6 +419,39 @@ class Ledger:
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):
             return data_frames.make_frame(columns, rows, engine)
+
+    def engine(self) -> sqlalchemy.Engine:
+        """Return a SQLAlchemy engine that reads the documented views, and nothing else.
+
+        For `pandas.read_sql` and for expressions over `tables`. Each of its transactions reads one
+        snapshot. It stays open after the ledger is closed, until its `dispose` is called.
+
+        Example:
+            >>> import labledger, pandas
+            >>> with labledger.open_ledger() as ledger:
+            ...     engine = ledger.engine()
+            >>> pandas.read_sql("SELECT * FROM scores", engine)
+        """
+        from labledger.ledger.sqlalchemy_views import view_engine
+
+        return view_engine(self._path)
+
+    def tables(self) -> dict[str, sqlalchemy.Table]:
+        """Return the documented views as tables of SQLAlchemy, by name, for its expressions.
+
+        Example:
+            >>> import labledger
+            >>> from sqlalchemy import func, select
+            >>> with labledger.open_ledger() as ledger:
+            ...     scores, engine = ledger.tables()["scores"], ledger.engine()
+            >>> passed = select(func.count()).where(scores.c.verdict == "pass")
+            >>> with engine.connect() as connection:
+            ...     connection.scalar(passed)
+            41
+        """
+        from labledger.ledger.sqlalchemy_views import view_tables
+
+        return view_tables(self._path)
 
     def parquet(
         self,

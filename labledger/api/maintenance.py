@@ -1,19 +1,9 @@
 """Maintenance of a lab folder: verify, import, clean, upgrade, back up, tidy, notes and tags.
 
-Maintenance of a lab folder: verify, import, clean, check the machine, upgrade and back up.
-
 Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
-folder upwards. Modules are imported when a function is called: most need no Docker.
-
-Keep a lab folder tidy: archive runs, delete them, and remove artifacts that nothing names.
-
-Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
-folder upwards. Modules are imported when a function is called.
-
-Write notes and tags of runs. They say nothing about results, and the ledger keeps them beside.
-
-Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
-folder upwards. A run may be in progress meanwhile.
+folder upwards. What must not happen while a run is in progress is refused then; notes and tags say
+nothing about results, and may be written at any time. Modules are imported when a function is
+called: most functions need no Docker.
 """
 
 from __future__ import annotations

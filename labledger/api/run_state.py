@@ -1,7 +1,4 @@
-"""The state of a run as a person asks for it, and the selection and order of a list of runs.
-
-`Ledger.state`, `Ledger.watch` and `Ledger.runs` use them.
-"""
+"""The state of a run as a person asks for it, and the selection and order of a list of runs."""
 
 from __future__ import annotations
 

@@ -1,19 +1,10 @@
 """The functions that execute trials: `run`, `resume`, `regrade`, `extend` and `rerun`.
 
-`run`, `resume` and `regrade`: the functions that execute trials.
-
 Each blocks until the run has ended or stopped, and raises a `LabLedgerError` for every error that a
 caller can handle. They work in any thread. In the main thread, Ctrl-C, TERM and HUP are stop
-requests while a run lasts; in another thread no signal handler is installed.
-
-`extend` and `plan_extension`: more tasks, variants or replications in a run that exists.
-
-`extend` blocks and raises as `runs.run` does.
-
-Run slots again: `plan_rerun` chooses them, and `rerun` appends them to their run and runs them.
-
-Choosing only reads. What was committed never changes: a new slot supersedes an old one, which stays
-in the ledger.
+requests while a run lasts; in another thread no signal handler is installed. `plan_extension` and
+`plan_rerun` say what would be added to a run and change nothing. What was committed never changes:
+a slot that runs again is a new slot, and the old one stays in the ledger.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
 """Formats of benchmarks: the protocol of a format, and how `FORMAT:LOCATION` finds it.
 
-Find the format that `FORMAT:LOCATION` names, and read a benchmark with it.
-
-Entry points are looked up only when such a reference is given, so that other commands start as fast
-as before. Everything that can be wrong with a format of another package is reported as
+A package adds a format as an entry point of the group `labledger.benchmarks`, under the format's
+name, that loads an object with the attributes of `BenchmarkFormat`; the formats of this package use
+the same protocol. Entry points are looked up only when such a reference is given, so that other
+commands start fast. Whatever is wrong with a format of another package is reported as
 `InvalidInput` with the package's name.
-
-The protocol by which a package adds a benchmark format.
-
-A package registers an object with the attributes of `BenchmarkFormat` as an entry point of the
-group `labledger.benchmarks`, under the format's name. `labledger run NAME:LOCATION` then calls its
-`read`, and runs the experiment that `translate` makes of the `Benchmark`. The formats of this
-package use the same protocol. `read` writes nothing but caches, and the same input gives the same
-`Benchmark`: the experiment is then the same byte for byte.
 """
 
 from __future__ import annotations
@@ -98,7 +90,12 @@ class Benchmark:
 
 @runtime_checkable
 class BenchmarkFormat(Protocol):
-    """What the entry point of a format loads."""
+    """What the entry point of a format loads.
+
+    `labledger run NAME:LOCATION` calls `read`, and runs the experiment that `translate` makes of
+    the `Benchmark`. `read` writes nothing but caches, and the same input gives the same
+    `Benchmark`: the experiment is then the same byte for byte.
+    """
 
     name: str
     """The word before the colon."""

@@ -1,6 +1,7 @@
-"""Checks of the images that a run uses, and how missing images are pulled or built.
+"""What is checked before a run: experiment, machine, engine, images and hosts.
 
-In: references of images, and the settings of trials that use them. Out: check results, and the ids
-of images. Probes run in short-lived containers. May not import `preflight`, which combines these
-checks with those of the experiment and the lab folder.
+In: a resolved experiment, or a run that is to be continued or regraded. Out: check results with
+hints, and the ids of images. `preflight` combines all checks, `doctor` has those of a machine
+alone. Missing images are pulled or built here. A failed check is a result, not an exception, and
+probes run in short-lived containers. May not import `runner`, `upkeep` or `api`.
 """

@@ -1,8 +1,7 @@
 """Check that the engine can have what the network `allowlist` needs.
 
 That is an image with Python for the egress proxies, and internal networks. Where one of them cannot
-be had, a run is refused: a trial never gets a wider network than its experiment allows. Used by
-preflight, and by resuming and regrading.
+be had, a run is refused: a trial never gets a wider network than its experiment allows.
 """
 
 from __future__ import annotations

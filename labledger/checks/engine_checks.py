@@ -1,13 +1,9 @@
-"""Checks of what an engine can give the containers of an experiment: OCI runtime, limits and files.
+"""Check what an engine can give the containers of an experiment: runtime, limits, files, resources.
 
 An engine that accepts a limit may ignore it, so limits are read back in a container. One that runs
-containers may be unable to put files into them, so that is tried, too.
-
-Warn before a run whose trials together may use more of a machine than it has.
-
-The engine accepts any number of containers with any limits. Where processors are short, trials wait
-for each other and run into their time limits; where memory is short, the kernel kills processes of
-whichever trial. A run may begin nevertheless: few trials use all that they may.
+containers may be unable to put files into them, so that is tried, too. An engine accepts any number
+of containers: that trials together may use more than a machine has is a warning, because few trials
+use all that they may.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """The checks of a cluster before a run: what hosts have and can do, and its object store.
 
-Of each host: its version, engine, limits of containers, clock, disk and images.
-
-What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
-run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
-before its first trial.
-
-The check of images where no engine answers on the coordinator's machine: the hosts have them.
-
-A run records the id of each image. Without an engine here the hosts say which one a name has there,
-and a run is refused if they disagree.
+Of each host: its version, engine, limits of containers, clock, disk and images. What is wrong with
+one host is a warning: the others run the trials. It is a failure if no host can run any, or none
+can run some of them. Images that a host lacks are pulled there, or sent to it, before its first
+trial. Where no engine answers on this machine, the hosts say which id each image has, and a run is
+refused if they disagree.
 """
 
 from __future__ import annotations

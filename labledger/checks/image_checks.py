@@ -1,23 +1,9 @@
 """Check each image of an experiment in a container: its commands, users and workspace.
 
-Check that a container of an image has the shell, and the programs that its trials start.
-
-`preflight` checks the images of an experiment, and `regrade` those of a grader's containers.
-
-Check that `trial.sh` can run agents and graders as the users that the experiment names.
-
-Each user is tried by `trial.sh` itself, in a short container of the image. `preflight` is the
-caller.
-
-Probes: short scripts run in containers of an image, to check whether it has what trials need.
-
-A successful probe is recorded in the user's cache, under the ids of image and engine, so that the
-next preflight need not repeat it. A failed one is always repeated.
-
-Check that the folders of images that experiments name as workspaces are there.
-
-The engine would make a folder that is missing, and every trial would work in an empty one. Called
-by `preflight` for each image.
+Probes are short scripts in containers of the image. Users are tried by `trial.sh` itself, which
+will start agents and graders as them. A workspace folder must be in the image: the engine would
+make a missing one, and every trial would work in an empty folder. A successful probe is recorded in
+the user's cache, under the ids of image and engine, and is not repeated; a failed one always is.
 """
 
 from __future__ import annotations

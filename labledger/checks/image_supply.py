@@ -1,8 +1,7 @@
 """Have the images of an experiment on this machine: find them, pull them, or build them.
 
 An image whose content the experiment says how to build is built again only if that content has
-changed: built images are labelled with its digest. Every result is a check with a hint. Called by
-preflight alone; `image_builds` does the work that takes long.
+changed: built images are labelled with its digest. Every result is a check with a hint.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The `labledger` command: its list of commands, and the handling of their errors.
 
 Commands raise errors; this module prints their messages and hints on stderr, and chooses the exit
-code. Each command imports the library's modules when it runs, so that `--help` stays fast.
-
-Let values of options that need no conversion pass without pydantic, which typer loads for all.
-
-Loading it takes a third of the time of a short command. typer asks an object of each parameter to
-convert its value; values that have the expected form already are returned by an object of this
-module, and all others are left to typer, with its checks and messages.
+code. Each command imports the library's modules when it runs, so that `--help` stays fast. For the
+same reason, values of options that need no conversion pass without pydantic, which typer loads for
+all of them and which takes a third of the time of a short command.
 """
 
 from __future__ import annotations
@@ -46,7 +42,11 @@ _PATH_CHECKS = ("exists", "readable", "writable", "resolve_path", "allow_dash")
 
 
 def spare_conversions() -> None:
-    """Make typer take plain values as they are; without effect if it converts in another way."""
+    """Make typer take plain values as they are; without effect if it converts in another way.
+
+    typer asks an object of each parameter to convert its value. One of this module returns a value
+    that has the expected form already; all others are left to typer, its checks and messages.
+    """
     build = getattr(typer.core, _BUILD, None)
     if build is not None:
         setattr(typer.core, _BUILD, lambda expected: _PlainValues(expected, build))

@@ -1,12 +1,9 @@
-"""Messages and hints for errors that labledger does not raise itself.
-
-They are for command lines that typer refuses, and for errors of the operating system that no other
-module has converted. `app.main` prints them like any `LabLedgerError`.
-
-The options of the command line in place of the library's parameters, in messages.
+"""Messages and hints for errors, in the words of the command line.
 
 The library names its own parameters: as the place of a problem (`Parameter`), and in sentences as
-arguments in backticks, such as `frozen=True`. `console` and the printing of errors translate both.
+arguments in backticks, such as `frozen=True`. Both become options here. Command lines that typer
+refuses, and errors of the operating system that no other module has converted, get a message and a
+hint, too, and are printed like any `LabLedgerError`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Compare sides: read and pair their trials, estimate, test, and decide.
 
 All comparisons of one call are a family: their intervals, p values and gates are corrected together
-for the number of comparisons. `Ledger.compare` calls `compare`, and the report calls
-`compare_family`.
+for the number of comparisons.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide what a comparison shows, and whether its gates are passed.
 
 Decisions and gates use the same intervals, which hold together for all comparisons of the family.
-Their sentences are in `compare.wording.sentences`. `compare.compare` calls this module.
+Their sentences are in `compare.sentences`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The estimates of one comparison, from its tasks' trials, for the estimand that was asked for.
 
 This module chooses the functions of `compare.statistics` by metric and estimand, and puts their
-results into the types of the comparison document. `compare.compare` calls it.
+results into the types of the comparison document.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A fixed-sample test that is looked at again and again while slots are committed shows differences
 that do not exist. So a comparison of such runs uses a confidence sequence, which holds at all looks
-together, or states no interval and no decision. `compare.compare` calls this module.
+together, or states no interval and no decision.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Groups of sides of which no two are shown to differ, after all of them were compared in pairs.
+"""Rank sides that were all compared in pairs, with groups of which no two are shown to differ.
 
-Not being shown to differ is not transitive: A and B, and B and C, may be tied where A and C differ.
-So groups overlap. Two sides share a group exactly where they are tied: a compact letter display
-(Piepho 2004, Journal of Computational and Graphical Statistics 13:456–466).
-
-Rank sides that were all compared in pairs, with their tie groups.
-
-Sides share the letter of a group where no difference between them is shown, at the confidence of
-all comparisons together. `compare.compare` calls `rank`; `compare.wording.ranking_text` puts it in
-words.
+Not being shown to differ, at the confidence of all comparisons together, is not transitive: A and
+B, and B and C, may be tied where A and C differ. So groups overlap, and two sides share the letter
+of a group exactly where they are tied: a compact letter display (Piepho 2004, Journal of
+Computational and Graphical Statistics 13:456–466).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All pairs of some sides in words: a table of the ranking, one of the pairs, and what they mean.
 
 The terminal, Markdown and the report's page lay out what this module returns, in place of a text
-for each comparison (`compare.wording.comparison_text`), of which there would be very many.
+for each comparison (`comparison_text`), of which there would be very many.
 """
 
 from __future__ import annotations

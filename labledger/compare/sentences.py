@@ -1,8 +1,8 @@
 """The figures and sentences of comparisons: estimates, decisions, gates and headlines.
 
 The sentences inside `comparison_v1`, the terminal, Markdown and the report's page take their words
-from here and from `compare.wording.comparison_text`, so that they cannot disagree. Every sentence
-names both sides and what it is about: tasks like these, or this suite. `compare.decision` decides.
+from here and from `comparison_text`, so that they cannot disagree. Every sentence names both sides
+and what it is about: tasks like these, or this suite. `compare.decision` decides.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Read the trials of a comparison's sides from the ledger, task by task.
 
 Every slot of a side is read, committed or not, so that `compare.pairs` can say why a slot is left
-out. `compare.compare` calls this module.
-
-Several runs taken as one: `RUN1+RUN2` in `compare` and `report`.
-
-Shards of an experiment, or the same experiment run on several days, are one sample: the trials of
-a task and a variant are those of all runs together. The runs keep their rows. Where the runs'
-experiments differ, `differences` says in what; a task that differs is never combined
-(`side_trials`).
+out. A side may be several runs taken as one (`RUN1+RUN2`): shards of an experiment, or the same
+experiment run on several days, are one sample. Where their experiments differ, `differences` says
+in what; a task that differs is never combined.
 """
 
 from __future__ import annotations
@@ -36,7 +31,10 @@ _MAX_NAMED_DIFFERENCES = 5
 
 @dataclass(frozen=True, slots=True)
 class CombinedRuns:
-    """One run, or several that are taken as one, as they were named."""
+    """One run, or several that are taken as one, as they were named.
+
+    The runs keep their rows; the trials of a task and a variant are those of all runs together.
+    """
 
     name: str
     """The names of the runs, with `RUN_SEPARATOR` between them."""

@@ -1,7 +1,6 @@
 """Turn the words of `labledger compare` into pairs of sides (A, B).
 
 Words that name an unknown run or variant, or the same side twice, are refused with a hint.
-`compare.compare` calls `resolve`.
 """
 
 from __future__ import annotations

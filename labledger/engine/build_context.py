@@ -1,16 +1,9 @@
 """The context of an image build: what `.dockerignore` leaves in, as a tar with a digest.
 
-The files that an image is built from, as a digest and as a tar for the engine.
-
 A context is read as a stream, however large it is. Owners, times and most permissions are left out
 (files are 644 or 755, as in a checkout), so that a copy of the folder on another machine gives the
-same digest. Links are passed on, never followed. Experiments take the digest, `docker` the tar.
-
-The patterns of a `.dockerignore` file, which leave files out of a build context.
-
-A pattern matches a path of the context, and so everything beneath it; the last pattern that matches
-decides, and one that begins with `!` brings back what an earlier one left out. `*` and `?` match
-within a name, `**` any number of folders.
+same digest. Links are passed on, never followed. `.dockerignore` has Docker's rules: the last
+pattern that matches decides, and one that begins with `!` brings back what an earlier one left out.
 """
 
 from __future__ import annotations
@@ -193,7 +186,11 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class IgnorePatterns:
-    """The patterns of one file, in its order."""
+    """The patterns of one file, in its order.
+
+    A pattern matches a path of the context, and so everything beneath it. `*` and `?` match within
+    a name, `**` any number of folders.
+    """
 
     patterns: tuple[_Pattern, ...] = ()
 

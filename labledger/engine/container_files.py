@@ -1,13 +1,8 @@
 """Files of containers that do not run, and of images, as streamed tars.
 
-Read and write the file system of a container that does not run.
-
-The engine lists what differs from the image and transfers files as tars. Both are streamed, so that
-memory stays flat whatever a container holds. Names and contents are as untrusted as any output.
-
-Images as files: save one as a tar, load one from a tar, and list which an engine has.
-
-Hosts get images that no registry offers this way. Contents are streamed, so that memory stays flat.
+The engine lists what differs from the image and transfers files as tars; an image is saved and
+loaded as one, so that a host can get what no registry offers. Everything is streamed: memory stays
+flat whatever a container holds. Names and contents are as untrusted as any output.
 """
 
 from __future__ import annotations
@@ -76,12 +71,12 @@ class ContainerFiles:
         """
         action = f"read {path} in container {self.container}"
         response = self._get(action, "archive", path=path)
-        if response.status_code == _NOT_FOUND:
-            self.attributes()  # Raises `NoSuchContainer`.
-            yield None
-            return
         with _closing(response):
-            yield _Reader(self.engine, response, action)
+            if response.status_code == _NOT_FOUND:
+                self.attributes()  # Raises `NoSuchContainer`.
+                yield None
+            else:
+                yield _Reader(self.engine, response, action)
 
     def put(self, tar: Iterable[bytes]) -> None:
         """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged.

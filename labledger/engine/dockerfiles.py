@@ -1,14 +1,9 @@
 """What names of images and Dockerfiles say, as far as labledger must understand it.
 
-Which lines of a Dockerfile only BuildKit can build, so that they are named before a build.
-
-The engine's own builder does not know these lines, or gives the arguments another value without a
-word. The text is that of a stranger: it is searched line by line and never run.
-
-Names of images: which of them a built image can have, and which no registry is asked for.
-
-Somebody else could register the names that benchmark formats give to what they build. Such names
-therefore begin with `LOCAL_PREFIX`, and are built without asking a registry.
+A Dockerfile is the text of a stranger: it is searched line by line and never run. Lines that only
+BuildKit can build are found before a build, because the engine's own builder does not know them, or
+gives the arguments another value without a word. Names of images that labledger builds begin with
+`LOCAL_PREFIX`, and no registry is asked for them: somebody else could register such a name.
 """
 
 from __future__ import annotations

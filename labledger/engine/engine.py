@@ -1,12 +1,8 @@
 """Client of the Docker engine: the calls that trials need, with errors that say what to do.
 
-`Engine` wraps one connection of the Docker library, which nothing outside of this package uses. A
-thread does not share its engine with another: code that starts threads owns an `EnginePool`. Every
-error of the library becomes one of `engine_errors`.
-
-Engines for the threads of one owner, who starts them: the executor, and preflight.
-
-An engine is one connection, which two threads must not use at the same time.
+`Engine` wraps one connection of the Docker library, which nothing outside of this package uses, and
+which two threads must not use at the same time: code that starts threads owns an `EnginePool`.
+Every error of the library becomes one of `engine_errors`.
 """
 
 from __future__ import annotations

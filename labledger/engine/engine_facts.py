@@ -1,15 +1,9 @@
 """What an engine is and enforces, and which files of the kernel its containers share.
 
-What an engine is, by its own description: Docker or Podman, its version, and what it cannot do.
-
-Engines that answer Docker's API differ in what they enforce. This is the only place that tells them
-apart. An engine may be wrong about itself: preflight tries limits in a container.
-
-The files of /proc that belong to the kernel: all containers and the machine share their modes.
-
-A `chmod` in one container, by root, is seen in every other one and outlives it. `Engine.create`
-therefore mounts them read-only in every container. Files of processes and of a network namespace
-are not shared, and the engine makes /proc/sys and /sys read-only by itself.
+Engines that answer Docker's API differ in what they enforce. This is the only place that tells
+Docker and Podman apart, by what the engine says of itself; it may be wrong, so preflight tries
+limits in a container. A `chmod` of one of the kernel's files in /proc, by root in one container, is
+seen in every other one and outlives it: `Engine.create` mounts these files read-only.
 """
 
 from __future__ import annotations
@@ -120,7 +114,11 @@ _KNOWN = frozenset(
 
 
 def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
-    """Return a container's configuration with the kernel's files of /proc mounted read-only."""
+    """Return a container's configuration with the kernel's files of /proc mounted read-only.
+
+    Files of processes and of a network namespace are not shared among containers, and the engine
+    makes /proc/sys and /sys read-only by itself.
+    """
     paths = {"ReadonlyPaths": _read_only_paths()}
     return config | {"HostConfig": (config.get("HostConfig") or {}) | paths}
 

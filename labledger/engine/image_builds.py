@@ -1,16 +1,9 @@
 """Obtain one image: pull it, or build it by the engine or by BuildKit, so that it can be stopped.
 
-Obtain one image: pull it, or have the engine build it from a context, so that it can be stopped.
-
-The engine's own builder is used, and BuildKit, by `buildkit`, for what only that can build. An
-engine that loses the connection of a build kills and removes the build's container, which is how a
-build is stopped. Preflight runs several of these at a time, each in a thread with its own engine.
-
-Build an image with BuildKit, by the `docker` command.
-
-BuildKit needs a client of its own, which the Python library is not. A `docker` command has it if it
-has the plugin buildx, or is older than 23. It gets the same context as the engine's own builder, as
-a tar. Ended by a signal, it stops its build.
+The engine's own builder is used, and BuildKit for what only that can build. An engine that loses
+the connection of a build kills and removes the build's container, which is how a build is stopped.
+BuildKit needs a client, which the Python library is not: a `docker` command with the plugin buildx,
+or one older than 23. It gets the same context, as a tar; ended by a signal, it stops its build.
 """
 
 from __future__ import annotations

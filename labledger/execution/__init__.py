@@ -1,7 +1,8 @@
-"""Where trials run: on this machine, or on hosts elsewhere, behind one interface.
+"""Where trials run, on this machine or on hosts elsewhere, and when no more are started.
 
 In: an `AttemptSpec` whose dispatch is journaled. Out: a future with its `AttemptResult`, and the
 state of the hosts. `executor` holds the interface and its rules, `local_executor` runs trials on
-this machine. Knows no schedule, and no ledger but by the `RunRecords` it is given. May not import
-the runner, the ledger or maintenance.
+this machine. What pauses or stops dispatch has a module for each cause: budget, disk space, error
+rate, pauses, stop requests. Knows no schedule, and writes nothing to the ledger. May not import
+`runner`, `hosts`, `checks` or Dask.
 """

@@ -1,14 +1,9 @@
 """Watch the space on the disks that a run needs, and which trial folders stay.
 
-Disk space of the folders that a run fills: the lab folder and the engine's own folder.
-
-Checked before a run begins and before each dispatch, so that a trial is not started whose output
-could not be stored.
-
-`--keep`: retention of trial folders after their results are in the ledger, for debugging.
-
-A retained folder moves to `kept/` in the run folder. It holds everything the container wrote,
-secrets included.
+The lab folder and the engine's own folder are checked before a run begins and before each dispatch,
+so that a trial is not started whose output could not be stored. A trial folder that `--keep`
+retains moves to `kept/` in the run folder once its result is in the ledger. It holds everything
+that the container wrote, secrets included.
 """
 
 from __future__ import annotations

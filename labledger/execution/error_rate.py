@@ -1,19 +1,9 @@
 """When outcomes stop a run or a variant, or are warned of: too many errors, pruning, pressure.
 
-`--max-error-rate`: stops a run in which too many slots end with an error.
-
-Counts setup, grader and infrastructure errors, which say nothing about an agent. Only slots that
-this coordinator committed are counted, of a regrading all of them: a regrading whose grader failed
-too often is never completed, so that its scores do not take the place of earlier ones.
-
-Pruning: gives up on a variant whose slots fail one after the other.
-
-Its remaining slots are committed as `skipped_pruned`. Slots are counted in schedule order, so that
-the decision does not depend on which trial happened to end first.
-
-Warn while a run goes on that trials time out because they are short of processors.
-
-Counts the attempts whose results this coordinator made durable.
+`--max-error-rate` counts setup, grader and infrastructure errors, which say nothing about an agent,
+of the slots that this coordinator committed; of a regrading, of all slots. Pruning commits the rest
+of a variant whose slots fail one after the other as `skipped_pruned`. Slots are counted in schedule
+order, so that no decision depends on which trial ended first. Time-outs under pressure only warn.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The executor of runs on this machine: runs trials in threads of this process.
 
 It never uses the ledger: it returns results to the coordinator as futures. It starts no container
-beyond the run's concurrency, and none once the lease is about to expire.
-
-Cleanup of a run's containers, networks, folders and notes on this machine.
-
-Removed is what belongs to an attempt whose result is durable, and carries the labels of this ledger
-and this run.
+beyond the run's concurrency, and none once the lease is about to expire. Cleanup removes the
+containers, networks, folders and notes of attempts alone whose results are durable and which carry
+the labels of this ledger and this run.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """How an experiment differs from that of a run: in sentences, and whether it may extend the run.
 
-Describe in sentences how an experiment differs from the one that a run was created with.
-
-Resuming a run (`runner.start_and_resume`) raises an error with these sentences: a run may continue
-only with an experiment that gives the same results. Comparisons and reports of several runs that
-are taken as one state them as warnings.
-
-Find out how an experiment extends a run, and whether it leaves the run's cells as they are.
-
-A run may grow by tasks, variants and replications. What its cells were run with must be the same in
-the new experiment: each task by the digest of its whole row, all else by its value. The sentences
-of `changes` name what differs.
+A run may continue only with an experiment that gives the same results. It may grow by tasks,
+variants and replications; what its cells were run with must then be the same: each task by the
+digest of its whole row, all else by its value. Each sentence names one difference; callers decide
+whether it is an error or a warning.
 """
 
 from __future__ import annotations

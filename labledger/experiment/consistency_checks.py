@@ -2,7 +2,6 @@
 
 Examples are unique variant ids, files that must exist, and which keys a metric's source allows.
 A field that the schema has already rejected is skipped, so that one mistake is reported once.
-`authored.load_experiment` runs these checks.
 """
 
 from __future__ import annotations

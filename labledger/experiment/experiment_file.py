@@ -1,16 +1,9 @@
 """Read and validate an experiment file: YAML, its JSON schema, and fields that fit together.
 
-Parse YAML into plain JSON values with the line of each field, by the core schema of YAML 1.2.
-
+All problems are reported together, in the order of lines. YAML is that of the core schema of 1.2.
 Values are built from parser events, with limits on depth and size, so that hostile input (deep
-nesting, alias bombs) cannot exhaust memory. This module imports PyYAML, so `authored`, the caller,
-imports it in a function: commands that read no YAML start fast.
-
-Read and validate an experiment file.
-
-An experiment is one YAML file. It is checked as YAML, against its JSON schema and for fields that
-contradict each other, and all problems are reported together, in the order of lines.
-`resolve` takes the result. The dataset is not read here.
+nesting, alias bombs) cannot exhaust memory. `resolve` takes the result; the dataset is not read
+here. PyYAML is imported in a function: commands that read no YAML start fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fields of authored files, problems at such fields, and safe file names.
 
-The parser of YAML and the checks report a `FieldProblem` with the path of a field; `authored` adds
-file and line and turns it into an `errors.Problem`.
+The parser of YAML and the checks report a `FieldProblem` with the path of a field;
+`experiment_file` adds file and line and turns it into an `errors.Problem`.
 """
 
 from __future__ import annotations

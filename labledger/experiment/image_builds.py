@@ -1,8 +1,7 @@
 """How the images of an experiment are built that nobody has built yet: its section `images`.
 
 Each entry is stored with the digest of its context, which stands for it in the run's digest: where
-the context lies and how long a build may take change no result. Used when an experiment is
-resolved; the docker layer builds from `ImageBuild.source`.
+the context lies and how long a build may take change no result. Nothing is built here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The syntax of `$NAME` references in authored text.
 
 `$NAME` and `${NAME}` refer to a binding, to a name of the container contract or to the environment;
-`$$` is a dollar sign. `phase_commands` substitutes bindings, and `input_files.inputs` expands the
-other names when it writes a trial's phase scripts. Checks use the names alone.
+`$$` is a dollar sign. Bindings are substituted when a command is resolved (`phase_commands`), the
+other names when a trial's phase scripts are written (`trial.life.inputs`). Checks use the names
+alone.
 """
 
 from __future__ import annotations

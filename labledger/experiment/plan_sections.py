@@ -2,17 +2,9 @@
 
 `from_json` reads a section and `as_json` writes it; `of_authored` makes one from what a person
 wrote, where that differs. No other module knows the keys. A new key needs a default that means what
-held before, and is listed in `_OPTIONAL` if documents without it must keep their digest.
-
-Shards: disjoint parts of one experiment that are run apart, on several machines or days.
-
-A shard is no part of what an experiment is: all shards of one experiment have its digest, so that
-their runs can be compared and reported as one. `resolve` leaves out the slots of other shards.
-
-The facts that comparisons, summaries and reports read from a run's stored document.
-
-A stored document may be incomplete, and `ExperimentPlan` would refuse it. Facts that are missing
-from it are empty here.
+held before, and is listed in `_OPTIONAL` if documents without it must keep their digest. A shard is
+no part of what an experiment is: all shards of one have its digest. `StoredFacts` also reads stored
+documents that are incomplete, which `ExperimentPlan` would refuse.
 """
 
 from __future__ import annotations
@@ -42,7 +34,10 @@ def benchmark_identity(benchmark: JsonObject) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """The parts of a stored document by which results are described and compared."""
+    """The parts of a stored document by which results are described and compared.
+
+    A stored document may be incomplete. Facts that are missing from it are empty here.
+    """
 
     benchmark: Mapping[str, str]
     """See `benchmark_identity`."""
@@ -69,7 +64,11 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Shard(Section):
-    """One of several disjoint shards of an experiment, such as the second of five."""
+    """One of several disjoint shards of an experiment, such as the second of five.
+
+    Shards are run apart, on several machines or days. Since all of one experiment have its digest,
+    their runs can be compared and reported as one.
+    """
 
     number: int
     """From 1 to `of`."""

@@ -1,8 +1,7 @@
 """Compute the order of an experiment's slots.
 
 The order depends on nothing but the arguments and is the same on every Python version. A resumed
-run computes it again, so it must never change for a given design. Slots are yielded lazily. Used by
-`resolve`.
+run computes it again, so it must never change for a given design. Slots are yielded lazily.
 """
 
 from __future__ import annotations

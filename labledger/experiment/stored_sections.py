@@ -2,8 +2,7 @@
 
 A `Section` is read and written by the types of its fields: JSON values, other sections, tuples,
 sets and mappings of them, and enumerations. An unknown key is an error: to ignore it could change
-what a run means. `plan_sections` and `staged_files` declare the sections of a resolved experiment,
-and `task_row` those of a task.
+what a run means.
 """
 
 from __future__ import annotations

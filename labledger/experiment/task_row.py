@@ -1,15 +1,9 @@
 """A task as a run stores it, with its files, and the checks of its authored row.
 
-A task as a run stores it, and the checks of its authored row.
-
 The digest of a task is taken over the JSON form of `Task`, its *frozen row*, so that form must not
-change. `dataset` makes tasks of authored rows; trials and comparisons read stored ones.
-
-Files of a single task: for its grader, or for its agent in certain variants.
-
-They are packed like workspaces, and a task's row names the tar. The grader's arrive with its other
-files and are copied to their `path` just before its command; the agent's are mounted there. Used by
-`dataset`, which reads tasks, and by `life.input_files.task_files`, which puts the files in place.
+change. Files of a single task, for its grader or for its agent in certain variants, are packed like
+workspaces, and the row names the tar. The grader's arrive with its other files and are copied to
+their `path` just before its command; the agent's are mounted there.
 """
 
 from __future__ import annotations

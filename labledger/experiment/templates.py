@@ -1,4 +1,4 @@
-"""Write a new experiment from a template, for `labledger init` (`api.experiments`).
+"""Write a new experiment from a template, for `labledger init`.
 
 Each profile is a small, commented experiment that runs without changes. Its files are the shared
 ones of `templates/common` and those of its own folder. If writing fails, no file remains.

@@ -2,8 +2,7 @@
 
 The same files always give the same bytes and so the same digest, which is part of the task's
 digest. Names and links that could lead out of the workspace are rejected, so that a stored
-tar is safe to unpack. `dataset` digests workspaces when it reads tasks, and stores their tars when
-a run is created.
+tar is safe to unpack. Tars are digested when tasks are read, and stored when a run is created.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import hashlib
 import io
 import lzma
 import os
-import posixpath
 import shutil
 import stat
 import tarfile
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from labledger.experiment.field_problems import UnusablePath, is_utf8, relative_name
+from labledger.files.relative_names import link_stays_inside, parents
 from labledger.files.tar_writer import SizeChanged, TarEntry, tar_chunks
 
 _SPOOL_BYTES = 32 << 20
@@ -86,14 +85,11 @@ class WorkspaceSource:
 
 def check_inline(files: Mapping[str, str]) -> None:
     """Raise `UnusablePath` if a name of an inline workspace is unsafe or conflicts with another."""
-    folders = {""}
+    folders: set[str] = set()
     for name in files:
         if relative_name(name) != name:
             raise UnusablePath(f"found the name {name!r}; expected {relative_name(name)!r}")
-        parent = posixpath.dirname(name)
-        while parent not in folders:
-            folders.add(parent)
-            parent = posixpath.dirname(parent)
+        folders.update(parents(name))
     for name in files:
         if name in folders:
             raise UnusablePath(f"{name!r} is both a file and the folder of other files")
@@ -129,28 +125,19 @@ _FOLDER = _Member(tarfile.DIRTYPE)
 def _check_tree(members: dict[str, _Member]) -> None:
     """Add folders that names imply; reject names and links that lead out of the workspace."""
     for name in list(members):
-        parent = posixpath.dirname(name)
-        while parent:
+        for parent in parents(name):
             if members.setdefault(parent, _FOLDER).kind != tarfile.DIRTYPE:
                 raise UnusablePath(
                     f"{name!r} in the workspace lies beneath {parent!r}, which is not a folder"
                 )
-            parent = posixpath.dirname(parent)
     for name, member in members.items():
         if member.kind == tarfile.SYMTYPE:
             _check_link(name, member.target)
 
 
 def _check_link(name: str, target: str) -> None:
-    """Raise `UnusablePath` for a link that may lead out of the workspace.
-
-    ``..`` is allowed only at the front of the target. There it goes up through real folders,
-    since names beneath a link are rejected, so it is enough to count the steps.
-    """
-    steps = [step for step in target.split("/") if step not in {"", "."}]
-    steps_up = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
-    outside = target.startswith("/") or steps_up > name.count("/") or ".." in steps[steps_up:]
-    if outside or not target or not is_utf8(target):
+    """Raise `UnusablePath` for a link that may lead out of the workspace."""
+    if not link_stays_inside(name, target) or not is_utf8(target):
         raise UnusablePath(
             f"the link {name!r} -> {target!r} leads out of the workspace",
             "links may only lead to something inside, by the shortest relative path",

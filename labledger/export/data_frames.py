@@ -1,16 +1,10 @@
-"""Rows of a query as columns of one type each: Parquet files, and frames of pandas or polars.
+"""Rows of a query for other programs: CSV, JSON, JSON lines, Parquet, frames of pandas or polars.
 
-In SQLite every value has its own type. Here a column of integers is `int64`, of numbers of which
-some are floats `double`, of bytes `binary`, and of nulls alone `null`. A column whose name ends in
-`_at` and that holds the ledger's times alone is of times in UTC. Any other column with text, or
-with bytes and numbers, is text: numbers as they are written, bytes as hex. The type never depends
-on the order of the rows. The library's `Ledger.frame` and `Ledger.parquet` use this module.
-
-The rows of a query as text: CSV, a JSON array, or JSON lines.
-
-In: column names and rows, as a query streams them. Out: pieces of text, one row at a time. Bytes
-become hex. In JSON, characters that a terminal would interpret are written as escapes, so that the
-values are the same.
+Text is written one row at a time. Bytes become hex; in JSON, characters that a terminal would
+interpret are written as escapes, so that the values are the same. For Parquet and frames every
+column gets one type, which never depends on the order of the rows: `int64`, `double` if some
+numbers are floats, `binary`, `null`, times in UTC if its name ends in `_at` and it holds the
+ledger's times alone, and otherwise text, with numbers as they are written and bytes as hex.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The JSONL mirrors of a run: appended after each commit, and rebuildable from the ledger.
+"""The files of a run folder: JSONL mirrors, `chain.jsonl` and the experiment.
 
-A mirror holds one canonical JSON record a line, in schedule order: the same bytes for the same
-ledger, whether they were appended commit by commit or rebuilt at once.
-
-Files of a run folder beside mirrors and summary: the experiment, and `chain.jsonl`.
-
-All are copies: the ledger holds the originals.
+All are copies, which can be rebuilt: the ledger holds the originals. A mirror holds one canonical
+JSON record a line, in schedule order: the same bytes for the same ledger, whether they were
+appended commit by commit or rebuilt at once.
 """
 
 from __future__ import annotations

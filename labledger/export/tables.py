@@ -1,12 +1,8 @@
-"""Tables for other tools, which `labledger export` writes as CSV or Parquet.
+"""Write a stored run's records again: mirrors, chain and summary, or tables for other tools.
 
-Their columns and types are those of `ledger.read.export_tables`. Rows are streamed. `run_records`
-uses this module.
-
-Write a stored run's records again: mirrors, chain and summary, or tables for other tools.
-
-In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. As
-`jsonl` they are byte for byte what the run wrote.
+In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. Rows
+are streamed. As `jsonl` the records are byte for byte what the run wrote; the columns and types of
+tables (CSV, Parquet) are those of `ledger.read.export_tables`.
 """
 
 from __future__ import annotations

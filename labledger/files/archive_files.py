@@ -3,7 +3,7 @@
 Nothing but the headers of a tar's first version is used, so that the reader needs no library that
 trusts an archive: it holds at most a piece of a file in memory, and accepts neither links nor
 folders nor extensions. gzip makes nothing more than about a thousand times smaller, which bounds
-what a small file can become. `maintenance.archives` decides which files an archive has.
+what a small file can become. `upkeep.archives` decides which files an archive has.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Tars whose members a container chose: artifacts, and files of workspaces.
+"""Tars whose members a container chose: declared artifacts, and files of workspaces.
 
-Pack the declared artifacts of a container into one tar that is safe to unpack in another one.
-
-What the agent left is hostile: links that lead out of their artifact, devices, huge or sparse files
+What an agent left is hostile: links that lead out of their artifact, devices, huge or sparse files
 and very many names. Only files, folders, and links that stay inside are packed; the rest is left
-out and named. The tar is streamed, so that memory stays flat. `declared_artifacts` packs artifacts
-from the engine's tars, and `open_modes` rewrites a stored tar for a grader that is not root.
-
-Pack and read the tar of workspace files that the patch cannot represent.
-
-The same files give the same bytes, so that the artifact's digest is reproducible. A stored tar is
-not trusted: `members` writes nothing and skips everything but files, links and folders. `artifacts`
-packs such a tar, and `restored_workspace` reads it.
+out and named. A stored tar is not trusted either: reading one writes nothing, and whatever is not
+as packed is refused or skipped. Tars are streamed, so that memory stays flat, and the same files
+give the same bytes, so that a digest is reproducible.
 """
 
 from __future__ import annotations
@@ -27,10 +20,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, Self
 
 from labledger.errors import LabLedgerError
+from labledger.files.relative_names import is_safe_name, link_stays_inside, parents
 from labledger.files.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
 from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import MAX_HASHED, Entry
-from labledger.files.workspace_seed import is_safe_name
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 
@@ -134,7 +127,7 @@ class ArtifactPacker:
                     packed.link = posixpath.normpath(posixpath.join(folder, member.linkname))
                     return
                 packed.kind = "folder" if member.isdir() else "file"
-            elif not is_safe_name(name) or any(parent in links for parent in _parents(name)):
+            elif not is_safe_name(name) or not links.isdisjoint(parents(name)):
                 packed.leave_out(name, "no such name is safe")
                 continue
             if name and excluded.covers(name):
@@ -286,7 +279,7 @@ def _refusal(
     """Return why a member is not packed, or None. A symbolic link is added to `links`."""
     if member.issym():
         links.add(name)
-        return None if _stays_inside(name, member.linkname) else "a link that leads out"
+        return None if link_stays_inside(name, member.linkname) else "a link that leads out"
     if member.islnk():
         other = member.linkname.removeprefix(f"{top}/")
         return None if contents.get(other) else "another name of a file that is left out"
@@ -295,26 +288,8 @@ def _refusal(
     return "neither a file, a folder nor a link"
 
 
-def _stays_inside(name: str, target: str) -> bool:
-    """Return True if a symbolic link cannot lead out of its artifact, through whatever it passes.
-
-    Steps upwards are allowed only at the beginning, where they leave real folders: after a name,
-    which may be a link, the same step could lead anywhere.
-    """
-    if not name or not target or target.startswith("/"):
-        return False
-    steps = [step for step in target.split("/") if step not in {"", "."}]
-    upwards = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
-    return upwards <= name.count("/") and ".." not in steps[upwards:]
-
-
 def _below(to: str, name: str) -> str:
     return posixpath.join(to.strip("/"), name) if name else to.strip("/")
-
-
-def _parents(name: str) -> Iterator[str]:
-    while name := name.rpartition("/")[0]:
-        yield name
 
 
 def safe_names(stream: Readable) -> Iterator[str]:

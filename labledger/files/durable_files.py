@@ -1,9 +1,8 @@
 """Files that appear under their name as a whole, and are durable once they do.
 
 A reader sees the old content or the new one, never a part; a file that could not be finished is
-deleted. Artifacts, notes of trials, summaries, reports, exports and the user's cache are written
-with these functions. The ledger is written in place, and mirrors are appended to; a mirror that is
-rebuilt is replaced.
+deleted. The ledger, which is written in place, and mirrors, which are appended to, are the only
+files of a lab that are not written so.
 """
 
 from __future__ import annotations

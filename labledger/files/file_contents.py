@@ -1,16 +1,7 @@
 """Read and write contents of files in pieces, and compare files with what they should contain.
 
-Read regular files only, and compare a file line by line with what the ledger says it contains.
-
-A folder, FIFO or device in the place of a file is reported; nothing waits for its content. Used by
-`export.mirrors`, `export.run_folder` and the verification of a lab's files.
-
-Contents of files that are written beside an experiment: bytes, or a file to copy.
-
-A copy keeps the executable bit and nothing else of its source. Files are read in pieces, as a
-benchmark's may be larger than memory. Used for experiments that come from benchmarks.
-
-Split iterables into batches, so that memory does not grow with what is read or written.
+Files may be larger than memory. A copy keeps the executable bit and nothing else of its source. A
+folder, FIFO or device in the place of a file is reported; nothing waits for its content.
 """
 
 from __future__ import annotations

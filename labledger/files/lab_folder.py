@@ -1,14 +1,9 @@
 """The lab folder, which holds the ledger, the artifact store and the run folders.
 
-The lab folder, which holds the ledger, the artifact store and the run folders.
-
 Every command finds it in the same way: an explicit path, `LABLEDGER_DIR`, or the nearest `.lab`
-folder upwards from the working directory. It is closed to other users of the machine.
-
-Refuse a ledger on a network file system, on which WAL mode can lose commits.
-
-SQLite's shared memory and locks do not work between machines. Used before a ledger is created,
-upgraded or opened for writing, and by preflight.
+folder upwards from the working directory. It is closed to other users of the machine. A ledger on a
+network file system is refused before it is created, upgraded or opened for writing: SQLite's shared
+memory and locks do not work between machines, and WAL mode can lose commits there.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Folders of labledger outside of the lab: the user's cache, and folders for temporary files.
 
-Folders for temporary files, such as an archive that is unpacked.
-
-A folder is locked by the process that made it, and is removed when that process is done. A process
-that was killed leaves its folder, unlocked: whoever next makes one for the same purpose removes it.
-
-Small files in the user's cache folder, such as the results of probing an image; home folders.
-
-Only speed depends on the files: one is used if it is complete and belongs to this user; otherwise
-the content is computed again. A name contains a digest of everything that the content depends on.
+Only speed depends on a file of the cache: one is used if it is complete and belongs to this user.
+Its name contains a digest of everything that the content depends on. A temporary folder is locked
+by the process that made it, and removed when that process is done; the folder of a process that was
+killed is removed by whoever next makes one for the same purpose.
 """
 
 from __future__ import annotations

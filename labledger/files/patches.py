@@ -1,16 +1,9 @@
 """Make a unified diff of what an agent changed, and apply such a patch again.
 
-Make a unified diff of what an agent changed, for `git apply` and `patch -p1`.
-
 Size and effort are limited. Files that a diff cannot represent, such as binaries, are named in it
-and listed as `unpatchable`, so that `artifacts` stores them in a tar. Paths are untrusted, and
-quoted as git does. `patch_application` applies such a patch.
-
-Apply patches that `patches` made, to restore the text files of a workspace.
-
-A patch is stored evidence and not trusted. Callers ask for files by name, so names in the patch
-are never used as paths, and callers check each result against the expected digest. Used by
-`restored_workspace`.
+and listed as `unpatchable`, so that a tar can hold them. Paths are untrusted, and quoted as git
+does. A stored patch is not trusted: names in it are never used as paths, and a caller must compare
+each restored file with the expected digest.
 """
 
 from __future__ import annotations

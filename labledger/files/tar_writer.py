@@ -1,17 +1,10 @@
-"""Write tars: deterministic ones, and the tar of a folder that a container could write.
+"""Write tars: deterministic ones, and the tar of a small folder that a container could write.
 
-Make the tar of a small folder that a container could write, as its engine would.
-
-Only what needs no care is read here: a few plain files with one name each, folders and links. The
-engine reads every other folder. No link is followed. `declared_artifacts` packs such a tar as it
-packs those of an engine: what is safe for a grader is decided there. No process may be left that
-could change the folder.
-
-Write tars that depend on nothing but their members' names, kinds and contents.
-
-Owners, times and most permissions are left out, so that the same members give the same bytes and
-therefore the same digest. Used for the workspaces of tasks, and for the files of a workspace that
-its patch cannot contain. The bytes are part of stored digests and never change.
+A deterministic tar depends on nothing but its members' names, kinds and contents: owners, times and
+most permissions are left out. Its bytes are part of stored digests and never change. `small_tar`
+makes what an engine would make of a folder, if it holds a few plain files, folders and links; no
+link is followed, and no process may be left that could change the folder. Such a tar is as
+untrusted as an engine's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Such a folder may hold links, FIFOs, devices or huge files, and may change while it is read. Only
 regular files with one name are opened, without following links or blocking, and every read has a
-limit. All reading of outputs and workspaces goes through this module.
+limit. Outputs and workspaces may be read in no other way.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """List the files of a workspace, and inspect the folders that a listing leaves out.
 
-List the files of a workspace with kind, size and digest, before and after a trial.
-
-A workspace is untrusted: no link is followed, only regular files are read, and the number of
-files, the length of names and the bytes read are limited. `artifacts` stores listings as evidence,
-and `patches` and `restored_workspace` compare them.
-
-Inspect small folders that a listing does not list, such as `.git` or `node_modules`.
-
-Their digests show whether they are still as seeded. If not, `artifacts` stores all of their files,
-so that `restored_workspace` can restore them. Caches and large folders are not inspected.
+A workspace is untrusted: no link is followed, only regular files are read, and the number of files,
+the length of names and the bytes read are limited. A listing has kind, size and digest of each
+file, before and after a trial. Small folders that it leaves out, such as `.git` or `node_modules`,
+have a digest, which shows whether they are still as seeded; caches and large folders have none.
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ HASHING_BUDGET = 1024 * MIB
 @dataclass(frozen=True, slots=True)
 class Entry:
     kind: str
-    """`file`, `link` or `other`; `unlisted_folders` also uses `folder`, for an empty folder."""
+    """`file`, `link` or `other`; of an unlisted folder also `folder`, for an empty one."""
     size: int
     sha256: str | None = None
     """Of a file's content, or of a link's target."""

@@ -2,7 +2,6 @@
 
 A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
 ledger, so its names are checked: nothing is written outside of the workspace or through a link.
-`trial_kind` and `restored_inputs` fill workspaces with it; `listing` and `patches` compare with it.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.relative_names import is_safe_name, parents
 from labledger.files.tar_writer import END, padded
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
@@ -36,11 +36,6 @@ class SeedEntry:
     is_link: bool = False
 
 
-def is_safe_name(name: str) -> bool:
-    """Return True for a relative path without empty, `.` or `..` components."""
-    return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
-
-
 class UnsafeSeed(OSError):
     """A seed with a name that would be written outside of the workspace."""
 
@@ -56,9 +51,7 @@ class _NameChecker:
 
     def check(self, name: str, *, is_link: bool = False) -> None:
         """Raise `UnsafeSeed` for an unsafe name, or one that is an earlier link or below one."""
-        steps = name.split("/")
-        prefixes = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
-        if not is_safe_name(name) or not self.links.isdisjoint(prefixes):
+        if not is_safe_name(name) or not self.links.isdisjoint([name, *parents(name)]):
             raise UnsafeSeed(name)
         if is_link:
             self.links.add(name)
@@ -170,8 +163,7 @@ def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
     made: set[str] = set()
     for entry in entries:
         checker.check(entry.name, is_link=entry.is_link)
-        steps = entry.name.split("/")[:-1]
-        for folder in ("/".join(steps[: i + 1]) for i in range(len(steps))):
+        for folder in reversed([*parents(entry.name)]):
             if folder not in made:
                 made.add(folder)
                 yield _tar_header(f"{top}/{folder}".lstrip("/"), tarfile.DIRTYPE, OPEN_FOLDER)

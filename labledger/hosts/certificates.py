@@ -1,8 +1,7 @@
 """Make the certificates by which scheduler, hosts and coordinators recognize each other.
 
 One authority signs a certificate for each role. Dask checks on both sides that the other's is
-signed by it, so only who has one of the keys can connect. Used by
-`labledger hosts make-certificates`.
+signed by it, so only who has one of the keys can connect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-What the runner, maintenance and the library use of this package, beside types and `certificates`.
-Dask is imported when the first connection is made.
+Together with types and `certificates`, this is what the layers above may use of the package. Dask
+is imported when the first connection is made.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
 def find_images(
     connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
 ) -> ImagesOfHosts:
-    """Return which ids images have on hosts; see `image_lookup.find_images`."""
+    """Return which ids images have on hosts; see `host_cleanup.find_images`."""
     asked = [
         AskedHost(host.described.state.name, host.address, host.described.session)
         for host in hosts

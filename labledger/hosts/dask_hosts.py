@@ -1,21 +1,10 @@
 """Hosts as workers of a Dask cluster: both ends of the way that messages take.
 
-Dask as the transport: short tasks, each pinned to the worker of one host.
-
-A task carries one request and its reply. Dask never holds a trial: whatever it loses or repeats,
-the host decides what happens. The client reconnects for ever, with a new one when Dask has given
-the old one up.
-
-A Dask worker that is a host: `labledger worker`, and the plugin for workers that others start.
-
-A worker of Dask ends when it loses its scheduler. So the host's process owns the service, with its
-running trials, and starts one Dask worker after another for it, as long as it takes. The plugin
-gives a worker that a Dask cluster class has started a service of its own.
-
-The function that Dask runs on workers.
-
-It is sent by value, so that a scheduler needs no labledger. So it imports what it needs itself, and
-uses no name of this module.
+A task carries one request and its reply, pinned to the worker of one host. Dask never holds a
+trial: whatever it loses or repeats, the host decides what happens. The client reconnects for ever.
+A worker of Dask ends when it loses its scheduler, so the host's process owns the service with its
+running trials and starts one Dask worker after another for it; a plugin gives such a service to a
+worker that others start.
 """
 
 from __future__ import annotations
@@ -53,7 +42,11 @@ def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def answer(request: bytes) -> bytes:
-    """Run on a worker: have its host answer a request. Empty if the worker is no host."""
+    """Run on a worker: have its host answer a request. Empty if the worker is no host.
+
+    Dask gets this function by value (`by_value`), so that a scheduler needs no labledger: it
+    imports what it needs itself, and uses no name of this module.
+    """
     from distributed import get_worker, secede
 
     worker = get_worker()
@@ -236,10 +229,10 @@ class DaskTransport:
 
 
 PLUGIN_NAME = "labledger-host"
-"""`dask_call` finds the plugin of a worker by it."""
+"""`answer` finds the plugin of a worker by it."""
 
 _THREADS = 8
-"""Dask's threads for requests. One that waits leaves its place to another; see `dask_call`."""
+"""Dask's threads for requests. One that waits leaves its place to another; see `answer`."""
 _RESTART_S = 0.5
 LESS_WATCHING = {
     # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.

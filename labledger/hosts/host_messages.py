@@ -4,8 +4,6 @@ A request names the session of the host's process that it is meant for, and the 
 coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
 dataclass whose fields say what may arrive; `message_bytes` makes bytes of it. Requests may hold
 secrets in the environment of attempts: they are never logged.
-
-What an attempt needs on the host that it belongs to: artifacts by digest, and images.
 """
 
 from __future__ import annotations

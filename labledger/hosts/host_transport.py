@@ -2,7 +2,7 @@
 
 A transport finds the addresses of workers and carries one request and its reply at a time; it keeps
 nothing. Every call runs on the event loop of one thread, so that calls in flight need neither
-threads nor sockets of their own. Implemented by `dask_transport`; another engine needs no more.
+threads nor sockets of their own. `DaskTransport` implements it; another one needs no more.
 """
 
 from __future__ import annotations

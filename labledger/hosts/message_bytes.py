@@ -1,15 +1,10 @@
-"""Frozen dataclasses as plain values that msgpack can carry, and back, by their fields' types.
-
-Reading makes values of the declared types alone, so nothing that arrives can execute or be of
-another kind than its reader expects. Values that are JSON, and sections of experiments, travel as
-JSON text.
-
-Messages as the bytes that a transport carries, in a format that cannot execute anything.
+"""Messages as the bytes that a transport carries, in a format that cannot execute anything.
 
 The first line is text that every version of labledger can read: `labledger PROTOCOL VERSION`. The
-rest is msgpack, read by the types of the messages' fields. What most messages of a run repeat, its
-setup and the plan of a variant, is encoded once by whoever sends it, and read once by whoever gets
-it: both sides handle many small messages.
+rest is msgpack. It is read by the types of the messages' fields, so that nothing that arrives can
+be of another kind than its reader expects; JSON values and sections of experiments travel as JSON
+text. A run's setup and the plan of a variant, which most messages repeat, are encoded once by
+whoever sends them, and read once by whoever gets them.
 """
 
 from __future__ import annotations

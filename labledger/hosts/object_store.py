@@ -1,14 +1,10 @@
-"""An object store, such as S3, that the coordinator and the hosts of a run can all reach.
+"""An object store, such as S3, that a run's machines can reach, and files that arrive in pieces.
 
-It only carries files from one machine to another: nobody relies on what lies in it. What is fetched
-is checked by its digest, and whoever cannot use the store sends the file as a message instead. Each
-call ends in bounded time, also if the store hangs, and holds a few pieces of a file at most.
-
-Files that arrive in pieces, and get their name once they are complete, checked and durable.
-
-A piece is accepted only where the file ends, so that repeated and delayed pieces do no harm, and a
-transfer that broke off goes on where it ended. Memory stays flat. Used on hosts for inputs, and in
-the coordinator for artifacts and events of results.
+The store only carries files from one machine to another: nobody relies on what lies in it. What is
+fetched is checked by its digest, and each call ends in bounded time, also if the store hangs. A
+file that arrives in pieces gets its name once it is complete, checked and durable; a piece is
+accepted only where the file ends, so that repeated and delayed pieces do no harm, and a transfer
+that broke off goes on where it ended. Memory stays flat.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The SQLite ledger: writer, reader, queries and verification.
+"""The SQLite ledger: writer, reader, queries, leases, exchange and verification.
 
 In: validated results. Out: rows, records, results of queries. `writer` commits each slot in one
-transaction. Nothing in this package knows Docker or experiment files.
+transaction; `reader` and `query` never write. Nothing in this package knows Docker or experiment
+files, and it may import only `files`, `records` and what is below them.
 """

@@ -3,8 +3,7 @@
 A temporary table `counted` and temporary views hide the ledger's own, for this connection only. The
 views must be created again, because the ledger's own views always read the ledger's own `counted`.
 For an earlier time, temporary views also hide what was committed later: each run ends at its
-*horizon*, the number of slots that it had committed then. `ledger.query` uses this module for
-`--generation`, `--as-of` and `query_run`.
+*horizon*, the number of slots that it had committed then.
 """
 
 from __future__ import annotations

@@ -1,28 +1,11 @@
 """The lease of a run: acquire, renew, check and release it, and request a takeover.
 
-Acquire, renew and release the lease of a run, and request a takeover: `LedgerWriter.leases`.
-
 A run has at most one lease. Each new owner has a new, larger epoch, which fences off every earlier
-one. While another process requests a takeover, renewals do not extend the lease.
-
-The ledger's write transactions, and the fence that keeps former owners out of a run.
-
-All parts of the writer open their transactions here. A transaction is committed as a whole when
-its block ends, and rolled back if the block raises. Creating or importing a run, acquiring a lease,
-and storing or deleting a takeover request need no ownership; every other write to a run checks the
-lease's epoch. No transaction counts as written unless the ledger's path still names the files that
-it was written to.
-
-Read who owns a run, and check that a lease is still current.
-
-Each function runs inside the caller's transaction. `lease_writer` changes leases; imports, upgrades
-and `unit_of_work` check them.
-
-Takeover requests: durable notes that another coordinator wants a run (table `claim`).
-
-A request expires after a few seconds unless its sender renews it, so that the request of a
-coordinator that died does not delay others for long. `lease_writer` calls these functions inside
-its transactions.
+one: every write to a run checks its epoch, in a transaction of `UnitOfWork`, which is rolled back
+if its block raises. Only creating or importing a run, acquiring a lease, and storing or deleting a
+takeover request need no ownership. While another process requests a takeover, renewals do not
+extend the lease; a request expires after a few seconds unless its sender renews it. No transaction
+counts as written unless the ledger's path still names the files that it was written to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run one SELECT over the ledger's documented views.
 
-SQLite's authorizer refuses every action of a statement except reading. The library's `Ledger`, and
-with it `labledger query`, and comparisons use this module.
+SQLite's authorizer refuses every action of a statement except reading.
 """
 
 from __future__ import annotations
@@ -29,6 +28,15 @@ _READ_ACTIONS = {
     DRIVER.SQLITE_RECURSIVE,
 }
 _REFUSED_FUNCTIONS = {"load_extension"}
+_SCHEMA_PRAGMAS = {
+    "read_uncommitted",
+    "table_info",
+    "table_xinfo",
+    "foreign_key_list",
+    "index_list",
+}
+"""What SQLAlchemy asks of a connection and of a view. Of these, a program could set only the last,
+which means nothing without a shared cache."""
 _VIEW_PARTS = {
     *views_and_triggers.ALL_VIEWS,
     *(
@@ -181,22 +189,37 @@ def _rows(
 def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
     """Allow only reading on the connection until `stack` ends, and let signals interrupt it."""
     driver: Any = connection.driver
+    authorizer = _allow_reading(driver, views_only=views_only)
+    stack.callback(driver.set_authorizer, None)
+    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNAL_CHECKS)
+    return authorizer
+
+
+def allow_reading_views(driver: Any) -> None:
+    """Allow only reading the documented views on a driver's connection, as long as it is open.
+
+    Transactions are allowed, and what a library asks of a database before its first query, such as
+    the columns of a view.
+    """
+    _allow_reading(driver, views_only=True, by_library=True)
+
+
+def _allow_reading(driver: Any, *, views_only: bool, by_library: bool = False) -> _Authorizer:
     driver.execute("PRAGMA query_only = ON")
     # Older SQLites create these table functions at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
-    tables = connection.exec_driver_sql(_TABLES_SQL).scalars().all()
-    authorizer = _Authorizer(frozenset(tables) if views_only else ())
+    tables = [name for (name,) in driver.execute(_TABLES_SQL)] if views_only else []
+    authorizer = _Authorizer(frozenset(tables), by_library=by_library)
     driver.set_authorizer(authorizer)
-    stack.callback(driver.set_authorizer, None)
-    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNAL_CHECKS)
     return authorizer
 
 
 class _Authorizer:
     """Allows reading only; of the ledger's own tables only what a view reads."""
 
-    def __init__(self, tables: Collection[str]) -> None:
+    def __init__(self, tables: Collection[str], *, by_library: bool) -> None:
         self._tables = tables
+        self._by_library = by_library
         self._read_by_views: set[str] = set()
         self.refused_table: str | None = None
         """The table of the ledger that the query itself names."""
@@ -209,6 +232,11 @@ class _Authorizer:
         _schema: str | None,
         source: str | None,
     ) -> int:
+        if self._by_library and (
+            action == DRIVER.SQLITE_TRANSACTION
+            or (action == DRIVER.SQLITE_PRAGMA and name in _SCHEMA_PRAGMAS)
+        ):
+            return int(DRIVER.SQLITE_OK)
         if action not in _READ_ACTIONS or detail in _REFUSED_FUNCTIONS:
             return int(DRIVER.SQLITE_DENY)
         if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:

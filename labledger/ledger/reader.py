@@ -1,7 +1,6 @@
 """Read the ledger through a read-only connection.
 
 A reader never writes and never takes a lock that a writer waits for. Each call reads one snapshot.
-Exports, reports, comparisons and the coordinator use it; `ledger.writer` is the counterpart.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """What is removed from a ledger and its lab: whole runs, and content that nothing names.
 
-Find and remove contents of the ledger that nothing names: artifacts and payloads of tasks.
-
-Whatever looks like a digest in a text of a run counts as naming an artifact, so that more is kept
-than need be, and never less. The functions use one connection: the digests are in a temporary table
-of it. `maintenance.garbage_collection` makes sure that nobody else uses the artifacts meanwhile.
-
-Delete whole runs, and leave a tombstone of each: `LedgerWriter.delete_runs`.
-
-All rows of the runs go in one transaction, in which triggers are lifted; nothing shared by runs is
-touched, such as artifacts and payloads of tasks. A coordinator that had lost its lease is fenced
-off, because its run is not there.
+All rows of deleted runs go in one transaction, in which triggers are lifted, and each run leaves a
+tombstone; a coordinator that had lost its lease is fenced off, because its run is not there.
+Artifacts and payloads of tasks go only if nothing names them. Whatever looks like a digest in a
+text of a run counts as naming one, so that more is kept than need be, and never less. The caller
+must make sure that nobody else uses the artifact store meanwhile.
 """
 
 from __future__ import annotations

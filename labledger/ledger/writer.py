@@ -1,8 +1,7 @@
 """Write to the ledger: `LedgerWriter` creates runs, stages results and commits slots.
 
 `LedgerWriter.leases` changes who owns a run, and `LedgerWriter.imports` imports runs of other
-ledgers; nothing else changes runs. A slot is committed in one transaction. Coordinators and
-imports use a writer; `ledger.reader` is the counterpart.
+ledgers; nothing else changes runs. A slot is committed in one transaction.
 """
 
 from __future__ import annotations

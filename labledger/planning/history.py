@@ -1,14 +1,9 @@
-"""What earlier runs say about a planned experiment: outcomes, and what a trial cost.
-
-Read from earlier runs what a plan is estimated from: pairs of sides, costs and times.
+"""What earlier runs say about a planned experiment: outcomes, and what a trial cost and took.
 
 By default these are the newest runs of the same experiment. Pairs of sides are the baseline and
-each treatment of a run; where no run has two variants, the variants of two runs.
-
-What a planned run costs and how long it takes, from the trials of earlier runs.
-
-A range is the interval of the new run's sum: it includes that the mean is known from few tasks, and
-that the new tasks vary. A variant that has not run before is taken to be like all that have.
+each treatment of a run; where no run has two variants, the variants of two runs. A range of costs
+is the interval of the new run's sum: it includes that the mean is known from few tasks, and that
+the new tasks vary. A variant that has not run before is taken to be like all that have.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Plan the size of an experiment: tasks, replications, cost and time that show a difference.
 
 `plan_size` answers for both estimands: tasks like these, where the number of tasks is sought for
-some numbers of replications; and these tasks, where the number of replications is. The public API
-calls it; `plan_text` says the answer in words.
-
-The options of a plan. `PlanOptions` is part of the public API.
+some numbers of replications; and these tasks, where the number of replications is. `PlanOptions` is
+part of the public API.
 """
 
 from __future__ import annotations

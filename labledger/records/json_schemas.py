@@ -1,8 +1,7 @@
 """The JSON Schemas of records, by name, and messages for people about records that do not fit.
 
 A message names the field, the value that was found and what is expected, and suggests the key that
-was probably meant. Used where experiments, tasks and records are read, and where records, summaries
-and reports are made.
+was probably meant.
 """
 
 from __future__ import annotations

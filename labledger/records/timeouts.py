@@ -1,14 +1,9 @@
-"""How short of processors, memory and disk a trial was: the evidence `ext.pressure`, and its rule.
-
-Every number is optional, and one that is absent is unknown, not zero. Seconds are of the clock on
-the wall unless another unit is named. `trial.evidence.pressure` takes the numbers; what counts
-time-outs under pressure asks `short_of_processors` alone, so that the rule stands in one place.
-
-Time-outs of trials that the machine kept short of processors: which they are, counted, in words.
+"""How short of processors, memory and disk a trial was, and which time-outs are under pressure.
 
 A time limit is on the clock of the wall: on a busy machine it ends trials that would have had time
-enough. `records.pressure` says whether a trial was short of processors; the coordinator counts
-attempts as they end, and `ledger.read.pressured_timeouts` those that are committed.
+enough. Whatever counts such time-outs asks `short_of_processors`, where the rule stands alone.
+Every number of `ext.pressure` is optional, and one that is absent is unknown, not zero. Seconds are
+of the clock on the wall unless another unit is named.
 """
 
 from __future__ import annotations

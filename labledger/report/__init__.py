@@ -1,5 +1,5 @@
-"""The report of a run: its facts, and the page and the Markdown made from them.
+"""The report of a run: its facts, and the page, the Markdown and the JSON made from them.
 
 In: a ledger reader and `ReportOptions`. Out: a `Report`, whose JSON form is the document
-`report_v1`; an HTML page; Markdown. `run_report` is the entry. May not import the runner or Docker.
+`report_v1`; an HTML page; Markdown. `run_report` is the entry. May not import `runner` or Docker.
 """

@@ -1,7 +1,7 @@
 """Pack the logs and patches of trials for a page: truncated, compressed, and as many as fit.
 
 The worst trials come first. Hidden characters are removed from all text before it is packed,
-because the page's script does not change it. `page.page` calls `pack`.
+because the page's script does not change it.
 """
 
 from __future__ import annotations

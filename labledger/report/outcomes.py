@@ -1,13 +1,9 @@
-"""The outcomes of a run's slots: by variant, by task and by error, from a `Tally`.
+"""The outcomes of a run's slots: by variant, by task and by error, counted in one pass.
 
-Each variant has its pass rate with an interval; each task a cell for every variant. Tasks are also
-ranked here, by how hard and how flaky they are.
-
-Count a run's trials in one pass, so that a report need not hold every trial in memory.
-
-`Tally.counting` passes the trials on while it counts them. Afterwards `outcomes` and `spending`
-read it. Its memory grows with the number of tasks, and by a few numbers a trial; equal cells are
-one object.
+`Tally.counting` passes the trials on while it counts them, so that a report need not hold every
+trial in memory: a tally grows with the number of tasks, and by a few numbers a trial. Each variant
+has its pass rate with an interval; each task a cell for every variant. Tasks are ranked by how hard
+and how flaky they are.
 """
 
 from __future__ import annotations

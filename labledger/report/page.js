@@ -12,7 +12,7 @@
     return node;
   }
   const number = (value) => value.toLocaleString("en-US");
-  // The same as figures.duration in Python, so that a time reads the same in every table.
+  // The same as `labledger.text.duration` in Python, so that a time reads the same in every table.
   function duration(ms) {
     if (ms === null) return "–";
     const seconds = ms / 1000;

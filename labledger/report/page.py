@@ -1,7 +1,7 @@
 """Render a report as one HTML file that holds everything it needs and uses no network.
 
 Hidden characters are removed from all text, the template escapes it, and the page's content
-security policy allows only its own style and script, by their digests. `run_report` calls `render`.
+security policy allows only its own style and script, by their digests.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Collect the facts of a run's report, and render it as a page, Markdown or JSON.
 
-A report is about the slots that are committed when it begins; the run may continue. The public API
-(`Ledger.report`, `Ledger.rendered_report`) calls this module, which calls the rest of the package.
-
-Write a report as JSON, `report_v1`, without holding the document.
-
-The long lists (trials, tasks, and the comparisons' rows by task) are written row by row; the rest
-of the document is written at once, with an indent of 2.
+A report is about the slots that are committed when it begins; the run may continue. JSON
+(`report_v1`) is written without holding the document: the long lists (trials, tasks, and the
+comparisons' rows by task) row by row, the rest at once, with an indent of 2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Values of the environment variables that an experiment requires from outside.
 
 They come from `RunOptions.env`, from its `env_files` and from this process's environment, in this
-order of precedence. They may be secrets: no message shows a value and nothing stores one. Used by
-starting, resuming and regrading.
+order of precedence. They may be secrets: no message shows a value and nothing stores one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """`labledger extend`: appends further tasks, variants or replications to a run, and runs them.
 
 The new slots are a part of the same run, in the experiment's order, after those that are there. The
-run's cells must be the same in the experiment that extends it; what differs is named otherwise.
-Nothing is changed until every check has passed.
-
-What is checked before a part is appended to a run, by extending it or running slots again.
-
-A part cannot be taken back. What would keep its slots from running is therefore refused before it
-is appended.
+run's cells must be the same in the experiment that extends it; what differs is named otherwise. A
+part cannot be taken back: what would keep its slots from running is refused before it is appended,
+and nothing is changed until every check has passed.
 """
 
 from __future__ import annotations

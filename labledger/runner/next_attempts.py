@@ -2,13 +2,9 @@
 
 Attempts that wait for a host come first, then requeued ones and retries, then the slots of the
 schedule, as far ahead of the first uncommitted one as the window allows. Slots that are staged or
-pruned are passed by.
-
-The attempts for which no host had room when they were due, by what they ask for.
-
-They wait here while later slots go on, and are offered before these at each turn. Attempts that ask
-for the same, with the same image, are placed or refused alike, so only the first of each kind is
-tried: a turn costs the same however many wait.
+pruned are passed by. An attempt for which no host has room waits while later slots go on. Attempts
+that ask for the same, with the same image, are placed or refused alike, so that only the first of
+each kind is tried: a turn costs the same however many wait.
 """
 
 from __future__ import annotations

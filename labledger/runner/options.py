@@ -1,7 +1,6 @@
 """The options of a run that are not part of its experiment, and the outcome that a run returns.
 
-These are the types of the public API for `run`, `resume` and `regrade`. Programs construct the
-options, and the command line builds them from its arguments.
+These types are part of the public API.
 """
 
 from __future__ import annotations

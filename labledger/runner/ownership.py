@@ -1,20 +1,10 @@
 """Own a run: acquire its lease, renew it, and notice that the ledger's file was replaced.
 
-Acquire a run's lease, wait for a takeover if requested, and release the lease after an error.
-
-Only the owner may write a run: every write checks the lease's epoch. While the owner's lease lasts,
-another coordinator can only request a takeover and wait. `heartbeat` renews the lease.
-
-The heartbeat: renews the lease of a run while its owner works on it.
-
-A lease that is not renewed in time expires, and another coordinator may then take over the run. So
-no container is started near the end of a lease.
-
-Rescue a run whose ledger was removed or replaced while a coordinator wrote to it.
-
-The coordinator still has the files open. It copies them into the lab folder, with what waits to be
-committed and the journal of containers, before they are gone with the process. Nothing that belongs
-to the run is removed.
+Only the owner may write a run. While its lease lasts, another coordinator can only request a
+takeover and wait. A lease that is not renewed in time expires, so no container is started near its
+end. If the ledger's file was removed or replaced, the coordinator still has it open: it copies it
+into the lab folder, with what waits to be committed and the journal of containers, before they are
+gone with the process. Nothing that belongs to the run is removed.
 """
 
 from __future__ import annotations

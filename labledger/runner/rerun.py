@@ -1,13 +1,9 @@
-"""Choose the slots of a run that are to be run again, and add up what they cost last time.
+"""`labledger rerun`: runs committed slots of a run again, in new slots that supersede them.
 
-Without `despite_verdict` only slots that the pass rate leaves out can be chosen: repeating results
-by what they are would bias them. Choosing only reads. `runner.rerun` appends what was chosen.
-
-`labledger rerun`: runs committed slots of a run again, in new slots that supersede them.
-
-The new slots are a part at the end of the run's schedule, appended in one transaction. The run then
-goes on as after `resume`: a coordinator that is killed leaves either no part or a whole one. No
-committed row changes.
+Choosing only reads. Without `despite_verdict` only slots that the pass rate leaves out can be
+chosen: repeating results by what they are would bias them. The new slots are a part at the end of
+the run's schedule, appended in one transaction; then the run goes on as after `resume`. A
+coordinator that is killed leaves either no part or a whole one. No committed row changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where the trials of a run run: the settings `on` and `window`, and the hosts declared lost.
 
 An attempt belongs to one host for ever. A run whose open attempts are on this machine is therefore
-not continued on a cluster, nor one whose open attempts are on hosts of a cluster without them. Used
-by starting, resuming, regrading and the session.
+not continued on a cluster, nor one whose open attempts are on hosts of a cluster without them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A session: what one coordinator does with a run, from acquiring its lease to releasing it.
 
 It prepares the run folder, repairs the mirrors, runs the coordinator, and writes the chain file and
-the summary. The lease is released last, so that every file is written while the run is owned. Used
-by starting, resuming, extending and regrading.
+the summary. The lease is released last, so that every file is written while the run is owned.
 """
 
 from __future__ import annotations

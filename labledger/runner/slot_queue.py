@@ -1,15 +1,9 @@
 """The attempts to dispatch next, and those that were submitted and have not been handled.
 
-The queue of attempts to dispatch next, and the stored trials that a regrading grades again.
-
 Retries and requeued attempts come first, then the slots of the schedule in order. A slot that an
 earlier coordinator dispatched continues with that attempt. The schedule is read in chunks, so that
-memory stays flat and no read transaction stays open.
-
-The attempts that were submitted to the executor and whose results have not been handled.
-
-They wait for a permit to run, run, or have ended. Each future announces its own end, so that the
-cost of waiting does not grow with the number of attempts.
+memory stays flat and no read transaction stays open. Each future of a submitted attempt announces
+its own end, so that the cost of waiting does not grow with the number of attempts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 There are two: a marker that no container has been started for the attempt, and the list of
 reasons why it was started again. Each is a file in the run's folder `traces`, where no container
-can write. `worker`, `context`, the runner and cleanup write them, and `artifacts` records the
-reasons.
+can write.
 """
 
 from __future__ import annotations

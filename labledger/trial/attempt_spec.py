@@ -1,7 +1,7 @@
 """`AttemptSpec`, which describes one attempt completely, and `TrialPlan`, which a variant's share.
 
-Both are made by the runner from the experiment and the ledger, can be pickled, and are passed to
-everything in `trial`. They say what is to happen, and run nothing.
+Both are made from the experiment and the ledger, and can be pickled. They say what is to happen,
+and run nothing.
 """
 
 from __future__ import annotations

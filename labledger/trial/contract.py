@@ -1,7 +1,7 @@
 """The container contract: paths, labels and exit statuses of a trial's container.
 
 `trial.sh` implements the other side of the contract; a test compares its table of exit statuses
-with `ExitStatus`. All of `trial`, the runner and cleanup use it; it runs nothing.
+with `ExitStatus`. This module runs nothing.
 """
 
 from __future__ import annotations

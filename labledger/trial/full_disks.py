@@ -1,17 +1,10 @@
 """Errors for a trial with which this host cannot go on: its disk is full, or it cannot be read.
 
-Record which disks were full, and when.
-
 A failure because of a full disk does not always say so, and there may be free space again before
-anybody checks, because another trial was removed or an incomplete file deleted. So every check of
-a run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk
-space calls `FullDisks.check` just before. Trials and the runner use this to explain failures.
-
-The errors for a trial with which this host cannot go on, though it has not failed.
-
-It has ended and cannot be read, or it waits for its grader's files and cannot get them. Its
-container and folder stay, and a resumed run goes on with it. Used
-by `worker`, `adoption`, `delivery` and `container_identity`; the coordinator stops the run.
+anybody checks. So every check of a run that finds a disk full is recorded in its `FullDisks`, and
+code that is about to free disk space must call `FullDisks.check` just before. A trial that has
+ended and cannot be read, or cannot get its grader's files, has not failed: its container and folder
+stay, the run stops, and a resumed run goes on with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The output folders of a trial: `runtime.outputs`, each a folder of the host beside out and state.
 
 They are `outputs/0`, `outputs/1` and so on in the trial folder, mounted writable at their paths.
-`trial.life` makes and mounts them, `trial.evidence` stores what they hold, and `trial.regrading`
-restores those of the agent. What is in them was written in a container and is hostile.
+A regrading restores those of the agent. What is in them was written in a container and is hostile.
 """
 
 from __future__ import annotations

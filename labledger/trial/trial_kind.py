@@ -1,9 +1,9 @@
 """Kinds of trials: a fresh trial runs all its phases, a regrading runs the grader alone.
 
-The runner chooses an attempt's `TrialKind` when it makes the `AttemptSpec`. Everything in which
-kinds differ is a method of `TrialKind`: which phases run, which exit statuses are possible, how the
-trial folder is filled, what is evidence. All other code of a trial is the same for each kind. This
-module defines `FreshTrial`, and `regrading.regraded_trial` defines `RegradedTrial`.
+A `TrialKind` is chosen when the `AttemptSpec` is made. Everything in which kinds differ is a method
+of it: which phases run, which exit statuses are possible, how the trial folder is filled, what is
+evidence. All other code of a trial is the same for each kind. This module defines `FreshTrial`, and
+`regrading.regraded_trial` defines `RegradedTrial`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The checks before a run, and maintenance of a lab folder: doctor, clean, import, verify.
+"""Upkeep of a lab folder: verify, import, archive, clean, delete runs and collect garbage.
 
-In: a lab folder or a resolved experiment. Out: check results with hints, findings, imported runs.
-`image_checks` holds the checks of images. May not import the runner.
+In: a lab folder, and runs of its ledger. Out: findings, imported runs, archives, and what was
+removed. Nothing is removed that a live coordinator may need, or whose result is not durable. May
+not import `runner`, `checks` or `api`.
 """

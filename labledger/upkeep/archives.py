@@ -2,7 +2,7 @@
 
 An archive is a lab folder with these runs alone: `archive.json`, which says what follows, then
 `ledger.sqlite`, then the artifacts by digest. Runs are verified before they are archived, and the
-file appears under its name once it is complete. `import_source` unpacks an archive as the source of
+file appears under its name once it is complete. `import_runs` unpacks an archive as the source of
 an import, which verifies it like any other; nothing in it is trusted.
 """
 

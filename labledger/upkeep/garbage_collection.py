@@ -1,16 +1,10 @@
-"""Delete runs, and remove artifacts that nothing names.
+"""`labledger delete` and `labledger gc`: delete runs, and remove artifacts that nothing names.
 
-`labledger gc`: removes artifacts that nothing names, and what ended processes left.
-
-Nothing is removed while another process uses the artifact store or a run is in progress: it may
-have written an artifact that it is about to name, or rely on one that is there. Rows go first, in
-one transaction, then files: the next collection finds whatever a kill leaves.
-
-`labledger delete`: removes a run, its regradings and its folder, and leaves tombstones.
-
-The rows go first, in one transaction; from then on the run is deleted. Then its folder, by a
-rename, so that it is there as a whole or not at all. What a kill in between leaves, and the
-artifacts that nothing names any more, garbage collection removes.
+Rows go first, in one transaction; from then on a run is deleted. Then its folder goes, by a rename,
+so that it is there as a whole or not at all. What a kill in between leaves, and the artifacts that
+nothing names any more, the next collection removes. Nothing is collected while another process uses
+the artifact store or a run is in progress: it may have written an artifact that it is about to
+name, or rely on one that is there.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """`labledger import`: copies runs of another ledger into this one.
 
-All of them are verified first, and nothing is written if one is damaged or contradicts a run of
-this ledger. To a run that this ledger holds already, slots are only added. After each run is
-imported, its files are regenerated.
-
-The source of an import: an archive, a ledger file, a lab folder, or a run's folder of mirrors.
-
-A source is never changed. Archives are first unpacked, and mirrors rebuilt into a temporary ledger,
-so that the import itself reads ledgers only.
+The source is an archive, a ledger file, a lab folder, or a run's folder of mirrors; archives are
+unpacked and mirrors rebuilt into a temporary ledger first, and no source is changed. All of its
+runs are verified, and nothing is written if one is damaged or contradicts a run of this ledger. To
+a run that this ledger holds already, slots are only added. Then the run's files are made again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""`labledger verify`: checks the ledger against its digests and mirrors against the ledger.
+"""`labledger verify`: checks the ledger against its digests, and run folders against the ledger.
 
-Mirrors, chain files and summaries of runs that are running are not compared: their owner is writing
-them. Nothing is changed.
-
-Check what lies in the run folders and is no copy of rows of the ledger.
-
-That is: the staged programs of a run, which its next trials would use, and folders of runs that the
-ledger does not have. Programs that lie on the hosts of a cluster are checked there, before their
-next use. Nothing is changed.
+Checked are mirrors, the staged programs of a run, which its next trials would use, and folders of
+runs that the ledger does not have. Mirrors, chain files and summaries of runs that are running are
+not compared: their owner is writing them. Programs on the hosts of a cluster are checked there,
+before their next use. Nothing is changed.
 """
 
 from __future__ import annotations

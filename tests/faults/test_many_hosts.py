@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
 
 HOSTS, SLOTS = 3, 2
 PLACES = HOSTS * SLOTS
+HOLDING_SLOTS = range(PLACES)
+"""Those of `holding` whose agents hold; the others may run before them."""
 RUN = "spread"
 
 
@@ -44,7 +46,7 @@ def cluster(hosts: Cluster) -> Iterator[Cluster]:
 
 def holding(cluster: Cluster, folder: Path) -> ClusterProject:
     """A project whose first slots fill all hosts with agents that hold, and two slots more."""
-    tasks = {f"t{n}": HOLDS if n < PLACES else RIGHT for n in range(PLACES + 2)}
+    tasks = {f"t{n}": HOLDS if n in HOLDING_SLOTS else RIGHT for n in range(PLACES + 2)}
     project = ClusterProject(cluster, folder, tasks)
     del project.document["variant_plan"]
     project.save()
@@ -75,7 +77,7 @@ def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> 
     first, second, _ = cluster.hosts
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
-        project.await_places(RUN, PLACES)
+        project.await_places(RUN, HOLDING_SLOTS)
         coordinator.kill()
     first.kill_part("worker")
     second.kill_part("dockerd")
@@ -97,7 +99,7 @@ def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
     away = cluster.hosts[1]
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
-        held = slots_on(project.await_places(RUN, PLACES), away)
+        held = slots_on(project.await_places(RUN, HOLDING_SLOTS), away)
         away.partition()
         cluster.await_removal(away)
         with open_ledger(lab_dir=project.lab) as ledger:
@@ -118,9 +120,7 @@ def test_a_lost_host_that_comes_back_delivers_nothing(cluster: Cluster, tmp_path
     away = cluster.hosts[2]
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
-        holding_slots = {(slot, 1) for slot in range(PLACES)}
-        wait_until(lambda: holding_slots <= project.places(RUN).keys(), "all that hold to run")
-        theirs = slots_on(project.places(RUN), away)
+        theirs = slots_on(project.await_places(RUN, HOLDING_SLOTS), away)
         before = project.starts(RUN, away).keys()
         away.partition()
         with open_ledger(lab_dir=project.lab) as ledger:

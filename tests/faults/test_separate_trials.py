@@ -19,6 +19,8 @@ from labledger.errors import DiskFull
 from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life import container_start
+from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
 pytestmark = pytest.mark.docker
@@ -107,6 +109,28 @@ def test_containers_removed_while_nobody_watched(
     assert len(notes) == (0 if what == "agent" else 1)
     remove_attempt(spec)
     assert trials.containers() == []
+
+
+def test_grader_that_was_never_started(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose start was given up with its coordinator, as by Docker 26, did not run before."""
+    spec = trials.spec(AGENT, GRADER, **SEPARATE)
+    start = container_start.start_container
+
+    def start_agent_alone(context: TrialContext, container: str, created: float) -> None:
+        if (spec.grader_folder / "started").exists():
+            raise WaitAbandoned
+        start(context, container, created)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(container_start, "start_container", start_agent_alone)
+        with pytest.raises(WaitAbandoned):
+            run_attempt(spec)
+    state = ENGINE.inspect(grader_of(spec))
+    assert state is not None
+    assert not state.has_started
+    result = run_attempt(again(spec))
+    is_graded(trials, result)
+    assert "notes" not in result.evidence[0]["ext"]
 
 
 def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,10 @@ class ClusterProject(Project):
                 found[slot, attempt] = host
         return found
 
-    def await_places(self, run_id: str, count: int) -> dict[tuple[int, int], Host]:
-        """Return as `places` does, when so many containers run."""
-        wait_until(lambda: len(self.places(run_id)) >= count, f"{count} containers to run")
+    def await_places(self, run_id: str, slots: Collection[int]) -> dict[tuple[int, int], Host]:
+        """Return as `places` does, when the containers of these slots' first attempts run."""
+        wanted = {(slot, 1) for slot in slots}
+        wait_until(lambda: wanted <= self.places(run_id).keys(), f"slots {list(slots)} to run")
         return self.places(run_id)
 
     def open_gates(self, run_id: str, *but: Host) -> None:

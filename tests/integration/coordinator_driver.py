@@ -25,9 +25,10 @@ SCHEMAS = (
 
 def main(spec_file: str, action: str, uid: str | None = None) -> None:
     """Do `run` or `discard` with the pickled spec in a file, as the user `uid` if one is given."""
+    # This imports what the kind of the trial needs, which another user may not be able to read.
+    spec = pickle.loads(Path(spec_file).read_bytes())
     if uid is not None:
         become(int(uid), Path(spec_file).with_name("trial.sh"))
-    spec = pickle.loads(Path(spec_file).read_bytes())
     context = TrialContext(Engine(), StartLimiter(1), FullDisks(), lambda spec, reason: None)
     if action == "discard":
         remove_attempt(spec, context)

@@ -1,14 +1,10 @@
-"""Find the task folders that a location names.
+"""Find the task folders that a location names, and fetch those that are in Git repositories.
 
 A location is a task folder, a folder of task folders, a `dataset.toml` (beside its task folders,
 whose digests are checked), or a `registry.json`, whose tasks are in Git repositories at a commit.
-`registry.json#NAME` or `#NAME@VERSION` chooses one of a registry's datasets.
-
-Git repositories at fixed commits, in the user's cache folder.
-
-Each commit of a repository has a folder of its own. It is cloned under another name and renamed
-when it is whole, so that a folder with this name is complete. A folder in which somebody has
-changed a file is refused. Git runs without asking for passwords and without hooks.
+`registry.json#NAME` or `#NAME@VERSION` chooses one of a registry's datasets. Each commit has a
+folder of its own in the user's cache, which is complete once it has its name, and is refused if
+somebody has changed a file in it. Git runs without asking for passwords and without hooks.
 """
 
 from __future__ import annotations

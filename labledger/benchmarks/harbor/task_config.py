@@ -1,14 +1,7 @@
 """What a `task.toml` says, as frozen types, and which image a verifier runs in.
 
-What a `task.toml` says, as frozen types.
-
-Names are those of Harbor's schema, with `_s` for seconds. A field that is None was not set, and
-Harbor's default or the task's environment decides.
-
-Which image a verifier runs in, by the precedence of Harbor.
-
-A separate verifier uses the `docker_image` of its own environment, else what `tests/Dockerfile`
-builds: both hold the tests. Else it uses the agent's image, and gets the tests from the task.
+Names are those of Harbor's schema, with `_s` for seconds. A field that is None was not set: then
+Harbor's default or the task's environment decides. The image is chosen by Harbor's precedence.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Translate one Harbor task into a line of `tasks.jsonl`, its files, and how its images are built.
 
 Only ordinary features of experiments are used. What differs from the experiment's defaults
-(`translation.DEFAULTS`) is in the row.
-
-Environment variables of Harbor tasks, as texts of an experiment.
-
-A value that is `${NAME}` as a whole comes from outside. `${NAME:-default}` does so if NAME is set
-there; `benchmarks.translate` decides that. Any other value is literal, whatever dollars it has.
+(`translation.DEFAULTS`) is in the row. An environment variable whose value is `${NAME}` or
+`${NAME:-default}` as a whole comes from outside; any other value is literal, whatever dollars it
+has. `benchmarks.translate` decides whether NAME is set.
 """
 
 from __future__ import annotations

@@ -1,20 +1,8 @@
 """The formats `humaneval` and `mbpp`: tasks whose answer is one Python program.
 
-Make a `Benchmark` of tasks whose answer is one Python program.
-
 The agent sees the task's prompt. Tests are in `tests.jsonl`, which is sealed: the agent's user
 cannot read it. Reference solutions are in one folder, which the tasks' `files` name for the agent
 `gold`: the containers of other variants do not have it. Without `gold` there is no such folder.
-
-The format `mbpp`: Google's Mostly Basic Python Problems, whole (JSONL) or sanitized (an array).
-
-Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and assertions
-(`test_list`), which are part of what the agent sees: they name the function and its arguments.
-
-The format `humaneval`: OpenAI's HumanEval as one JSON object a line.
-
-Each row is a function's signature and docstring (`prompt`), the body that solves it
-(`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
 """
 
 from __future__ import annotations
@@ -155,7 +143,11 @@ _HUMANEVAL_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class HumanEvalFormat:
-    """Reads `humaneval:FILE`."""
+    """Reads `humaneval:FILE`: OpenAI's HumanEval as one JSON object a line.
+
+    Each row is a function's signature and docstring (`prompt`), the body that solves it
+    (`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
+    """
 
     name: str = "humaneval"
     agents: tuple[str, ...] = AGENTS
@@ -198,7 +190,12 @@ _MBPP_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class MbppFormat:
-    """Reads `mbpp:FILE`."""
+    """Reads `mbpp:FILE`: Mostly Basic Python Problems, whole (JSONL) or sanitized (an array).
+
+    Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and
+    assertions (`test_list`), which are part of what the agent sees: they name the function and its
+    arguments.
+    """
 
     name: str = "mbpp"
     agents: tuple[str, ...] = AGENTS

@@ -1,13 +1,9 @@
-"""Read the rows of a SWE-bench data set: JSONL, a JSON array, or Parquet.
+"""Read the rows of a SWE-bench data set, and files of predictions for them.
 
-The columns are those of data sets for version 5 of the `swebench` package. The package itself
-prepares each row, so that what runs in the containers is what it would run. What the package does
-in its own containers and this translation cannot is refused for the rows that need it.
-
-Read a file of predictions, as the `swebench` package accepts it.
-
-JSON lines, a JSON array, or a JSON object by instance id; each prediction has `instance_id`,
-`model_patch` and `model_name_or_path`. A file holds the predictions of one model.
+Rows have the columns of data sets for version 5 of the `swebench` package, as JSONL, a JSON array
+or Parquet. The package itself prepares each row, so that what runs in the containers is what it
+would run; a row that needs what the package does in its own containers alone is refused. A file of
+predictions has the form that the package accepts, and holds those of one model.
 """
 
 from __future__ import annotations
@@ -56,8 +52,9 @@ class Predictions:
 def read_predictions(location: str, instance_ids: Collection[str]) -> Predictions:
     """Return the predictions in a file. Raises `InvalidInput` with every problem.
 
-    `instance_ids` are those of the data set; a prediction for another is a problem, as it is for
-    the package.
+    The file has JSON lines, a JSON array, or a JSON object by instance id; each prediction has
+    `instance_id`, `model_patch` and `model_name_or_path`. `instance_ids` are those of the data set;
+    a prediction for another is a problem, as it is for the package.
     """
     path = Path(location)
     what = f"cannot read predictions:{location}"

@@ -1,6 +1,6 @@
 """The program that runs the `swebench` package: a question as JSON on stdin, an answer on stdout.
 
-Started by `harness`, never imported. For a report only the package's modules of grading are
+It is started as a process, never imported. For a report only the package's modules of grading are
 imported, which takes a tenth of a second; `swebench.harness` itself imports libraries for data sets
 and cloud services, which grading does not use.
 """

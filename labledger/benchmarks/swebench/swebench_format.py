@@ -1,14 +1,10 @@
-"""Make a `Benchmark` of SWE-bench rows.
+"""The format `swebench`: rows of a SWE-bench data set for version 5 of the `swebench` package.
 
 The agent works in the image's repository. Its changes become a patch, the only thing that the
 grader's container gets: a fresh one of the same image, with the row's script. The host judges the
-log of its tests with the `swebench` package. Patches of agents that come along, tests and scripts
-are files of the tasks, which only the containers have that need them.
-
-The format `swebench`: rows of a SWE-bench data set for version 5 of the `swebench` package.
-
-Beside the agents `gold` and `empty` it has those of predictions: `predictions:FILE` grades what a
-model has answered elsewhere, without running an agent.
+log of its tests with the `swebench` package. Patches of the agents `gold` and `predictions:FILE`
+(what a model has answered elsewhere), tests and scripts are files of the tasks, which only the
+containers have that need them.
 """
 
 from __future__ import annotations

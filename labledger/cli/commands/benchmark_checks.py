@@ -8,7 +8,7 @@ import typer
 
 import labledger
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, runs_trials
+from labledger.cli.options.run_options import Chosen, Running, with_option_groups
 from labledger.cli.output.console import out, out_json_line, table
 from labledger.text import counted
 
@@ -23,7 +23,7 @@ _FINDINGS = {
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(runs_trials(check))
+    app.command()(with_option_groups(check, "variant", "shard"))
 
 
 def check(
@@ -33,14 +33,10 @@ def check(
             metavar="FORMAT:LOCATION", help="A benchmark, such as harbor:./terminal-bench-2."
         ),
     ],
+    *,
+    run_id: arguments.NewRunId = None,
+    chosen: Chosen,
     running: Running,
-    run_id: Annotated[str | None, typer.Option(help="The run's id.")] = None,
-    limit: arguments.Limit = None,
-    task: arguments.Tasks = None,
-    agent: arguments.Agents = None,
-    image: arguments.Image = None,
-    skip_refused: arguments.SkipRefused = False,
-    build: arguments.Build = False,
 ) -> None:
     """Run the agents of a benchmark whose verdict is known, and name the tasks that misbehave.
 
@@ -48,13 +44,8 @@ def check(
     with 1 if a trial has another verdict, could not be graded or did not run.
     """
     options = running.options(
+        chosen,
         run_id=run_id,
-        limit=limit,
-        tasks=tuple(task or ()),
-        agents=tuple(agent or ()),
-        image=image,
-        skip_refused=skip_refused,
-        build=build,
     )
     checks: list[BenchmarkCheck] = []
 

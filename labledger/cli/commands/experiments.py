@@ -15,7 +15,13 @@ import typer
 
 import labledger
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, grades_trials, runs_trials, variants_of
+from labledger.cli.options.run_options import (
+    BUDGETS,
+    Chosen,
+    Running,
+    variants_of,
+    with_option_groups,
+)
 from labledger.cli.output.console import (
     add_lab_dir,
     out,
@@ -37,8 +43,11 @@ _MAX_PRINTED_SLOTS = 200
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, preflight, run, resume, extend, regrade):
-        app.command()(command)
+    app.command()(init)
+    app.command()(with_option_groups(preflight, "limit", "variant"))
+    for command in (run, resume, extend):
+        app.command()(with_option_groups(command))
+    app.command()(with_option_groups(regrade, *BUDGETS))
 
 
 def init(
@@ -69,20 +78,16 @@ def init(
 
 def preflight(
     experiment: arguments.Experiment,
+    *,
+    chosen: Chosen,
     lab_dir: arguments.LabDir = None,
     env: arguments.Env = None,
     env_file: arguments.EnvFile = None,
     json: arguments.Json = False,
-    task: arguments.Tasks = None,
-    shard: arguments.Shard = None,
-    agent: arguments.Agents = None,
-    image: arguments.Image = None,
-    skip_refused: arguments.SkipRefused = False,
     pull: Annotated[
         bool,
         typer.Option("--pull", help="Pull missing images, or build those that no registry offers."),
     ] = False,
-    build: arguments.Build = False,
     egress_image: arguments.EgressImage = None,
     on: arguments.On = None,
     insecure: arguments.Insecure = False,
@@ -97,17 +102,12 @@ def preflight(
 
     options = labledger.RunOptions(
         lab_dir=lab_dir,
-        tasks=tuple(task or ()),
-        shard=shard,
-        agents=tuple(agent or ()),
-        image=image,
-        skip_refused=skip_refused,
-        build=build,
         egress_image=egress_image,
         on=on,
         insecure=insecure,
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
+        **chosen.as_options(),
     )
     with watcher(as_json=False, quiet=json) as display:
         results = labledger.preflight(experiment, options.with_listener(display), pull=pull)
@@ -122,15 +122,10 @@ def preflight(
     if results.failures:
         raise typer.Exit(int(results.failures[0].exit_code))
     say()
-    chosen = [word for glob in options.tasks for word in ("--task", glob)]
-    chosen += [] if shard is None else ["--shard", shard]
-    chosen += [word for name in options.agents for word in ("--agent", name)]
-    chosen += [] if image is None else ["--image", image]
-    chosen += ["--skip-refused"] if skip_refused else []
-    chosen += ["--build"] if build else []
-    chosen += [] if on is None else ["--on", on]
-    chosen += ["--insecure"] if insecure else []
-    say(f"next: {add_lab_dir(shlex.join(['labledger', 'run', experiment, *chosen]), lab_dir)}")
+    words = ["labledger", "run", experiment, *chosen.words()]
+    words += [] if on is None else ["--on", on]
+    words += ["--insecure"] if insecure else []
+    say(f"next: {add_lab_dir(shlex.join(words), lab_dir)}")
 
 
 def _print_tasks(tasks: Sequence[TaskSupport]) -> None:
@@ -141,22 +136,15 @@ def _print_tasks(tasks: Sequence[TaskSupport]) -> None:
     out()
 
 
-@runs_trials
 def run(
     experiment: arguments.Experiment,
-    running: Running,
-    run_id: Annotated[str | None, typer.Option(help="The run's id.")] = None,
-    limit: arguments.Limit = None,
-    task: arguments.Tasks = None,
-    variant: arguments.Variants = None,
-    shard: arguments.Shard = None,
-    agent: arguments.Agents = None,
-    image: arguments.Image = None,
-    skip_refused: arguments.SkipRefused = False,
-    build: arguments.Build = False,
+    *,
+    run_id: arguments.NewRunId = None,
+    chosen: Chosen,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
+    running: Running,
 ) -> None:
     """Run an experiment in containers.
 
@@ -164,15 +152,8 @@ def run(
     and is graded there. The checks of `preflight` are done first.
     """
     options = running.options(
+        chosen,
         run_id=run_id,
-        limit=limit,
-        tasks=tuple(task or ()),
-        variants=tuple(variant or ()),
-        shard=shard,
-        agents=tuple(agent or ()),
-        image=image,
-        skip_refused=skip_refused,
-        build=build,
     )
     if dry_run:
         planned = labledger.plan_run(experiment, options)
@@ -207,20 +188,12 @@ def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> Non
     say("nothing was run")
 
 
-@runs_trials
 def resume(
     run_id: arguments.RunId,
+    *,
+    frozen: arguments.Frozen = False,
+    take_over: arguments.TakeOver = False,
     running: Running,
-    frozen: Annotated[
-        bool,
-        typer.Option("--frozen", help="Use the run's own copy if the experiment has changed."),
-    ] = False,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", help="Take the run over from another coordinator when its lease ends."
-        ),
-    ] = False,
 ) -> None:
     """Continue an interrupted run.
 
@@ -235,10 +208,9 @@ def resume(
     )
 
 
-@runs_trials
 def extend(
     run_id: arguments.RunId,
-    running: Running,
+    *,
     experiment: Annotated[
         str | None,
         typer.Argument(
@@ -246,26 +218,15 @@ def extend(
             "it was started or last extended.",
         ),
     ] = None,
-    limit: arguments.Limit = None,
-    task: arguments.Tasks = None,
-    variant: arguments.Variants = None,
-    shard: arguments.Shard = None,
-    agent: arguments.Agents = None,
-    image: arguments.Image = None,
-    skip_refused: arguments.SkipRefused = False,
-    build: arguments.Build = False,
+    chosen: Chosen,
     because: Annotated[
         str | None, typer.Option(help="Why the run is extended; stored with the run.")
     ] = None,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", help="Take the run over from another coordinator when its lease ends."
-        ),
-    ] = False,
+    take_over: arguments.TakeOver = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
     ] = False,
+    running: Running,
 ) -> None:
     """Add tasks, variants or replications to a run, and run them.
 
@@ -275,14 +236,7 @@ def extend(
     experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
     """
     options = running.options(
-        limit=limit,
-        tasks=tuple(task or ()),
-        variants=tuple(variant or ()),
-        shard=shard,
-        agents=tuple(agent or ()),
-        image=image,
-        skip_refused=skip_refused,
-        build=build,
+        chosen,
         take_over=take_over,
     )
     if dry_run:
@@ -324,10 +278,9 @@ def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
     say("nothing was added")
 
 
-@grades_trials
 def regrade(
     run_id: arguments.RunId,
-    running: Running,
+    *,
     grader: Annotated[
         Path,
         typer.Option(
@@ -338,6 +291,7 @@ def regrade(
     again: Annotated[
         bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
     ] = False,
+    running: Running,
 ) -> None:
     """Grade the stored trials of a complete run with another grader. Runs no agent.
 

@@ -11,17 +11,19 @@ import typer
 
 import labledger
 from labledger.cli.options import arguments
+from labledger.cli.options.run_options import Chosen, with_option_groups
 
 if TYPE_CHECKING:
     from labledger import PlanText
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(plan)
+    app.command()(with_option_groups(plan, "shard", "build"))
 
 
 def plan(
     experiment: arguments.Experiment,
+    *,
     detect: Annotated[
         float,
         typer.Option(
@@ -48,16 +50,8 @@ def plan(
             "the newest ten of the experiment.",
         ),
     ] = None,
-    limit: arguments.Limit = None,
-    task: arguments.Tasks = None,
-    variant: arguments.Variants = None,
-    agent: arguments.Agents = None,
-    image: arguments.Image = None,
-    skip_refused: arguments.SkipRefused = False,
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option("--max-concurrency", "-n", min=1, help="How many trials run at once."),
-    ] = None,
+    chosen: Chosen,
+    max_concurrency: arguments.MaxConcurrency = None,
     json: arguments.Json = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
@@ -77,12 +71,7 @@ def plan(
     )
     run_options = labledger.RunOptions(
         lab_dir=lab_dir,
-        limit=limit,
-        tasks=tuple(task or ()),
-        variants=tuple(variant or ()),
-        agents=tuple(agent or ()),
-        image=image,
-        skip_refused=skip_refused,
+        **chosen.as_options(),
         max_concurrency=max_concurrency,
     )
     size_plan = labledger.plan(experiment, options, run_options)

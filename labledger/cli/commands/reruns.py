@@ -10,7 +10,7 @@ import labledger
 from labledger import InvalidInput, Problem
 from labledger import text as figures
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, runs_trials, variants_of
+from labledger.cli.options.run_options import Running, variants_of, with_option_groups
 from labledger.cli.output.console import out, out_json, say, table
 from labledger.text import counted
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(rerun)
+    app.command()(with_option_groups(rerun))
 
 
-@runs_trials
 def rerun(
     run_id: arguments.RunId,
-    running: Running,
+    *,
     status: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,10 +64,8 @@ def rerun(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would run, and what it cost.")
     ] = False,
-    frozen: Annotated[
-        bool,
-        typer.Option("--frozen", help="Use the run's own copy if the experiment has changed."),
-    ] = False,
+    frozen: arguments.Frozen = False,
+    running: Running,
 ) -> None:
     """Run slots again that the environment or the grader left without a verdict.
 

@@ -1,8 +1,6 @@
-"""Commands that keep a lab folder tidy: archive, delete and gc.
+"""Commands that keep a lab folder tidy and annotate runs: archive, delete, gc, note and tag.
 
 Each calls one function of the library and prints its result.
-
-Commands that annotate runs: note and tag.
 """
 
 from __future__ import annotations

@@ -100,6 +100,22 @@ Build = Annotated[
     bool,
     typer.Option("--build", help="Build images that `images` describes, rather than pull them."),
 ]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="Take the run over from another coordinator when its lease ends."
+    ),
+]
+Frozen = Annotated[
+    bool, typer.Option("--frozen", help="Use the run's own copy if the experiment has changed.")
+]
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--max-concurrency", "-n", min=1, metavar="N", help="How many trials run at once."
+    ),
+]
+NewRunId = Annotated[str | None, typer.Option("--run-id", help="The run's id.")]
 RunId = Annotated[
     str,
     typer.Argument(

@@ -1,13 +1,9 @@
-"""How commands show their help: in groups, with a word for each value.
+"""The commands of the command line, made when they are first used, and their help pages.
 
-typer's own pages list commands and options in one column each, and name the Python types of values.
-Its grouped pages need rich, which takes longer to import than everything else. `app` uses these
-classes for the command line and its groups.
-
-The commands of the command line, each made when it is first used.
-
-To make one, typer inspects the signature of its function. Making all takes longer than most
-commands, of which each process runs one. `app` and the help of a group use this module.
+To make a command, typer inspects the signature of its function. Making all takes longer than most
+commands, of which each process runs one. typer's own help lists commands and options in one column
+each and names the Python types of values; its grouped pages need rich, which takes longer to import
+than everything else. Here the help is in groups, with a word for each value.
 """
 
 from __future__ import annotations

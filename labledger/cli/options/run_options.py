@@ -1,18 +1,15 @@
-"""The options that `run`, `resume` and `regrade` share, and how these commands show a run.
+"""Groups of options that several commands have, and how commands that run trials show a run.
 
-`Running` declares each option once. `runs_trials` and `grades_trials` copy them into the signature
-of a command, where typer reads them.
-
-`--fail-under`: the pass rates that a run must reach.
-
-Gates are parsed, and variants checked, before the run begins; rates are compared when it has
-ended. A gate that is missed is exit code 1.
+`Running` and `Chosen` declare each option once. A command takes such a group as a parameter, and
+`with_option_groups` puts the group's fields into the signature that typer reads. The gates of
+`--fail-under` are parsed, and their variants checked, before the run begins; rates are compared
+when it has ended. A gate that is missed is exit code 1.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -89,18 +86,55 @@ def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The options that choose what of an experiment is run, as they were typed."""
+
+    limit: arguments.Limit = None
+    task: arguments.Tasks = None
+    variant: arguments.Variants = None
+    shard: arguments.Shard = None
+    agent: arguments.Agents = None
+    image: arguments.Image = None
+    skip_refused: arguments.SkipRefused = False
+    build: arguments.Build = False
+
+    def as_options(self) -> dict[str, Any]:
+        """Return these options by the names of the library's `RunOptions`."""
+        return {
+            "limit": self.limit,
+            "tasks": tuple(self.task or ()),
+            "variants": tuple(self.variant or ()),
+            "shard": self.shard,
+            "agents": tuple(self.agent or ()),
+            "image": self.image,
+            "skip_refused": self.skip_refused,
+            "build": self.build,
+        }
+
+    def words(self) -> list[str]:
+        """Return these options as they are typed."""
+        words = [] if self.limit is None else ["--limit", str(self.limit)]
+        words += [word for glob in self.task or () for word in ("--task", glob)]
+        words += [word for glob in self.variant or () for word in ("--variant", glob)]
+        words += [] if self.shard is None else ["--shard", self.shard]
+        words += [word for name in self.agent or () for word in ("--agent", name)]
+        words += [] if self.image is None else ["--image", self.image]
+        words += ["--skip-refused"] if self.skip_refused else []
+        return words + (["--build"] if self.build else [])
+
+
+BUDGETS = ("budget_usd", "budget_tokens")
+"""Options of `Running` that a command which runs no agent leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """The options of every command that runs trials, as they were typed.
 
-    A command takes one as a parameter; `runs_trials` turns its fields into options of the command.
+    `with_option_groups` turns its fields into options of a command.
     """
 
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--max-concurrency", "-n", min=1, metavar="N", help="How many trials run at once."
-        ),
-    ] = None
+    max_concurrency: arguments.MaxConcurrency = None
     env: arguments.Env = None
     env_file: arguments.EnvFile = None
     lab_dir: arguments.LabDir = None
@@ -181,10 +215,12 @@ class Running:
         ),
     ] = 30.0
 
-    def options(self, **command_options: Any) -> RunOptions:
+    def options(self, chosen: Chosen | None = None, **command_options: Any) -> RunOptions:
         """Return these options and those of one command as the library's. Raises `InvalidInput`."""
         from labledger import FolderRetention, RunOptions
 
+        if chosen is not None:
+            command_options |= chosen.as_options()
         if self.min_free is not None:
             command_options["min_free_bytes"] = arguments.parse_size_option(
                 "--min-free", self.min_free
@@ -251,39 +287,46 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
         return [variant.variant_id for variant in ledger.run(run_id).variants]
 
 
-def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of `Running` in place of its `Running` parameter."""
-    return _with_options(command, {field.name for field in fields(Running)})
+def with_option_groups(command: Callable[..., None], *left_out: str) -> Callable[..., None]:
+    """Return a command with the options of its groups in place of its parameters for them.
 
-
-def grades_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that runs no agent with the options of `Running` except the budgets."""
-    names = {field.name for field in fields(Running) if not field.name.startswith("budget_")}
-    return _with_options(command, names)
-
-
-def _with_options(command: Callable[..., None], names: set[str]) -> Callable[..., None]:
-    """Return a command with the named fields of `Running` as options, in its signature too."""
+    A parameter for a group is one whose type is `Running` or `Chosen`. The command lacks the fields
+    of groups that are left out: they have their defaults.
+    """
     own = inspect.signature(command, eval_str=True).parameters.values()
-    hints = get_type_hints(Running, include_extras=True)
-    shared = {
-        field.name: inspect.Parameter(
+    groups = {each.name: each.annotation for each in own if each.annotation in (Running, Chosen)}
+    names = {
+        group: [field.name for field in fields(kind) if field.name not in left_out]
+        for group, kind in groups.items()
+    }
+
+    def with_options(**values: Any) -> None:
+        given = {
+            group: groups[group](**{name: values.pop(name) for name in names[group]})
+            for group in groups
+        }
+        command(**values, **given)
+
+    parameters = []
+    for each in own:
+        if each.name in groups:
+            parameters += [
+                each for each in _parameters(each.annotation) if each.name not in left_out
+            ]
+        else:
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    return with_options
+
+
+def _parameters(group: type[Running | Chosen]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each field of a group of options."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=hints[field.name],
         )
-        for field in fields(Running)
-        if field.name in names
-    }
-
-    def with_options(**values: Any) -> None:
-        command(running=Running(**{name: values.pop(name) for name in shared}), **values)
-
-    own_options = (
-        param.replace(kind=param.KEYWORD_ONLY) for param in own if param.annotation is not Running
-    )
-    signature = inspect.Signature([*own_options, *shared.values()])
-    with_options.__signature__ = signature  # type: ignore[attr-defined]
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    return with_options

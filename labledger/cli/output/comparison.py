@@ -1,11 +1,7 @@
-"""Print a comparison: as a table, and as JUnit XML.
+"""Print a comparison: as a table on a terminal, as Markdown, or as a JUnit report for CI systems.
 
-Print a comparison as a table on a terminal, or as Markdown.
-
-The texts come from `labledger.api.comparison_texts`; this module only lays them out.
-
-A comparison as a JUnit report, for CI systems: a test suite for each comparison, a test case for
-each task.
+The texts come from `labledger.api.comparison_texts`; this module only lays them out. The JUnit
+report has a test suite for each comparison, and a test case for each task.
 """
 
 from __future__ import annotations

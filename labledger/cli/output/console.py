@@ -2,9 +2,7 @@
 
 Text is escaped for a terminal; JSON, CSV and the bytes of an export stay exact for the program that
 reads them. A command in backticks is printed with the `--lab-dir` that this command was given, so
-that it can be typed as it is. Every other module of `cli` prints through these functions.
-
-Questions of commands that remove or repeat something, asked on the terminal.
+that it can be typed as it is. Nothing else in `cli` writes to a stream or asks a question.
 """
 
 from __future__ import annotations

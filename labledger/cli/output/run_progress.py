@@ -1,9 +1,7 @@
 """The progress of a run in words: one line for an event, and totals over all of its events.
 
-`RunProgress` adds events up; `notable_line` describes a single one. `run_display` and `run_outcome`
-print their texts.
-
-The hosts of a run on a cluster, in words: how many trials each has, and which do not answer.
+`RunProgress` adds events up; `notable_line` describes a single one. Of a run on a cluster, each
+host is described by how many trials it has and whether it answers.
 """
 
 from __future__ import annotations

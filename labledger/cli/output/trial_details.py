@@ -1,14 +1,9 @@
-"""Print one trial: its details, and its output and events.
-
-`labledger show`: one trial with its phases, records, evidence and logs.
+"""Print one trial: its phases, records and evidence, and its output and events.
 
 Records are those of the ledger; logs and the patch are read from its artifacts and shortened to
-their first lines unless `--full` is given.
-
-`labledger logs`: the outputs of a trial as they come, escaped, line by line.
-
-Lines of different outputs are separated by a heading, as `tail -f` does. With `--json`, each line
-is a JSON object.
+their first lines unless `--full` is given. Outputs of a running trial are printed as they come,
+escaped, line by line, with a heading where the output changes, as `tail -f` does; with `--json`
+each line is a JSON object.
 """
 
 from __future__ import annotations

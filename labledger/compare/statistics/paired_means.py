@@ -1,15 +1,9 @@
-"""Compare two means of a metric: their difference with its interval and test.
+"""Compare two means of a metric, or pass@k and pass^k of two sides, with intervals and tests.
 
 In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
 `of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
 is below 1 less the confidence exactly where the interval does not contain 0. There is no interval
-where nothing varies.
-
-Compare pass@k and pass^k of two sides: their differences with intervals.
-
-A difference is the mean of the tasks' differences, over the tasks that have k replications on both
-sides. The intervals are those of pass rates in `paired_rates`, for another effective number of
-pairs. They are for one k each: nothing corrects for several.
+where nothing varies. `differences`, of pass@k and pass^k, uses the intervals of pass rates.
 """
 
 from __future__ import annotations

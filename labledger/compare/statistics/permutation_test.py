@@ -5,7 +5,6 @@ task, or a cluster of tasks), so every difference is as likely to have the oppos
 1935, The Design of Experiments, section 21). The p value is the share of all sign flips whose sum
 is at least as far from 0 as that observed; the interval holds the differences that the same test
 does not reject. Nothing is drawn at random: the same differences give the same result.
-`paired_means` uses this module.
 """
 
 from __future__ import annotations

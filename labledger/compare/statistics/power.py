@@ -1,13 +1,9 @@
-"""The power of a comparison that has not been run, and how many tasks or replications reach it.
+"""The power of a comparison, the size that reaches it, and the difference that it could show.
 
 It is the power of the tests that `compare` uses: the score tests of `paired_rates`, and t tests in
 place of the permutation test of `paired_means`. `variance_components` estimates what tasks and
-trials vary by. Two sides have the same number of tasks and of replications.
-
-The smallest difference that a comparison of this size could have shown with 80 % power.
-
-It is found by bisection of the power function of the test that the comparison uses: the score test
-of `paired_rates`, or a t test in place of the permutation test of `paired_means`.
+trials vary by. Two sides have the same number of tasks and of replications. Sizes and detectable
+differences (those with 80 % power) are found by bisection of the power.
 """
 
 from __future__ import annotations

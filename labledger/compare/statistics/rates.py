@@ -1,17 +1,10 @@
-"""Intervals and sequences for one pass rate.
-
-Single rates, pass@k and pass^k, with intervals that take account of tasks and clusters.
+"""Intervals for one pass rate, pass@k and pass^k, and one of differences that holds at every look.
 
 Tasks (or clusters) are the sample, except in `suite_rate`, where the tasks are given and their
-replications are the sample. All intervals are Wilson's (1927, JASA 22:209–212) for an effective
-number of trials. Two rates are compared in `paired_rates`.
-
-An interval and a test that hold however often they are looked at, and whenever a run is stopped.
-
-A fixed-sample test that is repeated as tasks come in, until it shows a difference, shows one that
-does not exist far more often than its level says. A confidence sequence contains the true
-difference at all looks together with the confidence (Howard, Ramdas, McAuliffe and Sekhon 2021,
-Annals of Statistics 49:1055–1080). `compare.estimates` uses it for runs that are not finished.
+replications are the sample. Intervals are Wilson's (1927, JASA 22:209–212) for an effective number
+of trials. The confidence sequence of `of_tasks` contains the true difference at all looks together
+(Howard, Ramdas, McAuliffe and Sekhon 2021, Annals of Statistics 49:1055–1080): a fixed-sample test
+that is repeated as tasks come in errs far more often than its level says.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The variance of a mean difference over T tasks with R replications is (between + within / R) / T for
 tasks like these, and within / (R T) for these tasks (Brennan 2001, Generalizability Theory,
-chapter 2). `of_pairs` estimates both parts from earlier trials; `planned_power` uses them.
+chapter 2). `of_pairs` estimates both parts from earlier trials.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Check that the settings of a trial fit together, after experiment, variant and task are merged.
 
 What would be ignored, or could not be had at run time, is a problem: nothing is ignored silently.
-`resolve` checks the settings of each variant with `require_valid_combinations`, and `task_settings`
-those of each task with every variant.
+`require_valid_combinations` checks the settings of each variant; `task_settings` checks those of
+each task with every variant by the same rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turn authored phases into commands that are ready for the container.
 
 Bindings are substituted, and words that name staged files become their paths. Names that the
-environment must set stay in the texts as `$NAME`. `resolve` and `replacement_grader` are the
-callers.
+environment must set stay in the texts as `$NAME`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Absolute paths of containers at which an experiment wants to have something.
+"""Authored values of containers and phases in their stored form, and paths in containers.
 
-`settings.combination_checks` checks those of folders and artifacts with them, and `task_files`
-those of a task's files. Nothing here looks at a container.
-
-Authored values of containers and phases, in the form in which they are stored.
-
-Sizes become bytes, users and words texts, and numbers integers where they are whole.
+Sizes become bytes, users and words texts, and numbers integers where they are whole. A path at
+which an experiment wants to have something may not be in a folder of labledger or of the kernel.
+Nothing here looks at a container.
 """
 
 from __future__ import annotations

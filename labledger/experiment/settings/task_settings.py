@@ -1,7 +1,7 @@
 """Check the tasks' own settings with those of every variant, and find the `$NAME`s they need.
 
-Equal settings of tasks are checked once, and the dataset is not read again for it. `resolve` is the
-caller: whatever is refused here is refused before a run exists.
+Equal settings of tasks are checked once, and the dataset is not read again for it. Whatever is
+refused here is refused before a run exists.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Which images hosts have, and what is removed from them after a run.
 
-Which ids images have on the hosts of a cluster, for a coordinator whose machine has no engine.
-
-Every host is asked which images it has. One that no host has is pulled by one of them, and by the
-others when their first trial needs it, which they compare by id.
-
-Have hosts remove what attempts left whose results are durable here.
-
-Each host lists the attempts of the run of which it has anything, the coordinator says which are
-durable, and the host removes those. A host that does not answer is left to the next cleanup.
+An image that no host has is pulled by one of them, and by the others when their first trial needs
+it, which they compare by id. For a cleanup, each host lists the attempts of the run of which it has
+anything, the coordinator says which of their results are durable, and the host removes those. A
+host that does not answer is left to the next cleanup.
 """
 
 from __future__ import annotations

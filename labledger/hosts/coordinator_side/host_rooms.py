@@ -1,14 +1,10 @@
-"""How many attempts the hosts of a run take, and which of them have room for another.
+"""How many attempts the hosts of a run take, and when a run has to stop because none answers.
 
-A coordinator asks for this several times a slot. So that its work does not grow with the number of
-hosts, the totals are kept, and hosts with room lie in order of how busy they are. `update` follows
-each change of a link.
-
-Decide when a run cannot continue because of hosts that do not answer.
-
-Slots of a host that does not answer wait for it, and others go on. Only when nothing has advanced
-for longer than the run's patience does the run stop, resumable. That a host is lost is never
-concluded.
+A coordinator asks for room several times a slot. So that its work does not grow with the number of
+hosts, totals are kept, and hosts with room lie in order of how busy they are: each change of a link
+must be followed by `update`. Slots of a host that does not answer wait for it, and others go on.
+Only when nothing has advanced for longer than the run's patience does the run stop, resumable. That
+a host is lost is never concluded.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Results of hosts: transfer them, and check them before they are believed.
-
-The checks of a result that a host has sent, against the attempt that the host was sent.
+"""Results of hosts: check them before they are believed, and bring what belongs to them here.
 
 A host that is broken, or lies, can so harm its own trials alone: no name, slot, id or path of a
 result is used before it is known to be that of the attempt, and the ledger can store all of it.
-The checks come before anything that a result refers to is fetched.
-
-Bring results from a host into the coordinator's store, before they count as arrived.
-
-Small artifacts come with the result, large ones and a file of events through the cluster's object
-store or in pieces, each checked by its digest and durable before the result is returned. Used by
-the cluster executor, on the event loop of its connection.
+Then large artifacts and a file of events are fetched, through the cluster's object store or in
+pieces; each is checked by its digest and durable before the result is returned.
 """
 
 from __future__ import annotations

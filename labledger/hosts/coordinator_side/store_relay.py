@@ -1,9 +1,9 @@
 """Carry large files between coordinator and hosts through the object store of their cluster.
 
 Then they pass neither through the scheduler nor through its machine. Nothing depends on it: every
-method says whether the file was carried, and the caller sends or reads it in pieces if it was not.
-A machine that could not use the store is left alone for a while, with one warning. Used by
-`InputSupply` and `ResultTransfer`, on the event loop of the connection.
+method says whether the file was carried, and the caller must send or read it in pieces if it was
+not. A machine that could not use the store is left alone for a while, with one warning. Call it on
+the event loop of the connection.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Who a host is, durably, and the refusal of a second worker on it.
+"""Who a host is, durably, how many GPUs it has, and the refusal of a second worker on it.
 
 A host is an engine and the folder in which its worker keeps inputs, trial folders and results. An
 id in that folder identifies it, so that a restarted worker, at another address, is the same host.
 Attempts belong to a host for ever: a folder is never used with another engine, or on another
 machine. Of machines that are copies in all of this, the coordinator uses none; see `describe` in
-`host_transport`, and `AnotherHost`. Used by
-`labledger worker` and by the plugin that makes plain Dask workers into hosts.
-
-How many GPUs the engine of a host offers to containers, as far as can be found out.
-
-The engine lists them if it knows them by CDI specifications; else NVIDIA's driver on this machine
-has a folder for each. Whoever starts the worker can state the number instead, for other vendors or
-an engine elsewhere.
+`host_transport`, and `AnotherHost`.
 """
 
 from __future__ import annotations
@@ -218,7 +211,12 @@ _CDI_DEVICE = re.compile(r"nvidia\.com/gpu=\d+")
 
 
 def count_gpus(engine_info: JsonObject, driver_folder: Path = _DRIVER_FOLDER) -> int | None:
-    """Return the number of GPUs; None if the engine has GPUs, and it is not known how many."""
+    """Return the number of GPUs; None if the engine has GPUs, and it is not known how many.
+
+    The engine lists them if it knows them by CDI specifications; else NVIDIA's driver on this
+    machine has a folder for each. Whoever starts the worker can state the number instead, for other
+    vendors or an engine elsewhere.
+    """
     devices = engine_info.get("DiscoveredDevices") or []
     listed = {str(device.get("ID")) for device in devices if isinstance(device, dict)}
     numbered = sum(_CDI_DEVICE.fullmatch(name) is not None for name in listed)

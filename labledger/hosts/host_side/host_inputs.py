@@ -1,14 +1,10 @@
-"""The inputs that a host has: staged files, workspaces and files of tasks, by digest, and images.
+"""The inputs that a host has, and its transfers from and to object stores.
 
-They arrive once a host, whatever runs and attempts use them, and are checked on arrival. An attempt
-gets the artifacts it needs as hard links in a store of its own, so that deleting one attempt's
-outputs never touches anything of another. Artifacts that nothing has used for a week are deleted
-when the host's process starts.
-
-What a host gets from object stores and puts into them, by request of coordinators.
-
-A transfer goes on while nobody asks for it: the coordinator asks again until it is over. One that
-failed is reported with the reason, and the coordinator then sends or reads the file in pieces.
+Inputs are staged files, workspaces, files of tasks and images. They arrive once a host, whatever
+runs and attempts use them, and are checked on arrival. An attempt gets hard links in a store of its
+own, so that deleting its outputs never touches another's. Artifacts that nothing has used for a
+week are deleted when the host's process starts. A transfer goes on while nobody asks for it; of one
+that failed the coordinator learns the reason, and sends or reads the file in pieces.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""The folder of one run on a host: what lies where, and which attempts it tells of.
+"""The folder of one run on a host: what lies where, and the results in its outbox.
 
 `accepted/` has an empty file for each attempt that this host has accepted, `outbox/` the results
 that are not acknowledged, `stores/` the artifacts of each attempt. The rest is laid out as in the
-run folder of a run on one machine.
-
-The outbox of a run on a host: results that the coordinator has not acknowledged.
-
-A result is in it, durably, before anything of its attempt may be removed, and stays until the
-coordinator has made it durable too. It survives restarts of the host's process and of the machine.
-Artifacts that are files, and a file of events, stay in the attempt's own store; see `HostRun`.
+run folder of a run on one machine. A result is in the outbox, durably, before anything of its
+attempt may be removed, and stays until the coordinator has made it durable too.
 """
 
 from __future__ import annotations
@@ -30,7 +25,11 @@ from labledger.trial import attempt_notes
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The results in one folder, a file for each attempt."""
+    """The results in one folder, a file for each attempt.
+
+    They survive restarts of the host's process and of the machine. Artifacts that are files, and a
+    file of events, stay in the attempt's own store.
+    """
 
     folder: Path
 

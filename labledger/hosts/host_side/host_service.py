@@ -1,8 +1,8 @@
 """The host's side of a cluster: one object in each host's process that answers every request.
 
-It knows no transport: `dask_host` calls `answer` with the bytes of a request, in any thread. All
-runs that use the host share its slots, its inputs and its engine. A request may be repeated,
-delayed or lost without harm; see `host_messages`.
+It knows no transport: `answer` takes the bytes of a request, in any thread. All runs that use the
+host share its slots, its inputs and its engine. A request may be repeated, delayed or lost without
+harm; see `host_messages`.
 """
 
 from __future__ import annotations

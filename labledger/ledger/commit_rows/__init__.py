@@ -2,5 +2,5 @@
 
 In: the results of a slot's attempts, or a new run. Out: rows of tables, records as canonical JSON,
 digests of the chain. The commit itself, one transaction, is in `ledger.writer`. May not import
-`read` or `exchange`.
+`read`, `leases` or `exchange`.
 """

@@ -2,7 +2,7 @@
 
 It begins with the genesis digest of what the run was created with. Each commit adds a digest of the
 one before, its own row, and all records that it publishes. The first commit of a part that was
-appended later also adds the part's digest. The writer and verification use it.
+appended later also adds the part's digest.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
-"""The rows of a run: its registration, hosts, notes and tags.
+"""The rows of a run: its registration and parts, settings, budget, lost hosts, notes and tags.
 
-Write a new run, or a part that is appended to one: rows, variants, tasks, slots and budget.
-
-Tasks and slots are streamed: their rows are never all in memory. The writer calls these
-functions inside its transactions.
-
-Write where a run's trials run: its settings, and the hosts that somebody declared lost.
-
-A host that is declared lost for a run is fenced off: the transaction that would store one of its
-results refuses it. A declaration is never changed or taken back. The writer calls these functions
-inside its transactions.
-
-Write notes and tags of runs. They say nothing about results, so no digest chain covers them.
-
-A note is never changed. The tags of a run begin as those of its experiment; people add and remove
-others. The writer and imports call these functions inside their transactions.
+Call these functions inside a transaction of the writer or of an import. Tasks and slots are
+streamed: their rows are never all in memory. A host that is declared lost for a run is fenced off:
+the transaction that would store one of its results refuses it, and a declaration is never taken
+back. No digest chain covers notes and tags, which say nothing about results. A note is never
+changed; the tags of a run begin as those of its experiment.
 """
 
 from __future__ import annotations

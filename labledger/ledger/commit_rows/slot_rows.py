@@ -1,21 +1,10 @@
-"""The rows of one committed slot: its trials, metrics and events.
+"""The rows of one committed slot, and the records that its commit makes of them.
 
-The rows of `trial` and `attempt`, and the `trial_record_v1` that a commit makes of them.
-
-No other module maps their columns to fields. A commit makes rows of a result and a record of the
-rows; readers make that record again; import and verification make the rows of a record. A column
-that has the same name in `AttemptResult` and in the record is mapped by that name.
-
-The rows of `metric` and `event`, and their records `metric_record_v1` and `event_record_v1`.
-
-A slot may have many of them, so that their records are put together as text; the parts that the
-records of a slot share are made once. The events of a file are never all in memory.
-
-All rows of a committed slot, and the records that its commit makes of them.
-
-`trial_rows` and `metric_and_event_rows` make the records that are stored as columns. Predictions,
-scores and evidence are stored as the text of their record, with some of its values in columns.
-All functions are pure: a record is the same text when a slot is committed and when it is read.
+A commit makes rows of a result and a record of the rows; a reader makes that record again; import
+and verification make the rows of a record. All functions are pure: a record is the same text in
+each case. No other module maps columns to fields; a column that has the same name in
+`AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and evidence
+are stored as the text of their record. The events of a file are never all in memory.
 """
 
 from __future__ import annotations

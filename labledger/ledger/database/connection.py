@@ -1,9 +1,10 @@
 """Connections to SQLite, their transactions, and results of statements, directly on the driver.
 
 The ledger's code is written in SQL and needs nothing else of a database library. Importing
-SQLAlchemy takes longer than most commands, so only Alembic uses it. The method names are
-SQLAlchemy's, so that Alembic's connection can be used in the same way. This module does not convert
-the driver's errors: `sqlite.translated` makes `LedgerError` of them.
+SQLAlchemy takes longer than most commands, so only Alembic and the engine that users ask for
+(`ledger.sqlalchemy_views`) use it. The method names are SQLAlchemy's, so that Alembic's connection
+can be used in the same way. This module does not convert the driver's errors: `sqlite.translated`
+makes `LedgerError` of them.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ class Engine:
     """Opens connections to one database file. May be used from any thread."""
 
     def __init__(self, open_driver: Callable[[], Any], *, writes: bool) -> None:
-        self._open_driver = open_driver
+        self.open_driver = open_driver
+        """Opens a connection of the driver."""
         self._writes = writes
         self._lock = threading.Lock()
         self._idle: list[Any] = []
@@ -205,7 +207,7 @@ class Engine:
         with self._lock:
             driver = self._idle.pop() if self._idle else None
         if driver is None:
-            driver = self._open_driver()
+            driver = self.open_driver()
         try:
             return Connection(driver, writes=self._writes, on_close=self._put_back)
         except BaseException:

@@ -1,16 +1,10 @@
 """Create, upgrade and back up ledgers, and check their revision.
 
-Only the migrations, which Alembic runs, define tables. To create an empty ledger faster,
-`cached_tables` repeats the statements that an earlier run of Alembic executed. An upgrade makes a
-backup first, and then changes the ledger in one transaction. Everything that opens a ledger, and
-the commands that upgrade and back one up, call this module.
-
-Cache the statements with which Alembic created the tables of an empty ledger.
-
-Importing Alembic and SQLAlchemy takes longer than a small run, and they create the same tables
-each time. The statements are stored in the user's cache folder under a digest of the migrations
-and of the libraries that ran them; if any of those has changed, Alembic runs again. Only
-`migrations` uses this module, and only for a ledger with nothing in it.
+Only the migrations, which Alembic runs, define tables. An upgrade makes a backup first, and then
+changes the ledger in one transaction. Importing Alembic and SQLAlchemy takes longer than a small
+run: an empty ledger is therefore created with the statements that an earlier run of Alembic
+executed. They are in the user's cache, under a digest of the migrations and of the libraries that
+ran them.
 """
 
 from __future__ import annotations
@@ -52,7 +46,8 @@ _SET_REVISION_SQL = "INSERT INTO alembic_version (version_num) VALUES (?)"
 def create_cached_tables(connection: Connection) -> bool:
     """Create the tables of an empty database, inside the caller's transaction.
 
-    Returns False, and changes nothing, if the cache does not have the statements.
+    Returns False, and changes nothing, if the cache does not have the statements. The ledger must
+    have nothing in it.
     """
     content = own_folders.read(_cache_name())
     if content is None:

@@ -1,6 +1,6 @@
 """What the ledger takes and returns besides trial results: runs, leases, dispatches, counts.
 
-All are frozen dataclasses. The ledger's writer and reader, and their callers, use them.
+All are frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class NewRun:
     variants: tuple[Variant, ...]
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
+    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """`on` and `window`, as `RunInfo` has them."""
-    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
     tags: tuple[str, ...] = ()
     """The tags that it begins with."""
 

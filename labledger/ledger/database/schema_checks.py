@@ -2,7 +2,6 @@
 
 Views and triggers are compared by their text. Tables are compared by their columns and constraints
 in any order: a table that a migration altered lists them in another order than a new one.
-Verification calls `find_problems`; `migrations` calls `store_identity`.
 """
 
 from __future__ import annotations

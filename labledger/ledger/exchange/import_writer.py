@@ -1,15 +1,9 @@
 """Import runs of other ledgers unchanged, including their digests: `LedgerWriter.imports`.
 
-Artifacts are copied first, in batches; they belong to no run, and existing ones are not copied
-again. All rows of a run follow in one transaction, so that an interrupted import leaves no partial
-run.
-`maintenance.import_runs` verifies the source before it calls these methods.
-
-On which hosts of a cluster the attempts of an imported run ran, as their evidence says.
-
-An import copies no journal of containers: those belong to the ledger that started them. The
-evidence of an attempt on a host of a cluster names that host, and so the imported run gets a row of
-the journal for it, from which the views take `host`.
+The caller must have verified the source. Artifacts are copied first, in batches; existing ones are
+not copied again. All rows of a run follow in one transaction, so that an interrupted import leaves
+no partial run. The journal of containers belongs to the ledger that started them and is not copied:
+the hosts that the evidence of attempts names get rows of it, from which the views take `host`.
 """
 
 from __future__ import annotations

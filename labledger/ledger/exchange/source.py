@@ -1,13 +1,10 @@
-"""Open another ledger as the source of an import.
+"""Open another ledger as the source of an import, and check what it holds.
 
 A source is untrusted: it is opened read-only, links and special files are refused, its tables must
-be those that labledger creates, and its rows are verified before anything is imported. A ledger of
-an older revision is upgraded in a copy.
-
-Check the records of a source beyond their digests, which anybody can recompute.
-
-Run ids must be safe as folder names and texts canonical JSON; records must fit their schemas and
-be about their own slot. `source.Source.verify` runs these checks before an import.
+be those that labledger creates, and its rows are verified before anything is imported. Digests are
+not enough, because anybody can recompute them: run ids must be safe as folder names and texts
+canonical JSON, and records must fit their schemas and be about their own slot. A ledger of an older
+revision is upgraded in a copy.
 """
 
 from __future__ import annotations

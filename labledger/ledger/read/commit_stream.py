@@ -1,14 +1,9 @@
-"""Turn committed rows back into records, one slot at a time.
+"""Turn committed rows back into records, one slot at a time, and stream a run's chain.
 
 The lines are byte for byte those from which the commit's digest was computed. Memory grows neither
-with the run nor with the events of a slot. Mirrors, exports and verification read through this
-module.
-
-Stream a run's chain as records: how the run was created and grew, and its commits' digests.
-
-Together with a run's mirrors they contain its whole history, so that `exchange.mirror_reader` can
-restore the run. Their bytes depend only on how the run was created and on its commits, not on its
-owner or progress.
+with the run nor with the events of a slot. The chain says how the run was created and grew, and its
+commits' digests; with a run's mirrors it is the whole history, so that `exchange.mirror_reader` can
+restore the run. Its bytes do not depend on the run's owner or progress.
 """
 
 from __future__ import annotations

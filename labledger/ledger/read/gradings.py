@@ -1,14 +1,9 @@
-"""Read the gradings of a run, and check regradings against the run that they regrade.
+"""Read the gradings and reruns of a run, and check regradings against the run that they regrade.
 
 All queries run inside the caller's snapshot. A regrading stores the chain head that its root had,
 so it belongs to exactly one history of that run. If the root has grown since, the regrading grades
-its first slots only, and does not count any more. The reader, import and verification use this
-module.
-
-Read which slots of a run were run again, by what reruns, and which wait for their replacement.
-
-A slot is superseded once the slot that names it in `supersedes` is committed; until then it counts.
-All queries run inside the caller's snapshot.
+its first slots only, and does not count any more. A slot is superseded once the slot that names it
+in `supersedes` is committed; until then it counts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Look up runs and gradings by name, and the ledger's id, inside the caller's transaction.
+"""Look up runs and gradings by name, the ledger's id, and what single trials left behind.
 
-Reader, writer, import and verification share these queries. An unknown name raises `RunNotFound`
-with similar names as a hint.
-
-Read what single trials were given and left behind, trial by trial, in one snapshot.
-
-Reports read thousands of trials of one run here; `LedgerReader.trial_contents` opens the snapshot.
+All queries run inside the caller's transaction; `TrialContents` reads thousands of trials of one
+run in one snapshot. An unknown name raises `RunNotFound` with similar names as a hint.
 """
 
 from __future__ import annotations

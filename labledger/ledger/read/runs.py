@@ -1,14 +1,9 @@
-"""Read runs as `RunInfo`: experiment, parts, progress, lease, takeover request and budget.
+"""Read runs as `RunInfo`, and the counts of their variants.
 
-The experiment of a run that was extended is that of its newest part which extends it.
-
-All queries run inside the caller's snapshot. `LedgerReader` and `variant_counts` use them.
-
-Count a run's committed slots per variant, and average their primary metrics.
-
-All queries run inside the caller's snapshot. Statuses, verdicts and passes are counted in
-`outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
-other tables. A cell whose slot was run again is scheduled once.
+All queries run inside the caller's snapshot. The experiment of a run that was extended is that of
+its newest part which extends it. Statuses, verdicts and passes are counted in `outcome`, as in the
+views; scheduled slots, consecutive failures and primary metrics come from other tables. A cell
+whose slot was run again is scheduled once.
 """
 
 from __future__ import annotations

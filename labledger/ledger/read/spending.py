@@ -1,12 +1,9 @@
-"""What the attempts of a run spent: sums of their metrics of cost and tokens that are 0 or more.
+"""What the attempts of a run spent, and how many timed out while they were short of processors.
 
-An attempt without such a metric spent an unknown amount: it is counted as unknown, never as 0.
-Budgets use this module, `LedgerReader` and, through it, summaries.
-
-Count a run's committed attempts that timed out while they were short of processors.
-
-The numbers are in the evidence, `ext.pressure`. Records of attempts without a time-out are read
-only if some time-out happened under pressure.
+Spending is the sum of metrics of cost and tokens that are 0 or more. An attempt without such a
+metric spent an unknown amount: it is counted as unknown, never as 0. Pressure is in the evidence
+(`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
+under pressure.
 """
 
 from __future__ import annotations

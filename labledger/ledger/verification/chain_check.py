@@ -2,7 +2,7 @@
 
 This takes seconds when `verify`, which also recomputes the digest of every record, takes minutes.
 It detects commits that were changed, removed, inserted or reordered, but not records that were
-changed while their commit was not. Reports call it through `LedgerReader`.
+changed while their commit was not.
 """
 
 from __future__ import annotations

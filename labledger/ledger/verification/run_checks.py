@@ -1,13 +1,9 @@
 """Check what the ledger stores of a run besides its committed slots.
 
-That is: what the run was created and started with, progress, staged results, the dispatch journal,
-budget, lease, gradings and `slot_outcome`. `verify` calls this module. A check that cannot read its
-rows yields a problem instead of raising.
-
-Check what was planned: a run's row, variants, tasks and slots, and the parts appended later.
-
-The first part is compared with the genesis digest, each later part with the digest of its own row.
-`run_checks` calls this module.
+That is what was planned (the run's row, variants, tasks, slots and parts: the first part has the
+genesis digest, each later one the digest of its own row), and what it was started with, progress,
+staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check that
+cannot read its rows yields a problem instead of raising.
 """
 
 from __future__ import annotations

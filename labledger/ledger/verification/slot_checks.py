@@ -1,14 +1,9 @@
 """Check that the rows of committed slots are those that were committed, a range of slots at a time.
 
 Records are made again from the rows, and digests from these records. Rows are made again from the
-records, so that every column is compared. If a range cannot be read, its slots are read one by
-one: damage to one slot hides nothing about the others. Verification calls this module, in several
-processes.
-
-Check copies of values, which the ledger stores for fast queries, against what was committed.
-
-`slot_outcome` repeats parts of commits, trials and scores; columns of predictions, scores and
-evidence repeat parts of their records. `run_checks` and `slot_checks` use this module.
+records, so that every column is compared, as are the copies in `slot_outcome`. If a range cannot be
+read, its slots are read one by one: damage to one slot hides nothing about the others. Nothing here
+depends on a thread or a process, so that several processes can each check some ranges.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Committed slots never change, so that all processes see the same slots in a range. A worker is a
 separate program that receives ranges and returns results through pipes. It is neither a fork of the
 caller, which may have threads, nor a second start of the caller's own program. The caller checks
-the ranges of a worker that fails. `verify` uses this module.
+the ranges of a worker that fails.
 """
 
 from __future__ import annotations

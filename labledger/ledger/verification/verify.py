@@ -2,7 +2,7 @@
 
 Damage of any kind is a finding and hides nothing: what cannot be read is named, and the rest is
 still checked. Large ledgers are checked by several processes, each with some ranges of slots.
-`labledger verify` and imports use this module, which changes nothing.
+Nothing is changed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Everything that a container wrote is redacted before it is stored. The trial's i
 repeats the authored experiment, which only names values from outside (`$NAME`), and which the
 ledger stores as written. Artifacts up to `INLINE_LIMIT` are stored in the ledger with the commit,
 larger ones in the artifact store at once. What cannot be stored safely is left out, with the
-problem in `ext.problems`. `trial_kind` chooses the collector, `collect` uses it;
-`regraded_evidence` has the one for regradings.
+problem in `ext.problems`. A trial's kind chooses the collector.
 """
 
 from __future__ import annotations

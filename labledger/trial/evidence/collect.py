@@ -2,8 +2,7 @@
 
 `collect_result` reads the trial folder; it does not need the container any more, so that it can be
 repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
-says about the container's end. What the container wrote is redacted before it is stored. Used by
-`worker`; `regraded_trial` shares the redactor.
+says about the container's end. What the container wrote is redacted before it is stored.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Derive a trial's score from the rewards that a grader left in its output folder.
 
-For benchmarks whose test scripts know nothing of labledger: `reward.json`, an object of numbers, or
-else `reward.txt`, one number. All are metrics of the score, and the primary one decides, or the
-lowest if no reward has that name and none was authored. The exit
-status of the grader is recorded and does not matter. The files are as hostile as any output. Used
-by `collect` for `results: {from: rewards}`.
-
-Recognize a grader that could not install or reach what it needs, and so ran no test.
-
-Many published graders first install tools over the network, and report the reward 0 if that fails:
-that says nothing of the agent. A log shows such a failure if a line of it matches `_FAILURES` and
-none matches `_TESTS_RAN`. `docs/reference/outcomes.md` documents the patterns, and tests try them
-on logs of real tools.
+For test scripts that know nothing of labledger: `reward.json`, an object of numbers, or else
+`reward.txt`, one number. All are metrics of the score, and the primary one decides, or the lowest
+if no reward has that name and none was authored. The exit status of the grader does not matter. A
+reward of 0 of a grader that could not install what it needs says nothing of the agent: a log line
+that matches `_FAILURES`, with none that matches `_TESTS_RAN`, makes it a `grade_error`.
 """
 
 from __future__ import annotations
@@ -113,7 +106,9 @@ def failure_in(
 ) -> str | None:
     """Return the first line of the logs that shows the failure; None if a test may have run.
 
-    `report` is a report of tests in the format CTRF, which need not exist. A log of
+    Many published graders first install tools over the network, and report the reward 0 if that
+    fails. `docs/reference/outcomes.md` documents the patterns, and tests try them on logs of real
+    tools. `report` is a report of tests in the format CTRF, which need not exist. A log of
     `max_log_bytes` or more may be incomplete, and then nothing is known.
     """
     limit = min(max_log_bytes or MAX_LOG_BYTES, MAX_LOG_BYTES)

@@ -1,10 +1,9 @@
 """The isolation facts of a trial, which say how far its score can be trusted.
 
 They state the agent's user, how the grader was sealed, suspected tampering, and the programs of the
-image that the agent removed or replaced. The kinds of
-trials (`trial_kind`, `regraded_trial`) choose which function computes them, and `collect` records
-them in evidence and score (`ext.isolation`). They never change a status or a verdict; but a trial
-without a verdict counts as not passed if its agent changed programs.
+image that the agent removed or replaced (`ext.isolation`). A trial's kind chooses which function
+computes them. They never change a status or a verdict; but a trial without a verdict counts as not
+passed if its agent changed programs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
+"""Read what a phase left in its output folders: events, and files that are stored as one tar.
 
-Number, size and complexity of events are limited, and memory use does not grow with them: many
-events go to a file in the artifact store's folder. Every event is redacted.
-
-Store what a phase left in its output folders as one tar, with what had to be left out said.
-
-The smallest files are stored first, up to a cap, so that one huge log does not hide the results.
-Files with secrets are left out whole, as those of a workspace are.
+`events.jsonl` has one JSON object a line. Number, size and complexity of events are limited, and
+memory use does not grow with them: many go to a file in the artifact store's folder. Every event is
+redacted. Of other files the smallest are stored first, up to a cap, so that one huge log does not
+hide the results; files with secrets are left out whole. What was left out is said.
 """
 
 from __future__ import annotations

@@ -3,12 +3,8 @@
 A `Redactor` finds the exact value of a secret and the forms in which programs write it: escaped for
 JSON, HTML, Python, a shell or a URL, in hex, in Base64, with backslashes of any number of nested
 texts, and each of them wrapped over several lines. The time stays proportional to the content,
-whatever an agent wrote. Every module of `evidence` that reads outputs uses a `Redactor`, which
-`collect.redactor_for` makes. The guarantees list what is not found.
-
-The forms in which programs write a secret: escaped, encoded, and both, one in another.
-
-`redaction` searches for them, and passes over line breaks and any number of backslashes by itself.
+whatever an agent wrote. No output may be stored that has not passed a `Redactor`. The guarantees
+list what is not found.
 """
 
 from __future__ import annotations
@@ -37,7 +33,11 @@ _HTML_PUNCTUATION = str.maketrans({"/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"})
 
 
 def forms_of(value: str) -> Iterator[bytes]:
-    """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64."""
+    """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64.
+
+    Escapes and encodings are also applied one in another. Line breaks and backslashes in between
+    are no part of a form: the search passes over them.
+    """
     for text in dict.fromkeys(_nested(value)):
         yield text.encode("utf-8", "surrogateescape")
     for text in dict.fromkeys((value, *_in_json(value))):

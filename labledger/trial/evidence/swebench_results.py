@@ -1,14 +1,10 @@
 """Derive a trial's prediction and score from the patch and the logs of a SWE-bench grader.
 
 The prediction is the agent's patch as it was taken from its container, before any of its code ran
-in the grader's. The score is what `swebench_judge` makes of the logs in the grader's output folder,
-which are as hostile as any output.
-
-Judge the log of a SWE-bench grader on the host, with the `swebench` package's own report.
-
-The package decides what is resolved. It counts a log that says nothing about the answer, such as
-one without marks or of a broken environment, as not resolved; here that is a `grade_error`, so that
-it does not count against the agent. Everything else is as in its report, which becomes evidence.
+in the grader's. The logs are as hostile as any output. The `swebench` package's own report, made on
+the host, decides what is resolved, and becomes evidence. It counts a log that says nothing about
+the answer, such as one without marks or of a broken environment, as not resolved; here that is a
+`grade_error`, so that it does not count against the agent.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Find changes of a container's own file system that could affect grading.
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved. It does not change a trial's status or score.
-`isolation_facts` inspects a container after its trial, `two_part_trials` before a sealed grader's
-files are added; `artifacts` looks for new files that interpreters load by themselves.
-
-Find the programs and libraries of an image that an agent removed or replaced.
-
-Unlike other suspected tampering, this says that something a grader may need is gone: a shell, an
-interpreter, a test tool. So it decides whether a trial that could not be graded counts
-(`ledger/database/pass_rate.sql`). Adding programs, as package managers do, is no such change. What
-setup or the grader changed is told apart by the time of the change, which the host's kernel sets
-and no container can. `tampering` calls this module, where the host can read the engine's layers.
+suspected tampering, never as proved, and changes neither status nor score. A program or library of
+the image that the agent removed or replaced is more: something that a grader may need is gone, so
+it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
+setup or the grader changed is told apart by the time of the change, which no container can set.
 """
 
 from __future__ import annotations
@@ -29,6 +22,7 @@ from typing import Literal, Self
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
+from labledger.files import relative_names
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.phase_notes import phase_fields
@@ -72,7 +66,8 @@ def changed_programs(
     """Return those of the changed `paths` that are programs or libraries of the image, sorted.
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. What may have changed before or after the agent's phase is not returned.
+    newest first. What may have changed before or after the agent's phase is not returned, and
+    neither are programs that were added, as package managers do.
     """
     return sorted(
         path
@@ -241,10 +236,10 @@ def suspicious_paths(
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
         if ordinary_path is not None:
-            parents.update(_parents(ordinary_path))
+            parents.update(relative_names.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
             candidates.add(path)
-            parents.update(_parents(path))
+            parents.update(relative_names.parents(path))
         else:
             not_compared += 1
     paths = sorted(candidates - parents)
@@ -262,11 +257,6 @@ def _ordinary_reason(path: str) -> str | None:
             in_library = not LIBRARY_FOLDERS.isdisjoint(path.split("/"))
             return None if in_library and folder in _HOME_FOLDERS else folder
     return None
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def is_autoloaded_file(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Adopt the container of an earlier coordinator: wait for it, or decide that a new one is needed.
 
 An agent is never run a second time silently: if it may have run before and the attempt is started
-again, the reason is recorded durably before anything is removed. `worker` calls `adopt` before it
-runs a new container, and `finish_stopped_container` for every container that may have a grader part
+again, the reason is recorded durably before anything is removed. Call `adopt` before a new
+container is run, and `finish_stopped_container` for every container that may have a grader part
 left to run.
 """
 

@@ -1,16 +1,10 @@
 """Find, create, start, kill and remove the container of an attempt.
 
-Create, start, kill and remove a trial's container, with retries of engine errors.
-
-`EngineServerError` is retried with an exponential backoff with jitter. After an error of a start,
-the state is inspected before the retry, so that no error starts a container twice; the intended
-second start of a two-part trial is in `two_part_trials`.
-
-Find the container of an attempt by its labels, whatever its name is now.
-
-Anybody can give a name to another container at any time; an id never changes. So this module finds
-a container by its labels, and callers start, await, kill and remove it by its id. A container
-without the labels of the attempt is never touched, even if it has the attempt's name.
+A container is found by its labels, and then addressed by its id: anybody can give a name to another
+container at any time, an id never changes. One without the labels of the attempt is never touched,
+even if it has the attempt's name. `EngineServerError` is retried with an exponential backoff with
+jitter. After an error of a start, the state is inspected before the retry, so that no error starts
+a container twice; the intended second start of a two-part trial is in `two_part_trials`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Prepare a trial folder before its container starts: inputs, phase scripts, workspace.
+"""Prepare a trial folder before its container starts, and the files of a sealed grader.
 
-The folder is made under `incoming` and renamed when it is complete, so that no process ever
-writes into another's trial. `staged_programs` prepares the files that all trials of a run share.
-Values of secrets are never written into any of these files.
-
-Mount a sealed grader's files so that the agent cannot read them.
-
-Either they are mounted from the start, in a folder that only root can enter (`unreadable`), or they
-are added when the agent has ended: to the stopped container between its two parts (`after_agent`),
-or to the running container, which waits for them (`delivered`).
+The folder is made under `incoming` and renamed when it is complete, so that no process ever writes
+into another's trial. Values of secrets are never written into any of these files. A sealed grader's
+files are mounted from the start in a folder that only root can enter (`unreadable`), or added when
+the agent has ended: to the stopped container between its two parts (`after_agent`), or to the
+running container, which waits for them (`delivered`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Provide, change and remove the networks of an attempt.
+"""Provide the networks of an attempt, change them between agent and grader, and remove them.
 
-Each step may be interrupted and repeated, also by another coordinator. `worker` provides the first
-network before the container exists and removes everything after it; `between_parts` changes it.
-
-What the host does with an agent's container between the agent part and the grader part.
-
-The agent part has been stored by then, and the grader has not started. Each step may be interrupted
-and repeated, also by another coordinator, so it must be safe to repeat.
+What the host does with an agent's container between its two parts is here, too: the agent part has
+been stored by then, and the grader has not started. Each step may be interrupted and repeated, also
+by another coordinator, so it must be safe to repeat. Remove networks only when the containers of
+the attempt are gone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The network of each phase of a trial, and what the container is created with for it.
 
 A container has the agent's network from its creation. If the grader's differs, the host moves the
-container between the two parts (`life.network_changes`); a separate grader's container is created
-with the grader's. With `allowlist` it is an internal network with an egress proxy. Used by
-`container_config`, `inputs` and `network_changes`.
+container between the two parts (`network_changes`); a separate grader's container is created with
+the grader's. With `allowlist` it is an internal network with an egress proxy.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         if (part.folder / "out").is_dir():
             return state.container_id
         context.record_restart(spec, "its grader's folder was deleted; the grader runs again")
-    elif _started_marker(part).exists():
+    elif state is None and _started_marker(part).exists():
         context.record_restart(spec, _GRADER_GONE)
     context.limiter.require_starting_allowed()
     if state is not None:
@@ -215,7 +215,11 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
 
 
 def _started_marker(part: AttemptSpec) -> Path:
-    """Return the file that says that a grader may have run. No container can see its folder."""
+    """Return the file that says that a grader may have run. No container can see its folder.
+
+    It has not run in a container that is there and was never started: some engines give a start up
+    when who asked for it is gone.
+    """
     return part.folder / "started"
 
 

@@ -2,7 +2,7 @@
 
 `stage_dependencies` copies the staged files of every phase into the run folder once; `trial.sh`
 lies beside them. Containers mount these files for reading only, so that a difference from the
-frozen digests was made from outside. Sessions, hosts and `verify` look for one.
+frozen digests was made from outside. Look for one before the files are used by another process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The start limiter: limits how many trials run, start and are collected at once.
+"""The context of an attempt, and the limits of how many trials run, start and collect at once.
 
-It also knows until when the run's lease is certain to be valid (`allow_until`). Before a trial
-creates, starts or deletes something that another coordinator may use, it asks the limiter, because
-this process may have been suspended for any time. The executor makes one limiter for all its
-threads; they get it in their `TrialContext`.
-
-The context of an attempt: what it gets from the process that runs it, beside its specification.
-
-The executor makes one for each call of `run_attempt`, `remove_attempt` and `cancel_attempt`, which
-pass it on. Nothing that an attempt depends on is thread-local or global to the process.
+The `StartLimiter` also knows until when the run's lease is certain to be valid (`allow_until`).
+Before a trial creates, starts or deletes something that another coordinator may use, it must ask
+the limiter, because this process may have been suspended for any time. All threads of an executor
+share one. The `TrialContext` is what an attempt gets from its process beside its specification:
+nothing that an attempt depends on is thread-local or global to the process.
 """
 
 from __future__ import annotations

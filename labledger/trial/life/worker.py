@@ -1,9 +1,8 @@
 """Run one attempt at a slot in its container, and return a validated result.
 
-The executor's threads call `run_attempt`. The container and the trial folder stay until the
-coordinator has made the result durable and the executor calls `remove_attempt`. At most one
-container of an attempt runs. No container is created or started while the run may belong to another
-coordinator.
+The container and the trial folder stay until the coordinator has made the result durable and
+`remove_attempt` is called. At most one container of an attempt runs. No container is created or
+started while the run may belong to another coordinator.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""A stored trial that another grader grades again.
+"""A stored trial that another grader grades again, and the evidence of that.
 
-Only the grader runs, in a new container with the restored outputs of the stored trial. A trial
-that never reached its grading is carried over unchanged. One whose evidence cannot be restored
-exactly becomes a `grade_error`. `runner.slot_queue` makes the `RegradedTrial` of each attempt.
-
-Collect the evidence of a regraded trial, which refers to the stored evidence of its agent.
-
-Only the outputs of the new grader are read from the trial folder. For everything from before
-grading, the record refers to the stored artifacts.
+Only the grader runs, in a new container with the restored outputs of the stored trial, and only its
+outputs are read from the trial folder: for everything from before grading, the record refers to the
+stored artifacts. A trial that never reached its grading is carried over unchanged. One whose
+evidence cannot be restored exactly becomes a `grade_error`.
 """
 
 from __future__ import annotations

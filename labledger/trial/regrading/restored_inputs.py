@@ -1,13 +1,8 @@
 """Restore a stored trial's outputs into a new trial folder, so that it can be graded again.
 
 The stored files were written in a container and may come from an imported ledger, so they are as
-untrusted as any output. Either everything that a grader can read is restored exactly, or
-`EvidenceIncomplete` is raised.
-
-Restore the output folders that an agent left, exactly or not at all.
-
-The stored tar may come from an imported ledger: only safe names in these folders are written, each
-once, and nothing through a link.
+untrusted as any output: only safe names are written, each once, and nothing through a link. Either
+everything that a grader can read is restored exactly, or `EvidenceIncomplete` is raised.
 """
 
 from __future__ import annotations
@@ -22,12 +17,12 @@ from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars
 from labledger.files.artifact_tars import Member
+from labledger.files.relative_names import is_safe_name
 from labledger.files.workspace_listing import Listing, MalformedListing
 from labledger.files.workspace_seed import (
     OPEN_FILE,
     OPEN_PROGRAM,
     UnsafeSeed,
-    is_safe_name,
     make_folders,
 )
 from labledger.trial import contract, phase_notes

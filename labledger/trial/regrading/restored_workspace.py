@@ -19,8 +19,9 @@ from pathlib import Path, PurePosixPath
 
 from labledger.files import artifact_tars, patches, workspace_listing
 from labledger.files.artifact_tars import Member
+from labledger.files.relative_names import is_safe_name, parents
 from labledger.files.workspace_listing import UNLISTED_FOLDERS, Entry, Listing
-from labledger.files.workspace_seed import OPEN_FILE, OPEN_PROGRAM, is_safe_name, make_folders
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_PROGRAM, make_folders
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
@@ -86,7 +87,7 @@ class WorkspaceRestore:
             elif stored.holds_redacted(name.encode()):
                 self.unrecoverable[name] = "a secret was redacted in its name"
             elif not UNLISTED_FOLDERS.isdisjoint(folder_names) or any(
-                p in expected.entries for p in _parents(name)
+                p in expected.entries for p in parents(name)
             ):
                 self.unrecoverable[name] = "no file can be at this path"
         for name in expected.left_out:
@@ -119,7 +120,7 @@ class WorkspaceRestore:
             shutil.rmtree(self.folder / name)
         empty = present.empty if expected.empty is None else expected.empty
         needed = {*expected.left_out, *(empty or ())}
-        needed.update(*(_parents(name) for name in (*expected.entries, *needed)))
+        needed.update(*(parents(name) for name in (*expected.entries, *needed)))
         for name in reversed(list(_folders(self.folder))):
             if name not in needed:
                 (self.folder / name).rmdir()
@@ -138,9 +139,7 @@ class WorkspaceRestore:
                         self._write(member.name, member.content)
                     elif entry is not None and member.kind == entry.kind == "link":
                         self._add_link(member.name, member.target)
-                    elif not self._changed_folders.isdisjoint(
-                        [*_parents(member.name), member.name]
-                    ):
+                    elif not self._changed_folders.isdisjoint([*parents(member.name), member.name]):
                         self._write_unlisted(member)
             except (tarfile.TarError, ValueError, EOFError) as error:
                 raise EvidenceIncomplete(f"the tar of its files cannot be read: {error}") from None
@@ -270,12 +269,6 @@ class WorkspaceRestore:
             shown.append(f"and {len(names) - _MAX_NAMED_FILES} more")
         recorded = f"; problem recorded with the trial: {problem}" if problem else ""
         raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{recorded}")
-
-
-def _parents(name: str) -> list[str]:
-    """Return the folders above a name, from the top."""
-    steps = name.split("/")
-    return ["/".join(steps[:i]) for i in range(1, len(steps))]
 
 
 def _folders(top: Path) -> Iterator[str]:

@@ -1,12 +1,8 @@
-"""Read the stored artifacts of a trial that is graded again.
+"""Read the stored artifacts of a trial that is graded again, and those that a separate grader gets.
 
 They may come from an imported ledger and are not trusted: contents are checked against their
-digests. `EvidenceIncomplete` is raised if something is missing.
-
-Restore the artifacts that a separate grader got, so that another one gets exactly the same.
-
-The stored tar may come from an imported ledger and is not trusted: its digest is checked, and its
-names must be at paths that the grader declares.
+digests, and names in a tar must be at paths that the grader declares. `EvidenceIncomplete` is
+raised if something is missing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Read a container's changes by asking the engine: for users who may not read its folders.
+"""Read a container's changes by asking the engine, and pack them for a regrading.
 
-The engine lists the changes and gives files as tars. Each request takes long, because the engine
-mounts the container for it, so that where many files of a folder have changed, the whole folder is
-read and the rest of it discarded. The originals come from a container of the image that never runs.
-
-Pack a container's changed files into a tar from which a regrading restores them.
-
-Owners, permissions and whole seconds of times are kept; what is left out is counted, with the
-first such path. A file with a secret is removed again as soon as the secret is seen. The same
-changes give the same bytes. `collection` writes a snapshot, `restored_container` restores it.
+This is for users who may not read the engine's folders. The engine lists the changes and gives
+files as tars. Each request takes long, because the engine mounts the container for it, so that
+where many files of a folder have changed, the whole folder is read and the rest discarded. The
+originals come from a container of the image that never runs. A snapshot keeps owners, permissions
+and whole seconds of times; the same changes give the same bytes, and a file with a secret is
+removed again as soon as the secret is seen.
 """
 
 from __future__ import annotations
@@ -288,7 +285,10 @@ class _LeftOut:
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Writes the members of a snapshot to a temporary file, in the order of the changes."""
+    """Writes the members of a snapshot to a temporary file, in the order of the changes.
+
+    What is left out is counted, with the first such path.
+    """
 
     file: BinaryIO
     redactor: Redactor

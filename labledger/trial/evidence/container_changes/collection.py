@@ -1,8 +1,8 @@
 """Collect what a trial changed in its container: the list, the patch and the snapshot.
 
 Everything is redacted, or left out of the snapshot and said in the problems of the evidence. The
-patch compares with the files that the task put into the workspace, else with the image. Called by
-`artifacts`, with the stopped container that `life.image_workspace` finds.
+patch compares with the files that the task put into the workspace, else with the image. The
+container must have stopped.
 """
 
 from __future__ import annotations
