@@ -1,6 +1,6 @@
 """Arguments and options that several commands share: their declarations, parsing and completion.
 
-The annotated types are used in the signatures of commands. A value that cannot be parsed raises
+The annotated types are for the signatures of commands. A value that cannot be parsed raises
 `InvalidInput`, which names the option and what was expected.
 """
 

@@ -1,8 +1,8 @@
 """What a coordinator knows of one host, and what it has for it: attempts, removals, requests.
 
 A link outlives the addresses and processes of its host, and exists also for a host that has not
-been seen in this session, if attempts belong to it. The coordinator's thread and the thread of the
-connection use it, under the executor's lock.
+been seen in this session, if attempts belong to it. Two threads share it, the coordinator's and
+that of the connection: hold the executor's lock.
 """
 
 from __future__ import annotations

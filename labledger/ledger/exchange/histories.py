@@ -1,7 +1,7 @@
 """Compare a run in two ledgers: the same history, a longer one, or a conflict.
 
 Equal chain digests prove equal histories, so that two digests of each run are enough; rows are
-compared only to describe a conflict. An import uses this before it writes anything.
+compared only to describe a conflict. Compare before anything is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The list of changes of a container's file system, as it is stored in the evidence.
 
 Paths are relative to the container's root. The list also says what is left out of the snapshot, so
-that a regrading restores everything or nothing. `collection` makes a list, `restored_container`
-reads a stored one, which is as untrusted as any output.
+that a regrading restores everything or nothing. A stored list is as untrusted as any output.
 """
 
 from __future__ import annotations
