@@ -31,7 +31,7 @@ PAGES = sorted(
     for path in [*PROJECT.glob("*.md"), *DOCS.rglob("*.md"), *PROJECT.glob("examples/**/*.md")]
     if path.name != "CHANGELOG.md"
     and "generated" not in path.parts
-    and (path.parent.name != "contributing" or path.name == "index.md")
+    and not (path.parent.name == "contributing" and (PROJECT / f"{path.stem.upper()}.md").exists())
 )
 
 _OPERATORS = {"&&", "||", "|", ";"}

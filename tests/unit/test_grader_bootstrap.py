@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from labledger.benchmarks.harbor import rewards
+from labledger.benchmarks.harbor.rewards import MAX_LOG_BYTES, failure_in
 from labledger.files.untrusted_files import UntrustedFile
-from labledger.trial.evidence import harbor_rewards
-from labledger.trial.evidence.harbor_rewards import MAX_LOG_BYTES, failure_in
 
 LOGS = Path(__file__).parent / "grader_logs"
 FAILED = sorted((LOGS / "bootstrap_failed").iterdir())
@@ -42,7 +42,7 @@ def test_tests_that_ran(log: Path) -> None:
 def test_every_pattern_is_of_a_real_log() -> None:
     """Each pattern matches a line that a tool really wrote."""
     lines = [line for log in FAILED for line in log.read_text().splitlines()]
-    for pattern in harbor_rewards._FAILURES:
+    for pattern in rewards._FAILURES:
         assert any(pattern.search(line) for line in lines), pattern.pattern
 
 

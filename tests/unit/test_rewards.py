@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sample_trials import BUSYBOX, Trials
 
+from labledger.benchmarks.harbor import rewards as judge
 from labledger.experiment.settings.grading import Grading, ResultSource
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.grading import GradingOutcome
-from labledger.trial.evidence.harbor_rewards import grade_by_rewards
+from labledger.trial.evidence.grading import GradedTrial, GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
 
 OUTPUTS = {"outputs": [{"path": "/logs/verifier", "phase": "grader"}]}
@@ -34,7 +34,8 @@ def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingO
     settings = replace(spec.settings, grading=Grading(results=results))
     object.__setattr__(spec, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
-    return grade_by_rewards(spec, results, exit_status, "2026-01-01T00:00:00.000Z", redactor)
+    ts = "2026-01-01T00:00:00.000Z"
+    return judge.grade(GradedTrial(spec, results, exit_status, ts, redactor, lambda: None))
 
 
 def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:

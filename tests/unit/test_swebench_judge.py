@@ -23,8 +23,8 @@ from labledger.benchmarks.swebench.harness import (
     harness_version,
     prepare_rows,
 )
+from labledger.benchmarks.swebench.judge import Judgement, ReportList, judge
 from labledger.records.outcomes import Reason, Verdict
-from labledger.trial.evidence.swebench_results import Judgement, ReportList, judge
 
 OFFICIAL = """
 import json, sys

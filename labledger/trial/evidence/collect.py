@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from labledger import clock, faults
@@ -26,14 +27,21 @@ from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
+    GradedTrial,
     GradingOutcome,
     grade_attempt,
+    reference_prediction,
 )
-from labledger.trial.evidence.harbor_rewards import grade_by_rewards, reference_prediction
 from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.swebench_results import grade_by_swebench
 from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
+
+JUDGES = {
+    "rewards": "labledger.benchmarks.harbor.rewards",
+    "swebench": "labledger.benchmarks.swebench.judge",
+}
+"""The module of the judge for each source of results but `contract`. It is imported when a trial
+needs it: nothing of a benchmark is known here."""
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -185,11 +193,18 @@ def _grade(
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended, by what its grader left."""
     source, ts = spec.settings.grading.results, container_exit.ended_at
-    if source is not None and source.source == "rewards":
-        return grade_by_rewards(spec, source, exit_status, ts, redactor)
-    if source is not None and source.source == "swebench":
-        artifacts = _artifact_chunks(spec, container_exit)
-        return grade_by_swebench(spec, source, exit_status, ts, redactor, artifacts)
+    judge = None if source is None else JUDGES.get(source.source)
+    if source is not None and judge is not None:
+        trial = GradedTrial(
+            spec=spec,
+            source=source,
+            exit_status=exit_status,
+            ts=ts,
+            redactor=redactor,
+            artifacts=lambda: _artifact_chunks(spec, container_exit),
+        )
+        outcome: GradingOutcome = import_module(judge).grade(trial)
+        return outcome
     return grade_attempt(spec, exit_status, ts, redactor)
 
 

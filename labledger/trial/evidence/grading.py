@@ -7,10 +7,12 @@ identity, and validated against their schemas. An invalid or missing file makes 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.settings.grading import ResultSource
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -44,6 +46,24 @@ class GradingOutcome:
         """Make this a `grade_error`. Only the first reason is recorded."""
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
+
+
+@dataclass(frozen=True, slots=True)
+class GradedTrial:
+    """What the judge of a benchmark is given of a trial that ended with one of `ExitStatus.ALL`.
+
+    A judge is the function `grade` of a module of `benchmarks`. It reads what the grader left, and
+    returns a `GradingOutcome`. What it reads is as hostile as any output.
+    """
+
+    spec: AttemptSpec
+    source: ResultSource
+    exit_status: int
+    ts: str
+    """The timestamp of its rows."""
+    redactor: Redactor
+    artifacts: Callable[[], Iterable[bytes] | None]
+    """Returns the tar, in pieces, with what the grader got of the agent; None if it got nothing."""
 
 
 def grade_attempt(
@@ -259,3 +279,27 @@ def merged_ids(given: object, spec: AttemptSpec) -> object:
         if isinstance(value, bool) or all(value != ids[key] for ids in accepted):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
     return {**given, **expected}
+
+
+def reference_prediction(
+    spec: AttemptSpec, references: dict[str, str], ts: str, *, has_result: bool
+) -> JsonObject:
+    """Return a prediction that refers to the agent's result, or else to what it changed.
+
+    `references` are the trial's evidence; `has_result` says whether the agent's result is valid.
+    """
+    names = ["trial_output"] if has_result else []
+    names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
+    names += ["workspace_after", "workspace_changes", "trial_input"]
+    name = next(name for name in names if name in references)
+    row: JsonObject = {
+        "benchmark": spec.plan.benchmark.identity,
+        "prediction": {
+            "kind": "artifact_ref",
+            "artifact_ref": references[name],
+            "metadata": {"evidence": name},
+        },
+    }
+    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, PREDICTION_SCHEMA)
+    return row

@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
-from labledger.experiment.settings.grading import ResultSource
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, Verdict
@@ -28,6 +27,7 @@ from labledger.trial.evidence.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
+    GradedTrial,
     GradingOutcome,
     add_identity,
     outcome_by_exit_status,
@@ -134,25 +134,20 @@ _IN_MEMORY = 16 * MIB
 _FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
 
 
-def grade_by_swebench(
-    spec: AttemptSpec,
-    source: ResultSource,
-    exit_status: int,
-    ts: str,
-    redactor: Redactor,
-    artifacts: Iterable[bytes] | None,
-) -> GradingOutcome:
-    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
-
-    `ts` is the timestamp of its rows. `artifacts` is the tar, in pieces, with what the grader
-    got of the agent; None if there was nothing.
-    """
+def grade(trial: GradedTrial) -> GradingOutcome:
+    """Return the outcome of a trial whose grader left the logs of SWE-bench."""
+    spec, source, redactor, exit_status = (
+        trial.spec,
+        trial.source,
+        trial.redactor,
+        trial.exit_status,
+    )
     outcome = outcome_by_exit_status(spec, exit_status)
     if exit_status in NOT_GRADED:
         return outcome
     try:
-        patch = _patch(artifacts)
-        outcome.prediction = _prediction(spec, ts, redactor, patch)
+        patch = _patch(trial.artifacts())
+        outcome.prediction = _prediction(spec, trial.ts, redactor, patch)
         folder = folder_of_path(spec, source.folder or "")
         if exit_status in _FAILED or folder is None or source.instance is None:
             return outcome
@@ -170,7 +165,7 @@ def grade_by_swebench(
             judgement.reason or Reason.LOG_NOT_JUDGED, judgement.message or "there is no verdict"
         )
     else:
-        outcome.score = _score(spec, ts, redactor, judgement, judgement.verdict)
+        outcome.score = _score(spec, trial.ts, redactor, judgement, judgement.verdict)
     return outcome
 
 

@@ -23,8 +23,8 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.grading import (
     NOT_GRADED,
-    PREDICTION_SCHEMA,
     SCORE_SCHEMA,
+    GradedTrial,
     GradingOutcome,
     add_identity,
     outcome_by_exit_status,
@@ -161,14 +161,18 @@ class _BadRewards(Exception):
     """The rewards cannot be used. The argument says why, in a sentence."""
 
 
-def grade_by_rewards(
-    spec: AttemptSpec, source: ResultSource, exit_status: int, ts: str, redactor: Redactor
-) -> GradingOutcome:
-    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+def grade(trial: GradedTrial) -> GradingOutcome:
+    """Return the outcome of a trial whose grader left rewards.
 
-    `ts` is the timestamp of its score. If no test ran because the grader could not install or reach
-    what it needs, the trial is a `grade_error`.
+    If no test ran because the grader could not install or reach what it needs, the trial is a
+    `grade_error`.
     """
+    spec, source, redactor, exit_status = (
+        trial.spec,
+        trial.source,
+        trial.redactor,
+        trial.exit_status,
+    )
     outcome = outcome_by_exit_status(spec, exit_status)
     if exit_status in NOT_GRADED:
         return outcome
@@ -182,7 +186,7 @@ def grade_by_rewards(
         if rewards[primary] == 0 and (line := _bootstrap_failure(spec, source, folder, redactor)):
             outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
             return outcome
-        outcome.score = _score(spec, source, ts, name, rewards, primary)
+        outcome.score = _score(spec, source, trial.ts, name, rewards, primary)
     except FileNotFoundError:
         missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
         if line := _bootstrap_failure(spec, source, folder, redactor):
@@ -193,30 +197,6 @@ def grade_by_rewards(
     except (_BadRewards, MalformedJson, SchemaInvalid) as error:
         outcome.as_grade_error(Reason.REWARD_INVALID, str(error))
     return outcome
-
-
-def reference_prediction(
-    spec: AttemptSpec, references: dict[str, str], ts: str, *, has_result: bool
-) -> JsonObject:
-    """Return a prediction that refers to the agent's result, or else to what it changed.
-
-    `references` are the trial's evidence; `has_result` says whether the agent's result is valid.
-    """
-    names = ["trial_output"] if has_result else []
-    names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
-    names += ["workspace_after", "workspace_changes", "trial_input"]
-    name = next(name for name in names if name in references)
-    row: JsonObject = {
-        "benchmark": spec.plan.benchmark.identity,
-        "prediction": {
-            "kind": "artifact_ref",
-            "artifact_ref": references[name],
-            "metadata": {"evidence": name},
-        },
-    }
-    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
-    json_schemas.require_valid(row, PREDICTION_SCHEMA)
-    return row
 
 
 def _read(folder: Path, redactor: Redactor) -> tuple[str, dict[str, float]]:
