@@ -2,7 +2,8 @@
 
 The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
 identity, and validated against their schemas. An invalid or missing file makes the trial a
-`grade_error`, and then its score is dropped. The agent's result is read with the same checks.
+`grade_error`, and then its score is dropped. The agent's result is read with the same checks. A
+judge of a benchmark gets a `GradedTrial` and makes a `GradingOutcome` by the same means.
 """
 
 from __future__ import annotations
