@@ -1,7 +1,7 @@
 """A cluster: a scheduler and hosts, all in one folder and below one ground.
 
-Used by `scripts/cluster`, by tests and by `scripts/torture --cluster`. Every method can be called
-by a process that has not made the cluster: what there is, the folder and the kernel tell.
+Every method can be called by a process that has not made the cluster: what there is, the folder and
+the kernel tell.
 """
 
 from __future__ import annotations
