@@ -2,7 +2,7 @@
 
 In: attempts of a coordinator. Out: their results, with the artifacts in the coordinator's store.
 Truth stays in the ledger and in the engine of each host; nothing here keeps state that a restart
-needs, except on the host's own disk. Only `dask_hosts`, `cluster_file` and `connect` use Dask,
-which is an extra and imported late. The layers above come in by `connect` and `cluster_executor`.
-May not import `runner`, `checks`, `upkeep` or the ledger.
+needs, except on the host's own disk. Only `dask_transport`, `dask_host`, `cluster_file` and
+`connect` use Dask, which is an extra and imported late. The layers above come in by `connect` and
+`cluster_executor`. May not import `runner`, `checks`, `upkeep` or the ledger.
 """

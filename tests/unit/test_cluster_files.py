@@ -14,7 +14,7 @@ from labledger.errors import InvalidInput
 from labledger.files import own_folders
 from labledger.hosts import certificates
 from labledger.hosts.cluster_file import Cluster
-from labledger.hosts.dask_hosts import LESS_WATCHING
+from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_side.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.runner.options import RunOptions

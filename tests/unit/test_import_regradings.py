@@ -146,7 +146,7 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
     moves += ["UPDATE counted SET root_no = 2, run_no = 1"]
     moves += ["UPDATE schedule_progress SET row_digest = NULL"]
     kit.tamper(there / "ledger.sqlite", *moves)
-    with closing(writable_engine(there / "ledger.sqlite")._open_driver()) as raw:
+    with closing(writable_engine(there / "ledger.sqlite").open_driver()) as raw:
         raw.execute(
             "UPDATE run_tally SET row_digest = "
             "row_digest('run_tally', run_no, table_name, row_count, content)"

@@ -397,7 +397,7 @@ def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> Non
     """Without a digest a row is taken as it is; written again, it has one."""
     tables = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
     kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
-    with closing(writable_engine(rewritten)._open_driver()) as raw:
+    with closing(writable_engine(rewritten).open_driver()) as raw:
         content = f"content = '{row_digests.NO_ROWS}'"  # What the upgrade counts of such rows.
         raw.execute(
             f"UPDATE run_tally SET {content}, row_digest = "
