@@ -16,8 +16,7 @@ from labledger import clock, optional_libraries
 from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
-from labledger.ledger.database.model import RunInfo, Variant
-from labledger.ledger.database.tables import USUAL_METRICS
+from labledger.ledger.database.model import USUAL_METRICS, RunInfo, Variant
 from labledger.records.outcomes import RunStatus
 from labledger.report.document import (
     Metric,

@@ -13,6 +13,9 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
 
+USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
+"""Metrics that mean the same in every experiment; views have columns for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
+from labledger.ledger.database.model import USUAL_METRICS
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 
@@ -45,9 +46,6 @@ class AnyValue(UserDefinedType[Any]):
 
 EVENT_TYPE = "CASE json_type(body, '$.type') WHEN 'text' THEN body ->> '$.type' END"
 """An event's type is the `type` of its body, if that is text."""
-
-USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
-"""Metrics that mean the same in every experiment; views have columns for them."""
 
 metadata = MetaData()
 
