@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
-from labledger.files import workspace_listing as workspace
+from labledger.files import workspace_listing
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry
@@ -209,8 +209,8 @@ class EvidenceCollector:
         """
         seed = workspace_seed(self.spec.task.workspace, self.spec.plan.store_root)
         folder = self.spec.folder / "workspace"
-        before = workspace.list_seed(seed)
-        after = workspace.list_folder(folder)
+        before = workspace_listing.list_seed(seed)
+        after = workspace_listing.list_folder(folder)
         unlisted = workspace_listing.inspect_unlisted_folders(folder, after)
         after.digests = {name: workspace_listing.digest(files) for name, files in unlisted.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
