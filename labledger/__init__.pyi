@@ -6,6 +6,8 @@ from .api.benchmark_checks import Finding as Finding
 from .api.benchmark_checks import check_benchmark as check_benchmark
 from .api.experiments import RunPlan as RunPlan
 from .api.experiments import create_experiment as create_experiment
+from .api.experiments import expectation as expectation
+from .api.experiments import plan as plan
 from .api.experiments import plan_run as plan_run
 from .api.experiments import preflight as preflight
 from .api.hosts import ClusterHost as ClusterHost
@@ -31,8 +33,6 @@ from .api.maintenance import import_runs as import_runs
 from .api.maintenance import ledger_revision as ledger_revision
 from .api.maintenance import upgrade_ledger as upgrade_ledger
 from .api.maintenance import verify as verify
-from .api.planning import expectation as expectation
-from .api.planning import plan as plan
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState
 from .api.runs import RunExtension as RunExtension

@@ -15,9 +15,7 @@ from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Metric
-from labledger.records.events import Event
+from labledger.records.attempt_result import Artifact, AttemptResult, Event, Metric
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 

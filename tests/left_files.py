@@ -19,12 +19,11 @@ from labledger import clock
 from labledger.experiment import name_references
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
+from labledger.trial.attempt_notes import phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import collect_result
-from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.isolation_facts import unknown_isolation_facts
-from labledger.trial.phase_notes import phase_lines
+from labledger.trial.evidence.container_exit import ContainerExit, unknown_isolation_facts
 
 LIMIT_S = 120
 

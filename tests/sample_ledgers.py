@@ -15,9 +15,14 @@ from labledger.ledger.database.model import Lease, NewRun, Owner, Variant
 from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
-from labledger.records.events import Event, EventFile
+from labledger.records.attempt_result import (
+    Artifact,
+    AttemptResult,
+    Event,
+    EventFile,
+    Metric,
+    Phase,
+)
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 

@@ -25,7 +25,7 @@ from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.records.artifacts import digest_of
+from labledger.records.attempt_result import digest_of
 from labledger.records.outcomes import RunStatus
 from labledger.records.slot_records import RECORD_KINDS
 

@@ -21,7 +21,7 @@ from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.ledger.reader import LedgerReader
-from labledger.records.artifacts import digest_of
+from labledger.records.attempt_result import digest_of
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 

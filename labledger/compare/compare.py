@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from labledger import optional_libraries
-from labledger.compare import estimates, looks, sides
+from labledger.compare import decision as looks
+from labledger.compare import estimates, sides
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,

@@ -17,7 +17,7 @@ from labledger.execution.executor import HostState
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
-from labledger.records.artifacts import digest_of
+from labledger.records.attempt_result import digest_of
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 

@@ -42,7 +42,6 @@ from labledger.ledger.read.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.verification import chain_check
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
@@ -393,7 +392,7 @@ class LedgerReader:
     def chain_problems(self, run_id: str) -> Iterator[tuple[int | None, str]]:
         """Yield slot and text of each problem in the chain of a run's commits."""
         with self._of_run(run_id) as (connection, run_no):
-            yield from chain_check.find_problems(connection, run_no, run_id)
+            yield from commit_stream.find_chain_problems(connection, run_no, run_id)
 
     def has_artifact(self, sha256: str) -> bool:
         """Return whether the ledger has an artifact (64 hex digits)."""

@@ -28,9 +28,7 @@ from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import LeaseWriter, UnitOfWork
 from labledger.ledger.read.lookup import ledger_id, run_number
 from labledger.records import canonical_json
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.events import EventFile
+from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.records.slot_records import SlotRecords

@@ -1,21 +1,108 @@
-"""The validated result of one attempt at a slot, and the JSON form in which it is staged.
+"""The validated result of one attempt at a slot, its events and artifacts, and its staged form.
 
 A worker returns it, and the runner stages it durably or commits it. Results that earlier versions
-of labledger staged can be read as well.
+of labledger staged can be read as well. Records refer to an artifact by its SHA-256.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
-from labledger.records.events import Event, EventFile
+from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import SlotStatus
+
+_PREFIX = "artifact://sha256/"
+REFERENCE = re.compile(_PREFIX + "([0-9a-f]{64})")
+"""A reference to an artifact; its group is the digest in hex."""
+
+
+def digest_of(reference: str) -> str:
+    """Return the digest that a reference names. Any other text is returned unchanged."""
+    return reference.removeprefix(_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Content that a record refers to by its SHA-256 (hex)."""
+
+    sha256: str
+    size: int
+    content: bytes | None
+    """None if the artifact store has it already."""
+
+    @classmethod
+    def inline(cls, content: bytes) -> Self:
+        return cls(sha256_hex(content), len(content), content)
+
+    @property
+    def reference(self) -> str:
+        return _PREFIX + self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    row_seq: int
+    type: str | None
+    body: JsonObject
+
+    @classmethod
+    def of(cls, row_seq: int, body: JsonObject) -> Self:
+        event_type = body.get("type")
+        return cls(row_seq, event_type if isinstance(event_type, str) else None, body)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """A file of events that are too many to be held in memory: one canonical JSON body per line.
+
+    Iterating yields each `Event`, as often as needed, as with a tuple.
+    """
+
+    folder: Path
+    name: str
+    count: int
+    sha256: str | None = None
+    """The file's digest in hex; None if an earlier version of labledger staged it."""
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    def find_damage(self) -> str | None:
+        """Return how the file differs from what was staged, as the rest of a sentence, or None."""
+        try:
+            with self.path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return None if self.sha256 in (None, digest) else "was changed since it was staged"
+
+    def as_json(self) -> JsonObject:
+        digest = {} if self.sha256 is None else {"sha256": self.sha256}
+        return {"file": self.name, "count": self.count, **digest}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Event]:
+        for row_seq, text in enumerate(self.bodies()):
+            yield Event.of(row_seq, json.loads(text))
+
+    def bodies(self) -> Iterator[str]:
+        """Yield the body of each event, as canonical JSON."""
+        with self.path.open("r", encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.removesuffix("\n")
 
 
 @dataclass(frozen=True, slots=True)

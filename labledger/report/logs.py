@@ -18,7 +18,7 @@ from labledger.errors import LedgerError
 from labledger.ledger.read.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.records.artifacts import digest_of
+from labledger.records.attempt_result import digest_of
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import LogSelection
 from labledger.text import counted, plain_text

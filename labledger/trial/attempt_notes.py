@@ -1,17 +1,136 @@
-"""Attempt notes: durable facts about an attempt that outlive its container and its folder.
+"""What is noted of an attempt in files: durable notes of the host, and the phases in its folder.
 
-There are two: a marker that no container has been started for the attempt, and the list of
-reasons why it was started again. Each is a file in the run's folder `traces`, where no container
-can write.
+Notes outlive the container and the trial folder: a marker that no container has been started, and
+the reasons why one was started again. Each is a file in the run's folder `traces`, where no
+container can write. The `phases` file, in which `trial.sh` records each phase's status and times,
+is in the trial folder. The agent can write it while the trial runs; trust it only if `trial.sh`
+ended the trial. For the grader part and for regradings the host writes it, so that `trial.sh`
+continues after the agent phase.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from labledger.files import untrusted_files
 from labledger.files.durable_files import sync_folder, write_file
+from labledger.records.attempt_result import Phase
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+
+_COLLECT = "collect_"
+_COLLECT_NAME = re.compile(r"collect_[1-9][0-9]?")
+"""The name that `trial.sh` gives a collect command."""
+
+
+def read_phases(folder: Path) -> dict[str, Phase]:
+    """Return the phases that `trial.sh` recorded, empty if it could not write them.
+
+    `folder` is that of the container: the trial folder, or a separate grader's. Trust them only if
+    `trial.sh` ended the trial: until then the agent can write the file too.
+    """
+    return _as_phases(phase_fields(folder))
+
+
+def read_collect_statuses(folder: Path) -> dict[int, int]:
+    """Return the exit status of each collect command by its number; 124 after a time-out."""
+    return {
+        int(name.removeprefix(_COLLECT)): status
+        for name, (status, *_) in _parse(_phases_text(folder), collect=True).items()
+    }
+
+
+def has_begun(spec: AttemptSpec) -> bool:
+    """Return True if `trial.sh` has written anything. An agent cannot hide that.
+
+    The trial folder last changed when it was renamed, before its container was created. Containers
+    cannot change it, nor reset the ctime of the `state` folder, which `trial.sh` writes to.
+    """
+    changed = (spec.folder / "state").stat().st_ctime_ns
+    return changed > spec.folder.stat().st_ctime_ns
+
+
+PhaseFields = tuple[int, int, int, int]
+"""Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
+
+
+def phase_fields(folder: Path) -> dict[str, PhaseFields]:
+    """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
+    return _parse(_phases_text(folder))
+
+
+def _phases_text(folder: Path) -> str:
+    content, _ = untrusted_files.read_optional(
+        folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP
+    )
+    return (content or b"").decode("ascii", "replace")
+
+
+_REPORT_END = "ended\n"
+"""The last line of a report that an agent has ended, so that half of one is not believed."""
+
+
+def parse_report(text: str) -> str | None:
+    """Return the phase lines in a report that an agent has ended; None if it does not say so."""
+    fields = _parse(text)
+    is_whole = text.endswith(f"\n{_REPORT_END}") and "agent" in fields and "grader" not in fields
+    return phase_lines(fields) if is_whole else None
+
+
+def parse_phases(lines: str) -> dict[str, Phase]:
+    """Return the phases in a text in the format of `phase_lines`."""
+    return _as_phases(_parse(lines))
+
+
+def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
+    return {
+        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
+        for name, (status, start, end, timed_out) in fields.items()
+    }
+
+
+def _parse(lines: str, *, collect: bool = False) -> dict[str, PhaseFields]:
+    """Return the lines of phases, or those of collect commands, by name."""
+    by_phase: dict[str, PhaseFields] = {}
+    for line in lines.splitlines():
+        fields = line.split()
+        is_collect = bool(fields) and _COLLECT_NAME.fullmatch(fields[0]) is not None
+        is_wanted = is_collect if collect else bool(fields) and fields[0] in contract.PHASE_NAMES
+        if len(fields) == 5 and is_wanted:
+            try:
+                status, start, end, timed_out = (int(text) for text in fields[1:])
+            except ValueError:
+                continue
+            by_phase[fields[0]] = (status, start, end, timed_out)
+    return by_phase
+
+
+def phase_lines(fields: dict[str, PhaseFields]) -> str:
+    """Return the content of a `phases` file, in the phases' order."""
+    return "".join(
+        " ".join(map(str, (name, *fields[name]))) + "\n"
+        for name in contract.PHASE_NAMES
+        if name in fields
+    )
+
+
+def phase_notes_of(phases: Mapping[str, Phase]) -> str:
+    """Return the content of a `phases` file for phases of which only the durations are known.
+
+    Each starts at the end of the one before it.
+    """
+    fields: dict[str, PhaseFields] = {}
+    start = 0
+    for name, phase in phases.items():
+        end = start + phase.duration_ms // 10
+        fields[name] = (phase.exit_status, start, end, int(phase.timed_out))
+        start = end
+    return phase_lines(fields)
+
 
 FOLDER = "traces"
 

@@ -21,7 +21,7 @@ from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import TrialIds
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
-from labledger.trial.evidence import isolation_facts
+from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor

@@ -16,8 +16,7 @@ from experiments import BY_MODE, FAILS, Project
 from headless_browser import Browser
 
 from labledger import Ledger, ReportOptions, open_ledger
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.report.options import MIB, LogSelection

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from labledger.ledger.database.model import NewRun, Variant
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
-from labledger.records.events import Event
+from labledger.records.attempt_result import Artifact, AttemptResult, Event, Metric, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 

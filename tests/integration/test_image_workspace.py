@@ -35,8 +35,7 @@ from tiers import tiered
 import labledger
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_changes import archives, changes, overlay

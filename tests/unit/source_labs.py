@@ -12,8 +12,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 NOT_CARRIED = frozenset(

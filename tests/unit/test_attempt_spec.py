@@ -20,10 +20,15 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.attempt_result import (
+    Artifact,
+    AttemptResult,
+    Event,
+    EventFile,
+    Metric,
+    Phase,
+)
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.events import Event, EventFile
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract

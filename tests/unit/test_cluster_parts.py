@@ -36,8 +36,7 @@ from labledger.hosts.host_side.host_identity import count_gpus
 from labledger.hosts.host_side.host_run_folder import Outbox
 from labledger.hosts.message_bytes import decode, encode
 from labledger.hosts.object_store import DigestMismatch, PartialFile
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import SlotStatus

@@ -24,8 +24,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Dispatch
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.records import json_schemas
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.upkeep.import_runs import import_runs
 from labledger.upkeep.verify_lab import verify_lab

@@ -23,7 +23,7 @@ from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_e
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification import slot_checks
 from labledger.ledger.verification.verify import Finding, verify
-from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.upkeep.verify_lab import verify_lab

@@ -19,8 +19,8 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.read import commit_stream
 from labledger.ledger.reader import LedgerReader
+from labledger.records.attempt_result import EventFile
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.events import EventFile
 from labledger.records.outcomes import RunStatus
 
 _MOST_MB = 130

@@ -47,10 +47,8 @@ from labledger.hosts.object_store import (
     StoreUnusable,
     try_object_store,
 )
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.canonical_json import dump_bytes, sha256_hex
-from labledger.records.events import EventFile
 from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
 from labledger.trial.evidence.output_files import event_file_for

@@ -23,7 +23,7 @@ from labledger.compare.options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.model import Variant
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
 from labledger.report import chart_drawing, outcomes, page

@@ -19,7 +19,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import StoredTrial
-from labledger.trial.regrading.restored_workspace import WorkspaceRestore
+from labledger.trial.regrading.restored_inputs import WorkspaceRestore
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
 

@@ -11,7 +11,7 @@ import sample_ledgers as kit
 from labledger import open_ledger
 from labledger.export.summary import build_summary
 from labledger.ledger.reader import LedgerReader
-from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Artifact
 from labledger.records.outcomes import SlotStatus
 from labledger.records.timeouts import TimeoutCounts
 

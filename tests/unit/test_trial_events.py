@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labledger.records import canonical_json
-from labledger.records.events import Event, EventFile
+from labledger.records.attempt_result import Event, EventFile
 from labledger.trial.evidence import output_files
 from labledger.trial.evidence.redaction import Redactor
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from labledger.experiment.plan_sections import MetricDefinition
-from labledger.records.attempt_result import Metric, Phase
-from labledger.records.events import Event
+from labledger.records.attempt_result import Event, Metric, Phase
 from labledger.trial.evidence.metrics import (
     Sources,
     compute_metrics,

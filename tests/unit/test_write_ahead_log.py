@@ -16,7 +16,7 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Artifact
 from labledger.runner.ownership import Heartbeat
 from labledger.trial.full_disks import FullDisks
 

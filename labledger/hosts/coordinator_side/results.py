@@ -36,9 +36,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.hosts.message_bytes import Mismatch, codec
 from labledger.hosts.object_store import PartialFile
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.events import EventFile
+from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA

@@ -18,8 +18,7 @@ from pathlib import Path
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import make_folder, sync_folder, write_file
 from labledger.hosts.host_messages import AttemptKey, ResultMessage
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.events import EventFile
+from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.trial import attempt_notes
 
 

@@ -25,8 +25,7 @@ from labledger.ledger.database.table_rows import (
     TrialRow,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import AttemptResult, Phase
-from labledger.records.events import EventFile
+from labledger.records.attempt_result import AttemptResult, EventFile, Phase
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords

@@ -28,7 +28,7 @@ from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.leases import UnitOfWork
 from labledger.ledger.read.lookup import run_number
-from labledger.records.artifacts import REFERENCE
+from labledger.records.attempt_result import REFERENCE
 from labledger.records.outcomes import RunStatus
 
 _HOSTS_PER_BATCH = 500

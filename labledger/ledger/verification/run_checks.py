@@ -27,8 +27,7 @@ from labledger.ledger.read import gradings
 from labledger.ledger.verification import slot_checks
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
 from labledger.records import canonical_json
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.events import EventFile
+from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.records.identity import slot_commit_id
 from labledger.records.outcomes import RunStatus
 

@@ -26,9 +26,8 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.ledger.read import commit_stream
 from labledger.ledger.read.commit_stream import Commit
-from labledger.ledger.verification import chain_check
 from labledger.records import canonical_json
-from labledger.records.artifacts import REFERENCE
+from labledger.records.attempt_result import REFERENCE
 from labledger.records.identity import slot_commit_id
 from labledger.records.pass_rate import PASSED_SQL
 from labledger.records.slot_records import RECORD_KINDS
@@ -144,7 +143,7 @@ class SlotChecks:
             next_idx = 0
         else:
             next_idx, head = previous[0] + 1, previous[1]
-        part_digests = dict(self._driver.execute(chain_check.PARTS_SQL, (run_no,)))
+        part_digests = dict(self._driver.execute(commit_stream.PARTS_SQL, (run_no,)))
         mirrors = {kind: PieceHasher() for kind in RECORD_KINDS}
         for commit in commit_stream.commits(
             _Rows(self._driver), run_id, run_no, start, stop, holds_events=False

@@ -20,14 +20,13 @@ from typing import BinaryIO, cast
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
-from labledger.files import workspace_listing
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.artifacts import Artifact
-from labledger.records.events import Event, EventFile
+from labledger.records.attempt_result import Artifact, Event, EventFile
 from labledger.trial import attempt_notes, contract
+from labledger.trial.attempt_notes import read_collect_statuses
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_changes.collection import (
@@ -44,7 +43,6 @@ from labledger.trial.evidence.grading import (
 from labledger.trial.evidence.output_files import OutputFiles, event_file_for, read_events
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
-from labledger.trial.phase_notes import read_collect_statuses
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"

@@ -18,9 +18,11 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
+from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence import container_exit as isolation_facts
+from labledger.trial.evidence import metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -34,7 +36,6 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
 
 JUDGES = {
     "rewards": "labledger.benchmarks.harbor.rewards",

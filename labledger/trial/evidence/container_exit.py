@@ -1,4 +1,10 @@
-"""How a container ended, and what is known of its isolation."""
+"""How a container ended, and how far its isolation lets the trial's score be trusted.
+
+Isolation facts state the agent's user, how the grader was sealed, suspected tampering, and the
+programs of the image that the agent removed or replaced (`ext.isolation`). They never change a
+status or a verdict; but a trial without a verdict counts as not passed if its agent changed
+programs.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,131 @@ from dataclasses import dataclass
 from typing import Self
 
 from labledger import clock
-from labledger.engine.engine import ContainerState
+from labledger.engine.engine import ContainerState, Engine
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
+from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.records import JsonObject
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
-from labledger.trial.evidence.tampering import FilesystemChanges
+from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
+
+_ROOT_USERS = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
+
+_UNGRADED = frozenset(
+    {
+        ExitStatus.SETUP_FAILED,
+        ExitStatus.SETUP_TIMED_OUT,
+        ExitStatus.AGENT_FAILED,
+        ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.AGENT_ENDED,
+        ExitStatus.DELIVERY_TIMED_OUT,
+        ExitStatus.SCRIPT_HINDERED,
+        ExitStatus.AGENT_END_FORGED,
+    }
+)
+
+
+def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
+    """Return the isolation facts of a trial whose container has stopped.
+
+    Its file system is inspected now unless that was done before grading.
+    Raises `EngineUnavailable`.
+    """
+    ungraded = container_exit.exit_status in _UNGRADED
+    when: Checked = "before_grading" if ungraded else "after_grading"
+    changes = container_exit.changes
+    if changes is None:
+        container = container_exit.container_id
+        if container is None:
+            changes = FilesystemChanges(None, unchecked="its container is gone")
+        else:
+            changes = inspect_changes(engine, spec, container, when)
+    facts = _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
+    if container_exit.unchecked_processes is not None:
+        facts["unchecked_processes"] = container_exit.unchecked_processes
+    if container_exit.processes_left is not None:
+        facts["processes_left"] = container_exit.processes_left
+    return facts
+
+
+def facts_of_separate_grader(
+    engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+) -> JsonObject:
+    """Return the isolation facts of a trial whose grader had a container of its own.
+
+    What the agent changed in its container is recorded apart from what is suspected: the grader's
+    container got only the artifacts. Raises `EngineUnavailable`.
+    """
+    user = _agent_user(spec, engine.image_user(spec.image_id))
+    agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
+    own = _facts(spec, user, agents)
+    keys = ("checked", "tampering_suspected", "tampering_total", "unchecked")
+    return _facts(spec, user, FilesystemChanges("before_grading")) | {
+        "agent_container": {key: own[key] for key in keys if key in own},
+        "grader_image": {"ref": spec.grader_image_ref, "id": spec.grader_image_id},
+        "processes": "gone",
+    }
+
+
+def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
+    """Return the isolation facts of a trial whose agent ran in another container.
+
+    Before its grader, the new container holds nothing but the image, and with a workspace in the
+    image what the agent changed there. `recorded` are the facts of the agent's container, {} if
+    they are not known. Raises `EngineUnavailable`.
+    """
+    user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
+    is_separate = spec.grading_mode is GradingMode.SEPARATE
+    sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
+    facts = _facts(spec, user, FilesystemChanges("before_grading"))
+    if not (spec.has_mounted_workspace or is_separate):
+        keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
+        facts |= {key: recorded[key] for key in keys if key in recorded}
+    facts |= {"sealed": sealed.value, "processes": "gone"}
+    if is_separate:
+        facts["grader_image"] = {"ref": spec.grader_image_ref, "id": spec.grader_image_id}
+        if "agent_container" in recorded:
+            facts["agent_container"] = recorded["agent_container"]
+    # How the stored trial was graded first; trials of earlier versions do not say it.
+    facts.pop("mode")
+    return facts | {key: recorded[key] for key in ("mode",) if key in recorded}
+
+
+def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
+    """Return the isolation facts of a trial that has no container to inspect."""
+    return _facts(spec, _agent_user(spec, None), FilesystemChanges(None, unchecked=why))
+
+
+def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+    mode = spec.grading_mode
+    is_kept = spec.keeps_processes and mode in {GradingMode.SAME, GradingMode.DELIVERED}
+    facts: JsonObject = {
+        "agent_user": agent_user,
+        "mode": mode.value,
+        "sealed": spec.sealing.value,
+        "processes": "kept" if is_kept else "killed",
+        "agent_network": spec.settings.agent_network.mode,
+        "grader_network": spec.settings.grader_network.mode,
+        "root_read_only": spec.settings.runtime.root_read_only,
+        "setup": "setup" in spec.settings.phases,
+        "checked": changes.checked,
+        "tampering_suspected": list(changes.suspected),
+        "tampering_total": changes.total,
+    }
+    if changes.programs:
+        facts["programs_changed"] = list(changes.programs)
+    if changes.unchecked is not None:
+        facts["unchecked"] = changes.unchecked
+    return facts
+
+
+def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
+    """Return the user that the agent ran as; None if only an image that is gone defines it."""
+    runtime = spec.settings.runtime
+    containers = None if runtime.user == USER_OF_IMAGE else runtime.user
+    user = runtime.agent_user or containers or image_user
+    return "root" if user in _ROOT_USERS else user
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any
 
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Metric, Phase
-from labledger.records.events import Event
+from labledger.records.attempt_result import Event, Metric, Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from labledger.files.tar_writer import END
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json
-from labledger.records.events import Event, EventFile
+from labledger.records.attempt_result import Event, EventFile
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of

@@ -24,8 +24,8 @@ from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.files import relative_names
 from labledger.trial import contract
+from labledger.trial.attempt_notes import phase_fields
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.phase_notes import phase_fields
 
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""

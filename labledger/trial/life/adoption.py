@@ -18,6 +18,7 @@ from labledger import clock
 from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.trial import attempt_notes
+from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -25,7 +26,6 @@ from labledger.trial.full_disks import output_unreadable_error
 from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
 from labledger.trial.life.container_start import find_container
 from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.phase_notes import read_phases
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _CONTAINER_AND_FOLDER_GONE = (

@@ -20,6 +20,7 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file
 from labledger.trial import contract
+from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -29,7 +30,6 @@ from labledger.trial.life import inputs, network_changes
 from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.phase_notes import parse_report, phase_fields, phase_lines
 
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""

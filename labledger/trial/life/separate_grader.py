@@ -23,6 +23,7 @@ from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.files import artifact_tars
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
+from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import redactor_for
@@ -33,7 +34,6 @@ from labledger.trial.life import container_start, image_workspace, inputs, netwo
 from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import find_container, name_taken_error
 from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.phase_notes import phase_fields, phase_lines
 from labledger.trial.trial_kind import FreshTrial
 
 _MAX_CONTAINERS = 3

@@ -15,6 +15,7 @@ from labledger import faults
 from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import Sealing
+from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -23,7 +24,6 @@ from labledger.trial.life import delivery, inputs, network_changes
 from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
 from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.phase_notes import phase_fields, phase_lines
 
 _START_FAILED_STATUSES = frozenset({126, 127})
 """Exit statuses that the engine sets if the container's command is missing or cannot be run."""

@@ -20,14 +20,14 @@ from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.experiment.settings.grading import GradingMode
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Phase
-from labledger.records.events import Event, EventFile
+from labledger.records.attempt_result import AttemptResult, Event, EventFile, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence import container_exit as isolation_facts
+from labledger.trial.evidence import metrics
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_changes.collection import StoppedContainer

@@ -20,7 +20,7 @@ from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactsRefused
 from labledger.files.untrusted_files import MIB
-from labledger.records.artifacts import REFERENCE, Artifact, digest_of
+from labledger.records.attempt_result import REFERENCE, Artifact, digest_of
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
