@@ -1,5 +1,5 @@
 """Checks that a ledger still contains what was committed.
 
 In: a ledger. Out: findings; damage of any kind is a finding, never an exception. Changes nothing.
-`verify` is the entry point; `chain_check` takes seconds and reads only the commits.
+`verify` is the entry point.
 """
