@@ -14,6 +14,7 @@ from labledger.records import JsonObject
 
 _LIMITS = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpus": "CpuCfsQuota"}
 """Limits of `runtime.resources`, and what the engine says of each."""
+_CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class EngineFacts:
     """The OCI runtimes that a container can be given by name."""
     unenforced: tuple[str, ...]
     """The limits of `runtime.resources` that it cannot enforce, as far as it says."""
+    ignores_storage: bool
+    """True if it accepts a limit of a container's own file system, and ignores it."""
 
     @classmethod
     def of(cls, info: JsonObject) -> Self:
@@ -59,6 +62,8 @@ class EngineFacts:
             unenforced=tuple(
                 name for name, key in _LIMITS.items() if has_no_groups or said.get(key) is False
             ),
+            # Docker 29 keeps images in containerd, whose snapshots have no quotas.
+            ignores_storage=_CONTAINERD_STORE in (info.get("DriverStatus") or ()),
         )
 
     def __str__(self) -> str:

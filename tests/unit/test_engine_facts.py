@@ -59,6 +59,15 @@ PODMAN_ON_DEBIAN_13 = PODMAN | {
 """It says that it cannot limit processors, and does."""
 
 
+def test_an_engine_that_ignores_limits_of_storage() -> None:
+    """Docker says where it keeps images: containerd, whose snapshots have no quotas."""
+    overlay2 = DOCKER | {"DriverStatus": [["Backing Filesystem", "xfs"], ["userxattr", "false"]]}
+    assert not EngineFacts.of(overlay2).ignores_storage
+    containerd = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    assert EngineFacts.of(DOCKER | {"Driver": "overlayfs"} | containerd).ignores_storage
+    assert not EngineFacts.of(PODMAN | {"DriverStatus": None}).ignores_storage
+
+
 @pytest.mark.parametrize(
     ("info", "details", "unenforced"),
     [
