@@ -236,7 +236,9 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert asked.total == facts["tampering_total"]
 
 
-def test_programs_of_the_image_that_the_agent_changed(trials: Trials) -> None:
+def test_programs_of_the_image_that_the_agent_changed(
+    trials: Trials, readable_layers: bool
+) -> None:
     """Removed or replaced by the agent they are listed; added ones, and what setup and the grader
     replaced, are not."""
     agent = (
@@ -245,8 +247,12 @@ def test_programs_of_the_image_that_the_agent_changed(trials: Trials) -> None:
     )
     grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
+    suspected = set(facts["tampering_suspected"])
+    assert {"/usr/bin/env", "/usr/bin/nl", "/usr/bin/tac"} <= suspected
+    if not readable_layers:
+        assert "programs_changed" not in facts
+        return
     assert facts["programs_changed"] == ["/usr/bin/env", "/usr/bin/nl"]
-    assert "/usr/bin/tac" in facts["tampering_suspected"]
     after_setup = isolation(trials.run(agent, grader, "echo >>/usr/bin/tee", image=PYTHON))
     assert "/usr/bin/nl" in after_setup["programs_changed"]
     assert not {"/usr/bin/tac", "/usr/bin/tee"} & set(after_setup["programs_changed"])
@@ -261,11 +267,14 @@ def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> Non
     assert "programs_changed" not in facts
 
 
-def test_programs_changed_before_a_grader_that_is_not_there_yet(trials: Trials) -> None:
+def test_programs_changed_before_a_grader_that_is_not_there_yet(
+    trials: Trials, readable_layers: bool
+) -> None:
     """In a trial of two parts they are looked for in between, and survive the coordinator."""
     facts = isolation(trials.run("rm /usr/bin/env", GRADES, image=PYTHON, **AFTER))
     assert facts["checked"] == "before_grading"
-    assert facts["programs_changed"] == ["/usr/bin/env"]
+    assert facts["tampering_suspected"] == ["/usr/bin/env"]
+    assert facts.get("programs_changed") == (["/usr/bin/env"] if readable_layers else None)
 
 
 def test_many_changes_are_counted(trials: Trials) -> None:
