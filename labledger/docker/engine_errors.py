@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _SERVER_ERROR = 500
 _NAME_TAKEN = re.compile("container name .* is already in use by ")
+_NO_PROGRAM = re.compile(
+    "OCI permission denied|OCI runtime attempted to invoke a command that was not found"
+)
+"""What Podman adds where the program that a container starts with is missing or cannot run."""
 _DISK_FULL_MESSAGE = "no space left on device"
 
 
@@ -41,6 +45,13 @@ class EngineDiskFull(DiskFull):
 
 class NoSuchContainer(ContainerFailed):
     """The container does not exist."""
+
+
+class ProgramMissing(ContainerFailed):
+    """Podman could not start a container, whose program is missing or not executable.
+
+    Docker refuses such a start with a `ContainerFailed`, and notes an exit status.
+    """
 
 
 class ContainerNameTaken(ContainerFailed):
@@ -74,6 +85,8 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
         return ContainerNameTaken
     if _DISK_FULL_MESSAGE in str(error).lower():
         return EngineDiskFull
+    if _NO_PROGRAM.search(str(error)):
+        return ProgramMissing
     status = error.status_code
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
 

@@ -209,7 +209,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    changes = ContainerFiles(ENGINE, spec.container_name).changes()
+    changes = ContainerFiles(ENGINE, spec.container_name).changes(with_engines_own=False)
     assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
@@ -299,7 +299,7 @@ def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert brief(result) == ("completed", None, 0)
     facts = isolation(result)
     assert facts["checked"] is None
-    assert "No such container" in facts["unchecked"]
+    assert "no such container" in facts["unchecked"].lower()
 
 
 def test_facts_without_a_container(trials: Trials) -> None:

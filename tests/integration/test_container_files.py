@@ -6,12 +6,17 @@ import io
 import secrets
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+from engine_proxy import answer, engine_proxy
 from sample_trials import BUSYBOX, ENGINE
 
 from labledger.docker.container_files import ContainerFiles
+from labledger.docker.engine import Engine
 from labledger.docker.engine_errors import NoSuchContainer
+from labledger.records import JsonObject
 
 pytestmark = [pytest.mark.docker]
 
@@ -44,6 +49,21 @@ def test_changes_are_streamed(files: ContainerFiles) -> None:
     assert changes["/home/agent/b\ufffdd"] == "added"
     with pytest.raises(NoSuchContainer):
         dict(ContainerFiles(ENGINE, "labledger-test-nobody").changes())
+
+
+def test_podman_changes_a_folder_itself(
+    files: ContainerFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman names /etc where it has made files of its own, which is no act of the container's."""
+    changes: list[JsonObject] = [{"Path": path, "Kind": 0} for path in ("/etc", "/etc/group")]
+    said = answer("200 OK", changes, "Libpod-API-Version: 5.4.2")
+    with engine_proxy(tmp_path / "engine.sock") as proxy:
+        proxy.rule = lambda request: said if request.endswith("/changes") else None
+        monkeypatch.setenv("DOCKER_HOST", proxy.address)
+        with closing(Engine().connect()) as engine:
+            podmans = ContainerFiles(engine, files.container)
+            assert set(dict(podmans.changes())) == {"/etc", "/etc/group"}
+            assert set(dict(podmans.changes(with_engines_own=False))) == {"/etc/group"}
 
 
 def test_tar_of_a_path(files: ContainerFiles) -> None:
