@@ -87,6 +87,7 @@ class Engine:
         self._connection: APIClient | None = None
         self._image_configs: dict[str, JsonObject] = {}
         """By image id. Never stale: an id names immutable content."""
+        self._is_podman: bool | None = None
 
     def connect(self) -> Self:
         """Connect as the `docker` command would. Raises `EngineUnavailable`."""
@@ -251,7 +252,9 @@ class Engine:
         Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
         """
         with translating_errors(f"list the processes of container {container}"):
-            listed = self._client.top(container, "-eo pid")["Processes"]
+            # For options of `ps`, Podman runs the container's own, which an agent may have changed.
+            columns = "hpid" if self._asks_podman() else "-eo pid"
+            listed = self._client.top(container, columns)["Processes"]
             return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:
@@ -267,11 +270,17 @@ class Engine:
         query = {"since": f"{since - 1:.3f}", "filters": filters}
         with translating_errors(f"read the events of container {container}"):
             # Up to a time that has passed, Podman finds nothing; only Docker stops there by itself.
-            if is_podman(self._get("/_ping", {}).headers):
+            if self._asks_podman():
                 query["stream"] = "false"
             else:
                 query["until"] = f"{until + 0.001:.3f}"
             return bool(self._get("/events", query).content.strip())
+
+    def _asks_podman(self) -> bool:
+        """Return True if the engine is Podman. Raises errors of the Docker library."""
+        if self._is_podman is None:
+            self._is_podman = is_podman(self._get("/_ping", {}).headers)
+        return self._is_podman
 
     def _get(self, path: str, query: dict[str, str]) -> Response:
         """Return the engine's whole answer to a request. Raises errors of the Docker library."""
