@@ -100,8 +100,8 @@ def _run_grader_part(
     try:
         retry_engine_errors(start)
     except ContainerFailed as error:
-        status = engine.inspect_existing(container).exit_status
-        if not (isinstance(error, ProgramMissing) or status in _START_FAILED_STATUSES):
+        noted = engine.inspect_existing(container).exit_status
+        if not (isinstance(error, ProgramMissing) or noted in _START_FAILED_STATUSES):
             raise
         refusal = f"the container could not be started again for its grader: {error.message}"
         grader_part = ContainerExit(
