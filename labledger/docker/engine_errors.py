@@ -70,9 +70,7 @@ def translating_errors(action: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        # Docker and Podman write it with different letters.
-        missing = "no such container" in str(error).lower()
-        error_class = NoSuchContainer if missing else ContainerFailed
+        error_class = NoSuchContainer if _names_no_container(error) else ContainerFailed
         raise error_class(f"could not {action}: {first_line(error)}") from error
     except APIError as error:
         raise _error_class(error)(f"could not {action}: {first_line(error)}") from error
@@ -88,7 +86,14 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
     if _NO_PROGRAM.search(str(error)):
         return ProgramMissing
     status = error.status_code
+    if status == _SERVER_ERROR and _names_no_container(error):
+        return NoSuchContainer  # Podman says so while it removes the container.
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
+
+
+def _names_no_container(error: APIError) -> bool:
+    """Return True if the engine says that a container does not exist, in the letters of any."""
+    return "no such container" in str(error).lower()
 
 
 def first_line(error: Any) -> str:

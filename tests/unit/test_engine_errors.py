@@ -32,6 +32,7 @@ PODMAN_NO_SHELL = (
     'runc create failed: unable to start container process: exec: "sh": executable file not found '
     "in $PATH: OCI runtime attempted to invoke a command that was not found"
 )
+PODMAN_REMOVING = "no container with ID 6859e found in database: no such container"
 PODMANS = Response()
 PODMANS.status_code = 500
 
@@ -44,6 +45,7 @@ PODMANS.status_code = 500
         (NotFound("404", explanation="No such image: x"), ContainerFailed),
         (APIError("409", explanation=DOCKER_TAKEN), ContainerNameTaken),
         (APIError("500", explanation=PODMAN_TAKEN), ContainerNameTaken),
+        (APIError("500", PODMANS, PODMAN_REMOVING), NoSuchContainer),
         (APIError("500", PODMANS, PODMAN_NO_SHELL), ProgramMissing),
         (APIError("500", PODMANS, "runc create failed: cannot allocate memory"), EngineServerError),
     ],
