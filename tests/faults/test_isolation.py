@@ -241,7 +241,9 @@ def test_programs_of_the_image_that_the_agent_changed(trials: Trials) -> None:
     replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
-        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
+        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6; "
+        # What is deleted in the last hundredths of a second before the grader is not listed.
+        "sleep 0.1"
     )
     grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
