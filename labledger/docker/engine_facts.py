@@ -6,7 +6,7 @@ apart. An engine may be wrong about itself: preflight tries limits in a containe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -88,6 +88,20 @@ class EngineFacts:
         return (
             f"{self} started a container with limits, and in it those of {listed} were not in force"
         )
+
+
+def folders_of_own_files(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders that differ in each container from its image, by the engine's doing.
+
+    `headers` are those of the answer in which the engine lists what differs. Podman leaves the
+    files that it makes out of the list, such as /etc/hosts, but not their folder.
+    """
+    return ("/etc",) if is_podman(headers) else ()
+
+
+def is_podman(headers: Mapping[str, str]) -> bool:
+    """Return True if an answer with these headers, of whatever kind, is Podman's."""
+    return "Libpod-API-Version" in headers
 
 
 def _listed(names: Sequence[str]) -> str:

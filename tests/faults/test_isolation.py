@@ -209,7 +209,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    changes = ContainerFiles(ENGINE, spec.container_name).changes()
+    changes = ContainerFiles(ENGINE, spec.container_name).changes(with_engines_own=False)
     assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
@@ -243,7 +243,9 @@ def test_programs_of_the_image_that_the_agent_changed(
     replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
-        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
+        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6; "
+        # What is deleted in the last hundredths of a second before the grader is not listed.
+        "sleep 0.1"
     )
     grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
@@ -308,7 +310,7 @@ def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert brief(result) == ("completed", None, 0)
     facts = isolation(result)
     assert facts["checked"] is None
-    assert "No such container" in facts["unchecked"]
+    assert "no such container" in facts["unchecked"].lower()
 
 
 def test_facts_without_a_container(trials: Trials) -> None:

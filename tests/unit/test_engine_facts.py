@@ -144,6 +144,13 @@ def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
     )
 
 
+def test_only_a_rootless_podman_protects_the_kernels_files() -> None:
+    """Doctor says that root in a container of any other Podman can change their modes."""
+    for info, says_it in ((PODMAN, True), (ROOTLESS_PODMAN, False), (DOCKER, False)):
+        details = [check.detail for check in describe_shortcomings(EngineFacts.of(info))]
+        assert any("the kernel's files in /proc" in detail for detail in details) is says_it
+
+
 def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
     """Resuming, extending, rerunning and regrading refuse an engine that cannot enforce limits."""
 

@@ -97,7 +97,8 @@ def inspect_changes(
                 changes = suspicious_paths(_paths_below(Path(upper)), folders)
                 programs = _changed_programs(spec, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
-        changed = (path for path, _ in ContainerFiles(engine, container).changes())
+        files = ContainerFiles(engine, container)
+        changed = (path for path, _ in files.changes(with_engines_own=False))
         return FilesystemChanges(checked, *suspicious_paths(changed, folders))
     except ContainerFailed as error:
         return FilesystemChanges(None, unchecked=error.message)
