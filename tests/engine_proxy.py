@@ -34,10 +34,11 @@ def error(status: int, message: str) -> bytes:
     return answer(f"{status} Error", {"message": message})
 
 
-def answer(status: str, document: JsonObject) -> bytes:
+def answer(status: str, document: JsonObject | list[JsonObject], *headers: str) -> bytes:
     """What the engine would say, as JSON."""
     body = json.dumps(document).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+    lines = (f"HTTP/1.1 {status}", "Content-Type: application/json", *headers)
+    head = "".join(f"{line}\r\n" for line in lines)
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 

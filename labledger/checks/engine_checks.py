@@ -160,8 +160,15 @@ def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
         yield CheckResult(
             "docker",
             f"{facts} runs every container with {facts.default_runtime}: `runtime.oci` cannot name "
-            "another OCI runtime; no network `allowlist`, and no network of the grader's own",
+            "another OCI runtime; no network `allowlist`, and no network of the grader's own; "
+            "files that are copied from a container belong to root",
         )
+        if not facts.is_rootless:
+            yield CheckResult(
+                "docker",
+                f"{facts} does not protect the kernel's files in /proc: root in a container can "
+                "change their modes for the machine and all other containers",
+            )
 
 
 def check_limits(probes: ImageProbes, image: str, resources: Resources) -> CheckResult:

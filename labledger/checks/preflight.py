@@ -409,7 +409,10 @@ def _check_limit(
     probes: ImageProbes, image: str, name: str, limit: Resources, host_config: JsonObject
 ) -> CheckResult:
     shown = limit.gpus if name == "gpus" else f"{limit.storage_bytes:,} bytes"
+    facts = EngineFacts.of(probes.engine_info)
     try:
+        if name == "storage" and facts.ignores_storage:
+            raise LabLedgerError(f"{facts} ignores it with storage driver {facts.storage_driver}")
         probes.run_probe(image, ":", host_config=host_config)
     except EngineUnavailable:
         raise

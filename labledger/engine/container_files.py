@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labledger.engine.engine import Engine
-from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_errors import ContainerFailed, EngineServerError
+from labledger.engine.engine_facts import folders_of_own_files
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
@@ -47,20 +48,30 @@ class ContainerFiles:
             attributes: JsonObject = client.inspect_container(self.container)
             return attributes
 
-    def changes(self) -> Iterator[tuple[str, ChangeKind]]:
+    def changes(self, *, with_engines_own: bool = True) -> Iterator[tuple[str, ChangeKind]]:
         """Yield each absolute path that differs from the image, in any order, and how.
 
-        A name that is not UTF-8 has U+FFFD in place of such bytes. Raises `ContainerFailed`, also
-        if the engine does not answer in time, and `NoSuchContainer`.
+        Without `with_engines_own`, a folder is left out that the engine itself changed, if the
+        engine names it without its files there. A name that is not UTF-8 has U+FFFD in place of
+        such bytes. Raises `ContainerFailed`, also if the engine does not answer in time, and
+        `NoSuchContainer`.
         """
         action = f"compare container {self.container} with its image"
-        response = self._get(action, "changes")
+        try:
+            response = self._get(action, "changes")
+        except EngineServerError:
+            # Podman says "layer not known" of a container that is gone.
+            self.attributes()  # Raises `NoSuchContainer`.
+            raise
+        left_out = () if with_engines_own else folders_of_own_files(response.headers)
         with _closing(response):
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             reader = _Reader(self.engine, response, action)
             texts = (decoder.decode(chunk) for chunk in reader.chunks())
             for change in _objects(texts):
-                yield str(change["Path"]), _KINDS[change["Kind"]]
+                path, kind = str(change["Path"]), _KINDS[change["Kind"]]
+                if kind != "changed" or path not in left_out:
+                    yield path, kind
 
     @contextmanager
     def tar_of(self, path: str) -> Iterator[_Reader | None]:

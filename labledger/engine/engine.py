@@ -7,6 +7,7 @@ Every error of the library becomes one of `engine_errors`.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -25,12 +26,13 @@ from labledger.engine.engine_errors import (
     refused_socket_error,
     translating_errors,
 )
-from labledger.engine.engine_facts import with_read_only_kernel_files
+from labledger.engine.engine_facts import is_podman, with_read_only_kernel_files
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from docker import APIClient
+    from requests import Response
 
 
 _API_TIMEOUT_S = 60
@@ -86,6 +88,7 @@ class Engine:
         self._connection: APIClient | None = None
         self._image_configs: dict[str, JsonObject] = {}
         """By image id. Never stale: an id names immutable content."""
+        self._is_podman: bool | None = None
 
     def connect(self) -> Self:
         """Connect as the `docker` command would. Raises `EngineUnavailable`."""
@@ -250,7 +253,9 @@ class Engine:
         Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
         """
         with translating_errors(f"list the processes of container {container}"):
-            listed = self._client.top(container, "-eo pid")["Processes"]
+            # For options of `ps`, Podman runs the container's own, which an agent may have changed.
+            columns = "hpid" if self._asks_podman() else "-eo pid"
+            listed = self._client.top(container, columns)["Processes"]
             return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:
@@ -262,14 +267,35 @@ class Engine:
         if state is None or not state.has_ended:
             return False
         since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
+        filters = json.dumps({"container": [container], "event": ["pause"]})
+        query = {"since": f"{since - 1:.3f}", "filters": filters}
         with translating_errors(f"read the events of container {container}"):
-            pause_events = self._client.events(  # type: ignore[call-overload]
-                since=f"{since - 1:.3f}",
-                until=f"{until + 0.001:.3f}",
-                filters={"container": container, "event": "pause"},
-                decode=True,
-            )
-            return any(True for _ in pause_events)
+            # Up to a time that has passed, Podman finds nothing; only Docker stops there by itself.
+            if self._asks_podman():
+                query["stream"] = "false"
+            else:
+                query["until"] = f"{until + 0.001:.3f}"
+            return bool(self._get("/events", query).content.strip())
+
+    def _asks_podman(self) -> bool:
+        """Return True if the engine is Podman. Raises errors of the Docker library."""
+        if self._is_podman is None:
+            self._is_podman = is_podman(self._get("/_ping", {}).headers)
+        return self._is_podman
+
+    def _get(self, path: str, query: dict[str, str]) -> Response:
+        """Return the engine's whole answer to a request. Raises errors of the Docker library."""
+        from docker.errors import create_api_error_from_http_exception
+        from requests.exceptions import HTTPError
+
+        client = self._client
+        url = f"{client.base_url}/v{client.api_version}{path}"
+        response = client.get(url, params=query, timeout=client.timeout)
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            create_api_error_from_http_exception(error)
+        return response
 
     def kill(self, container: str) -> None:
         """Kill a container. Do nothing if it has ended already."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _SERVER_ERROR = 500
 _NAME_TAKEN = re.compile("container name .* is already in use by ")
+_NO_PROGRAM = re.compile(
+    "OCI permission denied|OCI runtime attempted to invoke a command that was not found"
+)
+"""What Podman adds where the program that a container starts with is missing or cannot run."""
 _DISK_FULL_MESSAGE = "no space left on device"
 
 
@@ -43,6 +47,13 @@ class NoSuchContainer(ContainerFailed):
     """The container does not exist."""
 
 
+class ProgramMissing(ContainerFailed):
+    """Podman could not start a container, whose program is missing or not executable.
+
+    Docker refuses such a start with a `ContainerFailed`, and notes an exit status.
+    """
+
+
 class ContainerNameTaken(ContainerFailed):
     """Another container has the requested name."""
 
@@ -59,9 +70,7 @@ def translating_errors(action: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        # Docker and Podman write it with different letters.
-        missing = "no such container" in str(error).lower()
-        error_class = NoSuchContainer if missing else ContainerFailed
+        error_class = NoSuchContainer if _names_no_container(error) else ContainerFailed
         raise error_class(f"could not {action}: {first_line(error)}") from error
     except APIError as error:
         raise _error_class(error)(f"could not {action}: {first_line(error)}") from error
@@ -74,8 +83,17 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
         return ContainerNameTaken
     if _DISK_FULL_MESSAGE in str(error).lower():
         return EngineDiskFull
+    if _NO_PROGRAM.search(str(error)):
+        return ProgramMissing
     status = error.status_code
+    if status == _SERVER_ERROR and _names_no_container(error):
+        return NoSuchContainer  # Podman says so while it removes the container.
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
+
+
+def _names_no_container(error: APIError) -> bool:
+    """Return True if the engine says that a container does not exist, in the letters of any."""
+    return "no such container" in str(error).lower()
 
 
 def first_line(error: Any) -> str:

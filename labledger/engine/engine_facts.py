@@ -9,7 +9,7 @@ seen in every other one and outlives it: `Engine.create` mounts these files read
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,6 +17,7 @@ from labledger.records import JsonObject
 
 _LIMITS = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpus": "CpuCfsQuota"}
 """Limits of `runtime.resources`, and what the engine says of each."""
+_CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class EngineFacts:
     """The OCI runtimes that a container can be given by name."""
     unenforced: tuple[str, ...]
     """The limits of `runtime.resources` that it cannot enforce, as far as it says."""
+    ignores_storage: bool
+    """True if it accepts a limit of a container's own file system, and ignores it."""
 
     @classmethod
     def of(cls, info: JsonObject) -> Self:
@@ -62,6 +65,8 @@ class EngineFacts:
             unenforced=tuple(
                 name for name, key in _LIMITS.items() if has_no_groups or said.get(key) is False
             ),
+            # Docker 29 keeps images in containerd, whose snapshots have no quotas.
+            ignores_storage=_CONTAINERD_STORE in (info.get("DriverStatus") or ()),
         )
 
     def __str__(self) -> str:
@@ -86,6 +91,20 @@ class EngineFacts:
         return (
             f"{self} started a container with limits, and in it those of {listed} were not in force"
         )
+
+
+def folders_of_own_files(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders that differ in each container from its image, by the engine's doing.
+
+    `headers` are those of the answer in which the engine lists what differs. Podman leaves the
+    files that it makes out of the list, such as /etc/hosts, but not their folder.
+    """
+    return ("/etc",) if is_podman(headers) else ()
+
+
+def is_podman(headers: Mapping[str, str]) -> bool:
+    """Return True if an answer with these headers, of whatever kind, is Podman's."""
+    return "Libpod-API-Version" in headers
 
 
 def _listed(names: Sequence[str]) -> str:

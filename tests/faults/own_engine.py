@@ -93,8 +93,11 @@ class OwnEngine:
     def load_image(self) -> None:
         """Give it the image that the machine's engine has."""
         saved = subprocess.run(["docker", "save", BUSYBOX], stdout=subprocess.PIPE, check=True)
-        command = ["docker", "--host", self.address, "load"]
-        subprocess.run(command, input=saved.stdout, stdout=subprocess.DEVNULL, check=True)
+        to_own = ("docker", "--host", self.address)
+        loaded = subprocess.run([*to_own, "load"], input=saved.stdout, capture_output=True)
+        # Podman saves it with `localhost/` before its name.
+        name = loaded.stdout.decode().partition(": ")[2].strip()
+        subprocess.run([*to_own, "tag", name, BUSYBOX], check=True)
 
     def clear(self) -> None:
         """Leave no process, control group or folder of it behind; mounts go with its namespace."""

@@ -55,7 +55,8 @@ def small_disk(as_root: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
             file.truncate(megabytes << 20)
         place.mkdir(parents=True, exist_ok=True)
         for command in (
-            ["mkfs.ext4", "-q", "-m", "0", image],
+            # Ubuntu's default blocks are larger, and the journal with them.
+            ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", image],
             ["mount", "-o", "loop", image, place],
         ):
             subprocess.run(command, check=True)

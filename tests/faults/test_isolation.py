@@ -209,7 +209,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    changes = ContainerFiles(ENGINE, spec.container_name).changes()
+    changes = ContainerFiles(ENGINE, spec.container_name).changes(with_engines_own=False)
     assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
@@ -236,17 +236,25 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert asked.total == facts["tampering_total"]
 
 
-def test_programs_of_the_image_that_the_agent_changed(trials: Trials) -> None:
+def test_programs_of_the_image_that_the_agent_changed(
+    trials: Trials, readable_layers: bool
+) -> None:
     """Removed or replaced by the agent they are listed; added ones, and what setup and the grader
     replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
-        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
+        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6; "
+        # What is deleted in the last hundredths of a second before the grader is not listed.
+        "sleep 0.1"
     )
     grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
+    suspected = set(facts["tampering_suspected"])
+    assert {"/usr/bin/env", "/usr/bin/nl", "/usr/bin/tac"} <= suspected
+    if not readable_layers:
+        assert "programs_changed" not in facts
+        return
     assert facts["programs_changed"] == ["/usr/bin/env", "/usr/bin/nl"]
-    assert "/usr/bin/tac" in facts["tampering_suspected"]
     after_setup = isolation(trials.run(agent, grader, "echo >>/usr/bin/tee", image=PYTHON))
     assert "/usr/bin/nl" in after_setup["programs_changed"]
     assert not {"/usr/bin/tac", "/usr/bin/tee"} & set(after_setup["programs_changed"])
@@ -261,11 +269,14 @@ def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> Non
     assert "programs_changed" not in facts
 
 
-def test_programs_changed_before_a_grader_that_is_not_there_yet(trials: Trials) -> None:
+def test_programs_changed_before_a_grader_that_is_not_there_yet(
+    trials: Trials, readable_layers: bool
+) -> None:
     """In a trial of two parts they are looked for in between, and survive the coordinator."""
     facts = isolation(trials.run("rm /usr/bin/env", GRADES, image=PYTHON, **AFTER))
     assert facts["checked"] == "before_grading"
-    assert facts["programs_changed"] == ["/usr/bin/env"]
+    assert facts["tampering_suspected"] == ["/usr/bin/env"]
+    assert facts.get("programs_changed") == (["/usr/bin/env"] if readable_layers else None)
 
 
 def test_many_changes_are_counted(trials: Trials) -> None:
@@ -299,7 +310,7 @@ def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert brief(result) == ("completed", None, 0)
     facts = isolation(result)
     assert facts["checked"] is None
-    assert "No such container" in facts["unchecked"]
+    assert "no such container" in facts["unchecked"].lower()
 
 
 def test_facts_without_a_container(trials: Trials) -> None:

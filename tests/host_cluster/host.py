@@ -92,8 +92,9 @@ class Host:
         return self._ground.is_partitioned(self.name)
 
     def enter(self) -> list[str]:
-        """Return what begins a command that runs on the host."""
-        return ["nsenter", f"--target={self._init()}", "--all", "--", "env", "HOME=/root"]
+        """Return what begins a command that runs on the host, with the host's own engine."""
+        environment = ("env", "--unset=DOCKER_HOST", "HOME=/root")
+        return ["nsenter", f"--target={self._init()}", "--all", "--", *environment]
 
     def path(self, inside: str) -> Path:
         """Return where this machine finds a file of the host, while the host runs."""

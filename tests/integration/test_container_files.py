@@ -7,12 +7,17 @@ import io
 import secrets
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
+from engine_proxy import answer, engine_proxy
 from sample_trials import BUSYBOX, ENGINE
 
 from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import NoSuchContainer
+from labledger.records import JsonObject
 
 pytestmark = [pytest.mark.docker]
 
@@ -45,6 +50,41 @@ def test_changes_are_streamed(files: ContainerFiles) -> None:
     assert changes["/home/agent/b\ufffdd"] == "added"
     with pytest.raises(NoSuchContainer):
         dict(ContainerFiles(ENGINE, "labledger-test-nobody").changes())
+
+
+@contextmanager
+def as_podman(
+    folder: Path, answers: dict[str, list[JsonObject]], environment: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    """Connect to an engine that answers as Podman: by `answers`, else as this machine's does."""
+    header = "Libpod-API-Version: 5.4.2"
+    said = {request: answer("200 OK", found, header) for request, found in answers.items()}
+    with engine_proxy(folder / "engine.sock") as proxy, environment.context() as changed:
+        proxy.rule = said.get
+        changed.setenv("DOCKER_HOST", proxy.address)
+        with closing(Engine().connect()) as engine:
+            yield engine
+
+
+def test_podman_changes_a_folder_itself(
+    files: ContainerFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman names /etc where it has made files of its own, which is no act of the container's."""
+    changes: list[JsonObject] = [{"Path": path, "Kind": 0} for path in ("/etc", "/etc/group")]
+    with as_podman(tmp_path, {"GET /containers/NAME/changes": changes}, monkeypatch) as engine:
+        podmans = ContainerFiles(engine, files.container)
+        assert set(dict(podmans.changes())) == {"/etc", "/etc/group"}
+        assert set(dict(podmans.changes(with_engines_own=False))) == {"/etc/group"}
+
+
+def test_podmans_log_of_events_tells_of_a_pause(
+    files: ContainerFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman's answer is read to its end; Docker's log says nothing of this container."""
+    answers: dict[str, list[JsonObject]] = {"GET /_ping": [], "GET /events": [{"Action": "pause"}]}
+    with as_podman(tmp_path, answers, monkeypatch) as engine:
+        assert engine.was_paused(files.container)
+    assert not ENGINE.was_paused(files.container)
 
 
 def test_tar_of_a_path(files: ContainerFiles) -> None:

@@ -37,9 +37,11 @@ def test_crashing_does_not_make_an_agent_look_better(project: Project) -> None:
     assert "not passed, without a verdict, because the agent failed: 2" in done.stdout
 
 
-def test_an_agent_that_breaks_its_grader_has_not_passed(tmp_path: Path) -> None:
-    """Where the grader worked for the other variant, or where the agent removed a program; what
-    nobody can explain is left out, and counts in the rate that is printed beside."""
+def test_an_agent_that_breaks_its_grader_has_not_passed(
+    tmp_path: Path, readable_layers: bool
+) -> None:
+    """Where the grader worked for the other variant, or where the agent is known to have removed a
+    program; what nobody can explain is left out, and counts in the rate that is printed beside."""
     spoiled = 'answer=right; if [ "$mode" = hasty ]; then answer=ungradable; fi'
     tasks = {"fair": RIGHT, "spoiled": spoiled, "odd": "answer=ungradable"}
     removed = "sleep 0.1; rm /bin/nl; answer=ungradable"
@@ -57,10 +59,11 @@ def test_an_agent_that_breaks_its_grader_has_not_passed(tmp_path: Path) -> None:
         ("spoiled", "treat"): 0,
         ("odd", "base"): None,
         ("odd", "treat"): None,
-        ("removed", "base"): 0,
-        ("removed", "treat"): 0,
+        ("removed", "base"): 0 if readable_layers else None,
+        ("removed", "treat"): 0 if readable_layers else None,
     }
-    assert board == [("base", 2 / 3, 0.5), ("treat", 1 / 3, 0.25)]
+    counted = 3 if readable_layers else 2
+    assert board == [("base", 2 / counted, 0.5), ("treat", 1 / counted, 0.25)]
     assert "as benchmarks count: base 50.0%, treat 25.0%" in done.stdout
     assert "base 50.0%, treat 25.0%." in headline
 

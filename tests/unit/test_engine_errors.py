@@ -14,16 +14,27 @@ from pathlib import Path
 import pytest
 from commands import command_env
 from docker.errors import APIError, NotFound
+from requests import Response
 
 from labledger.engine.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
+    EngineServerError,
     NoSuchContainer,
+    ProgramMissing,
     translating_errors,
 )
 
 DOCKER_TAKEN = 'Conflict. The container name "/x" is already in use by container "519b". You have'
 PODMAN_TAKEN = 'creating container storage: the container name "x" is already in use by 519b. You'
+
+PODMAN_NO_SHELL = (
+    'runc create failed: unable to start container process: exec: "sh": executable file not found '
+    "in $PATH: OCI runtime attempted to invoke a command that was not found"
+)
+PODMAN_REMOVING = "no container with ID 6859e found in database: no such container"
+PODMANS = Response()
+PODMANS.status_code = 500
 
 
 @pytest.mark.parametrize(
@@ -34,10 +45,13 @@ PODMAN_TAKEN = 'creating container storage: the container name "x" is already in
         (NotFound("404", explanation="No such image: x"), ContainerFailed),
         (APIError("409", explanation=DOCKER_TAKEN), ContainerNameTaken),
         (APIError("500", explanation=PODMAN_TAKEN), ContainerNameTaken),
+        (APIError("500", PODMANS, PODMAN_REMOVING), NoSuchContainer),
+        (APIError("500", PODMANS, PODMAN_NO_SHELL), ProgramMissing),
+        (APIError("500", PODMANS, "runc create failed: cannot allocate memory"), EngineServerError),
     ],
 )
 def test_docker_and_podman_are_understood(error: APIError, expected: type[Exception]) -> None:
-    """A missing container and a taken name are recognized in the words of either engine."""
+    """A missing container or program, and a taken name, are known in the words of either engine."""
     with pytest.raises(ContainerFailed) as raised, translating_errors("do it"):
         raise error
     assert type(raised.value) is expected

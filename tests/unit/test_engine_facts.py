@@ -59,6 +59,15 @@ PODMAN_ON_DEBIAN_13 = PODMAN | {
 """It says that it cannot limit processors, and does."""
 
 
+def test_an_engine_that_ignores_limits_of_storage() -> None:
+    """Docker says where it keeps images: containerd, whose snapshots have no quotas."""
+    overlay2 = DOCKER | {"DriverStatus": [["Backing Filesystem", "xfs"], ["userxattr", "false"]]}
+    assert not EngineFacts.of(overlay2).ignores_storage
+    containerd = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    assert EngineFacts.of(DOCKER | {"Driver": "overlayfs"} | containerd).ignores_storage
+    assert not EngineFacts.of(PODMAN | {"DriverStatus": None}).ignores_storage
+
+
 @pytest.mark.parametrize(
     ("info", "details", "unenforced"),
     [
@@ -133,6 +142,13 @@ def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
     assert any(
         "runtime.oci" in check.detail for check in describe_shortcomings(EngineFacts.of(PODMAN))
     )
+
+
+def test_only_a_rootless_podman_protects_the_kernels_files() -> None:
+    """Doctor says that root in a container of any other Podman can change their modes."""
+    for info, says_it in ((PODMAN, True), (ROOTLESS_PODMAN, False), (DOCKER, False)):
+        details = [check.detail for check in describe_shortcomings(EngineFacts.of(info))]
+        assert any("the kernel's files in /proc" in detail for detail in details) is says_it
 
 
 def test_a_run_is_not_continued_where_limits_are_ignored() -> None:

@@ -54,9 +54,10 @@ class AgentPhase:
             return None
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         after_setup = "setup" in fields
-        # Times are in whole hundredths of a second, rounded down.
+        # Times are in whole hundredths of a second, rounded down. Those of files may be as much
+        # too early, because the kernel takes them from a clock that advances with its timer.
         begin = booted + (fields["agent"][1] + after_setup) / 100
-        end = booted + fields["grader"][1] / 100 if "grader" in fields else math.inf
+        end = booted + (fields["grader"][1] - 1) / 100 if "grader" in fields else math.inf
         return cls(begin, end, after_setup)
 
 
@@ -185,7 +186,8 @@ def inspect_changes(
                 changes = suspicious_paths(_paths_below(Path(upper)), folders)
                 programs = _changed_programs(spec, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
-        changed = (path for path, _ in ContainerFiles(engine, container).changes())
+        files = ContainerFiles(engine, container)
+        changed = (path for path, _ in files.changes(with_engines_own=False))
         return FilesystemChanges(checked, *suspicious_paths(changed, folders))
     except ContainerFailed as error:
         return FilesystemChanges(None, unchecked=error.message)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from labledger import faults
 from labledger.engine.engine import ContainerState
-from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_errors import ContainerFailed, ProgramMissing
 from labledger.experiment.settings.grading import Sealing
 from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
@@ -99,7 +99,8 @@ def _run_grader_part(
     try:
         retry_engine_errors(start)
     except ContainerFailed as error:
-        if engine.inspect_existing(container).exit_status not in _START_FAILED_STATUSES:
+        noted = engine.inspect_existing(container).exit_status
+        if not (isinstance(error, ProgramMissing) or noted in _START_FAILED_STATUSES):
             raise
         refusal = f"the container could not be started again for its grader: {error.message}"
         grader_part = ContainerExit(
