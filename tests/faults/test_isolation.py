@@ -243,11 +243,10 @@ def test_programs_of_the_image_that_the_agent_changed(
     replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
-        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6; "
-        # What is deleted in the last hundredths of a second before the grader is not listed.
-        "sleep 0.1"
+        "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
     )
-    grader = f"echo exit 0 >/usr/bin/tac; {GRADES}"
+    # What is changed in the hundredth of a second in which the grader begins is the agent's.
+    grader = f"sleep 0.1; echo exit 0 >/usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
     suspected = set(facts["tampering_suspected"])
     assert {"/usr/bin/env", "/usr/bin/nl", "/usr/bin/tac"} <= suspected
@@ -264,7 +263,9 @@ def test_programs_of_the_image_that_the_agent_changed(
 
 def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> None:
     """Deletions share the time of the last one; where the grader's was, none is the agent's."""
-    facts = isolation(trials.run("sleep 0.1; true", f"rm /usr/bin/tac; {GRADES}", image=PYTHON))
+    facts = isolation(
+        trials.run("sleep 0.1; true", f"sleep 0.1; rm /usr/bin/tac; {GRADES}", image=PYTHON)
+    )
     assert "/usr/bin/tac" in facts["tampering_suspected"]
     assert "programs_changed" not in facts
 
