@@ -32,6 +32,7 @@ def view_engine(path: Path) -> Engine:
     def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN")
 
+    ledger.dispose()  # Only its settings are needed: SQLAlchemy keeps the connections.
     views(path)  # Refuses a ledger of another version now, not at the first query.
     engine = create_engine("sqlite://", module=DRIVER, creator=connect)
     event.listen(engine, "connect", restrict)

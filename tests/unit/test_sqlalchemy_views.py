@@ -101,3 +101,14 @@ def test_a_ledger_that_is_not_there(path: Path, ledger: labledger.Ledger) -> Non
     path.unlink()
     with pytest.raises(labledger.LedgerMissing):
         ledger.engine()
+
+
+def test_nothing_stays_open(path: Path) -> None:
+    """A closed ledger and an engine that was disposed of leave no file open."""
+    with labledger.open_ledger(path) as ledger:
+        engine = ledger.engine()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM runs").scalar() == 1
+    engine.dispose()
+    opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert path not in opened

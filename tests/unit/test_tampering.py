@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from labledger.trial.evidence.tampering import MAX_PATHS, is_autoloaded_file, suspicious_paths
+from labledger.trial.evidence.tampering import (
+    MAX_PATHS,
+    AgentPhase,
+    is_autoloaded_file,
+    suspicious_paths,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +67,25 @@ def test_hooks() -> None:
     hooks = ["conftest.py", "a/b/conftest.py", "x.pth", "tox.ini", "a/sitecustomize.py"]
     others = ["conftest.pyc", "test_conftest.py", "pth", ".pth/x", "a/tox.ini.txt"]
     assert [is_autoloaded_file(name) for name in hooks + others] == [True] * 5 + [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("phases", "begin", "end"),
+    [
+        ("agent 0 200 300 0\ngrader 0 310 400 0\n", 2.00, 3.11),
+        ("setup 0 100 200 0\nagent 0 200 300 0\ngrader 0 300 400 0\n", 2.01, 3.01),
+        ("agent 0 200 300 0\n", 2.00, float("inf")),
+    ],
+)
+def test_an_agent_answers_for_the_moment_in_which_its_grader_begins(
+    tmp_path: Path, phases: str, begin: float, end: float
+) -> None:
+    """Not for that in which a setup command ended. Times are noted in hundredths of a second."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/phases").write_text(phases)
+    spec: Any = SimpleNamespace(folder=tmp_path)
+    agent = AgentPhase.of(spec)
+    assert agent is not None
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert agent.begin - booted == pytest.approx(begin, abs=0.004)
+    assert agent.end - booted == pytest.approx(end, abs=0.004)

@@ -35,11 +35,16 @@ _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 
 @dataclass(frozen=True, slots=True)
 class AgentPhase:
-    """When an agent ran, in seconds since the epoch, rounded so that no other phase is in it."""
+    """When an agent ran, in seconds since the epoch, as far as its changes are concerned.
+
+    `trial.sh` notes times in hundredths of a second. The one in which a setup command ended is not
+    the agent's, but the one in which the grader began is: an agent cannot hide a change by making
+    it last.
+    """
 
     begin: float
     end: float
-    """When the grader began; infinite if it did not."""
+    """The end of the hundredth of a second in which the grader began; infinite if it did not."""
     after_setup: bool
     """Whether a setup command ran before it."""
 
@@ -54,8 +59,7 @@ class AgentPhase:
             return None
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         after_setup = "setup" in fields
-        # Times are in whole hundredths of a second, rounded down. What was changed in that of the
-        # grader's begin is laid to the agent: it cannot hide a change by making it last.
+        # Noted times are rounded down.
         begin = booted + (fields["agent"][1] + after_setup) / 100
         end = booted + (fields["grader"][1] + 1) / 100 if "grader" in fields else math.inf
         return cls(begin, end, after_setup)
@@ -67,8 +71,8 @@ def changed_programs(
     """Return those of the changed `paths` that are programs or libraries of the image, sorted.
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. What may have changed before or after the agent's phase is not returned, and
-    neither are programs that were added, as package managers do.
+    newest first. What changed before or after `agent` is not returned, and neither are programs
+    that were added, as package managers do.
     """
     return sorted(
         path

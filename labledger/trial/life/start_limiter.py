@@ -308,7 +308,7 @@ class TrialContext:
     """The collaborators of an attempt, for the thread that works on it."""
 
     engine: Engine
-    """Used by no other thread meanwhile."""
+    """No other thread may use it meanwhile."""
     limiter: StartLimiter
     """Shared by all attempts of the executor."""
     full_disks: FullDisks
