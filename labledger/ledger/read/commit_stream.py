@@ -25,9 +25,11 @@ from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 _HEAD_SQL = """
-SELECT schedule.genesis_digest, schedule_progress.next_schedule_idx
-FROM schedule JOIN schedule_progress ON schedule_progress.run_no = schedule.run_no
-WHERE schedule.run_no = ?"""
+SELECT run.run_id, schedule.genesis_digest, schedule_progress.next_schedule_idx
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+WHERE run.run_no = ?"""
 _CHECKED_SQL = """
 SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_digest
 FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
@@ -36,9 +38,7 @@ PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
 """The digest of each part that was appended to a run, by the number of its first slot."""
 
 
-def find_chain_problems(
-    connection: Connection, run_no: int, run_id: str
-) -> Iterator[tuple[int | None, str]]:
+def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[int | None, str]]:
     """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
 
     Each link is compared with the one before it as stored, so that one change is one problem.
@@ -46,7 +46,7 @@ def find_chain_problems(
     were changed while their commit was not are not looked at.
     """
     part_digests = dict(map(tuple, connection.exec_driver_sql(PARTS_SQL, (run_no,))))
-    head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
+    run_id, head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
     next_idx = 0
     for row in connection.exec_driver_sql(_CHECKED_SQL, (run_no,)):
         idx, *commit, digest = row
@@ -103,7 +103,7 @@ _PARTS_SQL = f"{row_sql.select('run_part', start=1)} ORDER BY part"
 _CHAIN_SQL = f"{row_sql.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 
-def stream_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
+def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
     """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
 
     Before the commits, each part that was appended follows with its variants, tasks and slots. The

@@ -41,12 +41,6 @@ class FlatTable:
     columns: tuple[Column, ...]
     sql: str
 
-    def rows(self, connection: Connection, run_no: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the committed rows of a run in schedule order."""
-        result = connection.exec_driver_sql(self.sql, (run_no,))
-        while batch := result.fetchmany(200):
-            yield from map(tuple, batch)
-
 
 def _columns(column_type: ColumnType, table: str, *names: str) -> tuple[Column, ...]:
     return tuple(Column(name, column_type, f"{table}.{name}") for name in names)
@@ -195,3 +189,10 @@ TABLES: dict[str, FlatTable] = {
     ),
 }
 """The tables by kind; all begin with the columns of run, slot, trial, variant and task."""
+
+
+def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
+    result = connection.exec_driver_sql(TABLES[kind].sql, (run_no,))
+    while batch := result.fetchmany(200):
+        yield from map(tuple, batch)

@@ -271,7 +271,7 @@ WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_er
     WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx)"""
 
 
-def variant_counts(
+def count_slots(
     connection: Connection, run_no: int, *, without_pending: bool = False
 ) -> list[VariantCounts]:
     """Return the counts of each variant, in the order of the experiment.
@@ -300,7 +300,7 @@ def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int
     return {word: count for word, count in zip(words, counts, strict=True) if count}
 
 
-def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
+def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     """Return how many slots of each variant were committed since its last `completed` one.
 
     Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
@@ -310,7 +310,7 @@ def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     return dict(map(tuple, rows))
 
 
-def primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
+def read_primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
     """Return the mean primary metric of each variant whose scored slots all have the same one.
 
     Scores of slots with the status `grade_error` are not counted. The sum is exact (`math.fsum`),
