@@ -18,6 +18,7 @@ from labledger.ledger.commit_rows.run_rows import read_hosts
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read import commit_stream
 from labledger.ledger.read.commit_stream import find_chain_problems, read_chain_records
@@ -58,27 +59,23 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
 
-_SLOTS_SQL = """
+_SLOTS_SQL = expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
 FROM slot
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
-ORDER BY slot.schedule_idx"""
+ORDER BY slot.schedule_idx""")
 _TASK_SQL = """
 SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
 WHERE run.run_id = ?1"""
-_SLOT_COUNTS_SQL = """
+_SLOT_COUNTS_SQL = expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{slot_names}
 WHERE slot.run_no = ? AND slot.supersedes IS NULL
-GROUP BY slot.variant_idx, slot.task_idx"""
+GROUP BY slot.variant_idx, slot.task_idx""")
 
 
 P = ParamSpec("P")

@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS, AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
@@ -173,24 +174,20 @@ _SQL = {
     "metrics": _rows_sql("metric", "row_seq"),
     "events": _rows_sql("event", "row_seq"),
 }
-_TRIALS_SQL = f"""
+_TRIALS_SQL = expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
   {row_sql.columns("trial", qualified=True)}
 FROM trial
-CROSS JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
-CROSS JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{{slot_of trial}}
 WHERE {_IN_RANGE.format("trial")}
-ORDER BY trial.run_no, trial.schedule_idx"""  # noqa: S608
-_COMMITS_SQL = f"""
+ORDER BY trial.run_no, trial.schedule_idx""")  # noqa: S608
+_COMMITS_SQL = expand(f"""
 SELECT {row_sql.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+{{slot_variant}}
 WHERE {_IN_RANGE.format("slot_commit")}
-ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
+ORDER BY slot_commit.run_no, slot_commit.schedule_idx""")  # noqa: S608
 
 _AFTER_LAST_SLOT = 2**62
 _MANY_EVENTS = 5_000
