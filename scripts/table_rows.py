@@ -22,8 +22,8 @@ HEADER = '''\
 """The columns and keys of the ledger's tables, without SQLAlchemy, which takes long to import.
 
 Generated from `tables.py` by `python scripts/table_rows.py`: do not edit. Columns are in the order
-of the table, without those that SQLite fills in and without `row_digest`. `row_sql` makes
-statements of them.
+of the table, without those that SQLite fills in and without `row_digest`. `statements` makes
+SQL of them.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from labledger.ledger.database import views_and_triggers
+from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sql_fragments import expand
 
 _CREATE_COUNTED_SQL = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -102,7 +101,7 @@ FROM main.schedule_progress AS progress JOIN temp.horizon ON horizon.run_no = pr
     "run_part": """
 SELECT run_part.* FROM main.run_part JOIN temp.horizon ON horizon.run_no = run_part.run_no
 WHERE run_part.first_idx < horizon.scheduled""",
-    "slot_outcome": expand("""
+    "slot_outcome": statements.expand("""
 SELECT slot_outcome.* FROM main.slot_outcome
 JOIN temp.horizon ON horizon.run_no = slot_outcome.run_no
 WHERE slot_outcome.schedule_idx < horizon.committed

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, LedgerReplaced
-from labledger.ledger.commit_rows import statements
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
 from labledger.ledger.database.sqlite import FileIdentity, file_identities, translated
@@ -26,11 +26,50 @@ from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
 """Returns whether an owner's process has certainly ended."""
+_ADVANCE = (
+    statements.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
+    + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"
+)
+_SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
+_SELECT_LEASE = (
+    f"SELECT run.run_id, {statements.columns('lease', start=1, qualified=True)} "  # noqa: S608
+    "FROM lease JOIN run ON run.run_no = lease.run_no WHERE lease.run_no = ?"
+)
+_RENEW_LEASE = (
+    statements.update("lease", renewed_at="?1", expires_at="?2")
+    + " WHERE run_no = ?3 AND epoch = ?4"
+)
+_DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
+_SELECT_CLAIM = statements.select("claim", start=1)
+_DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
+_BEGIN_EPOCH = (
+    statements.update(
+        "schedule_progress",
+        epoch="?1",
+        status="'running'",
+        updated_at="?2",
+        ended_at="NULL",
+        stop_cause="NULL",
+        stop_message="NULL",
+    )
+    + " WHERE run_no = ?3"
+)
+_END_EPOCH = (
+    statements.update(
+        "schedule_progress",
+        status="?1",
+        updated_at="?2",
+        ended_at="?3",
+        stop_cause="?4",
+        stop_message="?5",
+    )
+    + " WHERE run_no = ?6"
+)
 
 
 def checked_next_slot(connection: Connection, lease: Lease) -> int:
     """Return the run's next slot. Raise `LeaseLost` unless the run is in the lease's epoch."""
-    progress = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).first()
+    progress = connection.execute(_SELECT_PROGRESS, (lease.run_no,)).first()
     if progress is None:
         raise LeaseLost(f"run {lease.run_id} was deleted; nothing more was written")
     epoch, next_idx = progress
@@ -41,7 +80,7 @@ def checked_next_slot(connection: Connection, lease: Lease) -> int:
 
 def read_lease(connection: Connection, run_no: int) -> LeaseInfo | None:
     """Return the lease of a run that has one, even if it has expired."""
-    row = connection.exec_driver_sql(statements.SELECT_LEASE, (run_no,)).first()
+    row = connection.execute(_SELECT_LEASE, (run_no,)).first()
     if row is None:
         return None
     run_id, epoch, host, pid, token, *times = row
@@ -149,9 +188,8 @@ class UnitOfWork:
         and `LedgerError` unless it is the slot's turn; then nothing is written.
         """
         with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
-            result = connection.exec_driver_sql(
-                statements.ADVANCE,
-                (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch),
+            result = connection.execute(
+                _ADVANCE, (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch)
             )
             if result.rowcount != 1:
                 next_idx = checked_next_slot(connection, lease)
@@ -166,7 +204,7 @@ def read_live(
     connection: Connection, run_no: int, now: str, is_dead: IsDead
 ) -> TakeoverRequest | None:
     """Return the request for a run, unless it has expired or its sender is dead."""
-    row = connection.exec_driver_sql(statements.SELECT_CLAIM, (run_no,)).first()
+    row = connection.execute(_SELECT_CLAIM, (run_no,)).first()
     if row is None:
         return None
     host, pid, token, *times = row
@@ -200,15 +238,15 @@ def store(
         return
     since = now if request is None else request.requested_at
     expires_at = clock.later(now, ttl_s)
-    connection.exec_driver_sql(
-        statements.UPSERT_CLAIM,
+    connection.execute(
+        statements.upsert("claim"),
         (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
     )
 
 
 def delete(connection: Connection, run_no: int) -> None:
     """Delete any request for a run: the run has a new owner."""
-    connection.exec_driver_sql("DELETE FROM claim WHERE run_no = ?", (run_no,))
+    connection.execute("DELETE FROM claim WHERE run_no = ?", (run_no,))
 
 
 class LeaseWriter:
@@ -260,8 +298,8 @@ class LeaseWriter:
         with self._work.transaction(
             f"withdraw the takeover request for run {run_id}"
         ) as connection:
-            connection.exec_driver_sql(
-                statements.DELETE_CLAIM,
+            connection.execute(
+                _DELETE_CLAIM,
                 (run_number(connection, run_id), owner.host, owner.pid, owner.process_token),
             )
 
@@ -276,9 +314,7 @@ class LeaseWriter:
                 raise lease_lost_error(connection, lease)
             request = read_live(connection, lease.run_no, now, is_dead)
             expires_at = clock.later(now, lease.ttl_s) if request is None else stored.expires_at
-            connection.exec_driver_sql(
-                statements.RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch)
-            )
+            connection.execute(_RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch))
             return Renewal(expires_at, request)
 
     @contextmanager
@@ -297,7 +333,7 @@ class LeaseWriter:
         """
         key = (lease.run_no, lease.epoch)
         with self._work.transaction(f"release the lease of run {lease.run_id}") as connection:
-            if connection.exec_driver_sql(statements.DELETE_LEASE, key).rowcount != 1:
+            if connection.execute(_DELETE_LEASE, key).rowcount != 1:
                 raise lease_lost_error(connection, lease)
             now = self._work.now()
             ended_at = now
@@ -305,8 +341,8 @@ class LeaseWriter:
                 _require_all_committed(connection, lease)
                 ended_at = _last_commit_time(connection, lease)
             cause, message = (stop.cause, stop.message) if stop else (None, None)
-            connection.exec_driver_sql(
-                statements.END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
+            connection.execute(
+                _END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
             )
 
 
@@ -323,18 +359,18 @@ def _acquire(
     request = read_live(connection, run_no, now, is_dead)
     refuse_other_requester(request, owner, run_id)
     delete(connection, run_no)
-    epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
+    epoch = connection.execute(_SELECT_PROGRESS, (run_no,)).one()[0] + 1
     process = (owner.host, owner.pid, owner.process_token)
-    connection.exec_driver_sql(
-        statements.UPSERT_LEASE, (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
+    connection.execute(
+        statements.upsert("lease"), (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
     )
-    connection.exec_driver_sql(statements.BEGIN_EPOCH, (epoch, now, run_no))
+    connection.execute(_BEGIN_EPOCH, (epoch, now, run_no))
     return Lease(run_no, run_id, epoch, ttl_s)
 
 
 def _last_commit_time(connection: Connection, lease: Lease) -> str:
     """Return when the run became complete. Resuming a complete run does not change that time."""
-    result = connection.exec_driver_sql(
+    result = connection.execute(
         "SELECT committed_at FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1",
         (lease.run_no,),
     )
@@ -342,7 +378,7 @@ def _last_commit_time(connection: Connection, lease: Lease) -> str:
 
 
 def _require_all_committed(connection: Connection, lease: Lease) -> None:
-    total = connection.exec_driver_sql(
+    total = connection.execute(
         "SELECT total_slots FROM schedule WHERE run_no = ?", (lease.run_no,)
     ).scalar_one()
     next_idx = checked_next_slot(connection, lease)

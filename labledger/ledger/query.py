@@ -254,7 +254,7 @@ def _names(connection: Connection) -> dict[str, list[str]]:
     columns = {
         row[0]
         for view in views_and_triggers.VIEWS
-        for row in connection.exec_driver_sql("SELECT name FROM pragma_table_info(?)", (view,))
+        for row in connection.execute("SELECT name FROM pragma_table_info(?)", (view,))
     }
     return {"table": list(views_and_triggers.VIEWS), "column": sorted(columns)}
 

@@ -136,7 +136,7 @@ class Connection:
         if not writes:
             driver.execute("BEGIN")
 
-    def exec_driver_sql(self, statement: str, parameters: Params | None = None) -> Result:
+    def execute(self, statement: str, parameters: Params | None = None) -> Result:
         """Execute a statement, once for each item if `parameters` is a list."""
         if isinstance(parameters, list) and parameters:
             cursor = self.driver.executemany(statement, parameters)

@@ -1,5 +1,5 @@
 -- Pieces of SQL that several statements share. `{name}` stands for the text of one, `{name ARGUMENTS}`
--- for one with parameters, in which `{PARAMETER}` stands for the argument. `sql_fragments.py` puts them
+-- for one with parameters, in which `{PARAMETER}` stands for the argument. `statements.py` puts them
 -- in. Views and triggers are stored as they are then: a change of their text needs a migration.
 
 -- slot_variant: joins the variant of each slot

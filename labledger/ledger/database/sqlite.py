@@ -90,7 +90,7 @@ def readonly_engine(path: Path) -> Engine:
     engine = _engine(path, "mode=ro")
     try:
         with engine.connect() as connection:
-            connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1")
     except (DRIVER.Error, UnicodeDecodeError) as error:
         engine.dispose()
         if log_size(path) == 0 and not os.access(path.parent, os.W_OK):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from labledger.ledger.commit_rows import statements
-from labledger.ledger.database import row_sql
+from labledger.ledger import digest_chain
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.read.tombstones import newest_tombstone
@@ -62,28 +62,28 @@ _COMMITS_SQL = (
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
 _PART_QUERIES = {
-    "variant": f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx",
-    "task": f"{row_sql.select('run_task', start=2)} ORDER BY task_idx",
-    "slot": f"{row_sql.select('slot', start=2)} ORDER BY schedule_idx",
+    "variant": f"{statements.select('run_variant', start=2)} ORDER BY variant_idx",
+    "task": f"{statements.select('run_task', start=2)} ORDER BY task_idx",
+    "slot": f"{statements.select('slot', start=2)} ORDER BY schedule_idx",
 }
 
 
 def compare(source: Connection, target: Connection | None, run_id: str) -> History:
     """Compare the run of `source` with the one of that id in `target` by their digests."""
     source_no = run_number(source, run_id)
-    genesis, total, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
-    staged = source.exec_driver_sql(_STAGED_SQL, (source_no,)).scalar_one()
+    genesis, total, committed = source.execute(_PROGRESS_SQL, (source_no,)).one()
+    staged = source.execute(_STAGED_SQL, (source_no,)).scalar_one()
     target_no = None
     if target is not None:
         sql = "SELECT run_no FROM run WHERE run_id = ?"
-        target_no = target.exec_driver_sql(sql, (run_id,)).scalar()
+        target_no = target.execute(sql, (run_id,)).scalar()
     if target is None or target_no is None:
         difference = "" if target is None else _tombstone_difference(source, run_id, target)
         relation = RunRelation.CONFLICT if difference else RunRelation.NEW
         return History(
             run_id, relation, total, committed, left_staged=staged, difference=difference
         )
-    target_genesis, total_in_target, committed_in_target = target.exec_driver_sql(
+    target_genesis, total_in_target, committed_in_target = target.execute(
         _PROGRESS_SQL, (target_no,)
     ).one()
     difference = ""
@@ -94,7 +94,7 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
     else:
         last_idx = min(committed_in_target, committed) - 1
         chain_digests = [
-            connection.exec_driver_sql(_CHAIN_DIGEST_SQL, (run_no, last_idx)).scalar()
+            connection.execute(_CHAIN_DIGEST_SQL, (run_no, last_idx)).scalar()
             for connection, run_no in ((source, source_no), (target, target_no))
         ]
         if chain_digests[0] != chain_digests[1]:
@@ -113,11 +113,11 @@ def _tombstone_difference(source: Connection, run_id: str, target: Connection) -
     if stone is None:
         return ""
     source_no = run_number(source, run_id)
-    genesis, _, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
+    genesis, _, committed = source.execute(_PROGRESS_SQL, (source_no,)).one()
     if genesis != stone.genesis_digest:
         return f"another run of this id was deleted on {stone.deleted_at}"
     if stone.committed and committed >= stone.committed:
-        last = source.exec_driver_sql(_CHAIN_DIGEST_SQL, (source_no, stone.committed - 1))
+        last = source.execute(_CHAIN_DIGEST_SQL, (source_no, stone.committed - 1))
         if last.scalar() != stone.chain_head:
             return f"it has other commits than the run that was deleted on {stone.deleted_at}"
     return ""
@@ -127,11 +127,11 @@ def _first_creation_difference(
     source: Connection, source_no: int, target: Connection, target_no: int
 ) -> str:
     """Describe the first difference in what the runs were created with."""
-    names = [name for name in statements.RUN_COLUMNS if name != "run_id"]
+    names = [name for name in digest_chain.RUN_COLUMNS if name != "run_id"]
     sql = f"SELECT {', '.join(names)} FROM run WHERE run_no = ?"  # noqa: S608
     rows = (
-        source.exec_driver_sql(sql, (source_no,)).one(),
-        target.exec_driver_sql(sql, (target_no,)).one(),
+        source.execute(sql, (source_no,)).one(),
+        target.execute(sql, (target_no,)).one(),
     )
     for name, in_source, in_target in zip(names, *rows, strict=True):
         if in_source != in_target:
@@ -184,7 +184,7 @@ def _row_pairs(
 ) -> Iterator[tuple[int, Any, Any]]:
     """Yield the rows of both runs in numbered pairs, with None for a run that has no more rows."""
     source_rows, target_rows = (
-        iter(connection.exec_driver_sql(sql, (run_no,)))
+        iter(connection.execute(sql, (run_no,)))
         for connection, run_no in ((source, source_no), (target, target_no))
     )
     number = 0

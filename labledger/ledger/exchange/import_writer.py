@@ -17,9 +17,8 @@ from labledger import faults
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
-from labledger.ledger import leases
-from labledger.ledger.commit_rows import run_rows, statements
-from labledger.ledger.database import row_sql
+from labledger.ledger import leases, run_rows
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS
@@ -46,19 +45,21 @@ _EVIDENCE_SQL = (
     "WHERE evidence_record.run_no = ? AND evidence_record.schedule_idx >= ? "
     "AND instr(evidence_record.record, '\"host\":{') > 0"
 )
-_INSERT_DISPATCH = row_sql.insert("dispatch", unless_exists="run_no, schedule_idx, attempt, epoch")
+_INSERT_DISPATCH = statements.insert(
+    "dispatch", unless_exists="run_no, schedule_idx, attempt, epoch"
+)
 
 
 def journal_hosts(connection: Connection, run_no: int, run_id: str, start: int) -> None:
     """Journal the hosts that the evidence of imported slots names, from slot `start` on."""
     for batch in batched(_dispatches(connection, run_no, run_id, start), _HOSTS_PER_BATCH):
-        connection.exec_driver_sql(_INSERT_DISPATCH, list(batch))
+        connection.execute(_INSERT_DISPATCH, list(batch))
 
 
 def _dispatches(
     connection: Connection, run_no: int, run_id: str, start: int
 ) -> Iterator[tuple[int, int, int, int, str, str, str]]:
-    rows = connection.exec_driver_sql(_EVIDENCE_SQL, (run_no, start))
+    rows = connection.execute(_EVIDENCE_SQL, (run_no, start))
     for idx, attempt, epoch, container, record, started_at in rows:
         host = _host(record)
         if host is not None and container.endswith(f"-{run_id}-{idx}-{attempt}"):
@@ -111,17 +112,17 @@ _SCHEDULE_SQL = (
     "total_slots), genesis_digest FROM schedule WHERE run_no = ?1"
 )
 """The schedule as the run was created."""
-_INSERT_SCHEDULE = row_sql.insert("schedule")
-_PARTS_SQL = f"{row_sql.select('run_part', start=1)} AND part > ? ORDER BY part"
+_INSERT_SCHEDULE = statements.insert("schedule")
+_PARTS_SQL = f"{statements.select('run_part', start=1)} AND part > ? ORDER BY part"
 _LAST_PART_SQL = "SELECT coalesce(max(part), 1) FROM run_part WHERE run_no = ?"
-_ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
+_ARTIFACT_SQL = f"SELECT {statements.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
-_PROGRESS_SQL = row_sql.select("schedule_progress", start=1)
+_PROGRESS_SQL = statements.select("schedule_progress", start=1)
 _ADVANCE_SQL = (
     "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 )
 _UPDATE_PROGRESS = (
-    row_sql.update(
+    statements.update(
         "schedule_progress",
         epoch="max(epoch, ?1) + 1",
         status="?2",
@@ -205,7 +206,7 @@ class ImportWriter:
         artifacts, missing = [], 0
         for sha256 in self._missing(digests):
             key = bytes.fromhex(sha256)
-            row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
+            row = source.connection.execute(_ARTIFACT_SQL, (key,)).first()
             if row is not None and row.content is not None:
                 artifacts.append(tuple(row))
             elif source.store.contains(sha256):
@@ -214,7 +215,7 @@ class ImportWriter:
                 missing += 1
         if artifacts:
             with self._work.transaction(f"import artifacts of run {run_id}") as connection:
-                connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
+                connection.execute(statements.insert("artifact", unless_exists="sha256"), artifacts)
         return missing
 
     def _missing(self, digests: Sequence[str]) -> list[str]:
@@ -223,8 +224,7 @@ class ImportWriter:
             return [
                 sha256
                 for sha256 in digests
-                if connection.exec_driver_sql(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
-                is None
+                if connection.execute(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first() is None
             ]
 
     def _copy_file(self, source: Source, sha256: str) -> int:
@@ -248,8 +248,8 @@ class ImportWriter:
 def frozen_digests(source: Source, run_id: str) -> Iterator[str]:
     """Yield the digests of the frozen files and workspaces of a run, with which it is resumed."""
     run_no = run_number(source.connection, run_id)
-    texts = source.connection.exec_driver_sql(_RESOLVED_SQL, (run_no,)).scalars().all()
-    bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (run_no, 0))
+    texts = source.connection.execute(_RESOLVED_SQL, (run_no,)).scalars().all()
+    bodies = source.connection.execute(_PAYLOADS_SQL, (run_no, 0))
     for text in (*texts, *(body for _, body in bodies)):
         yield from _FROZEN_DIGEST.findall(text)
 
@@ -262,7 +262,7 @@ def referenced_digests(source: Source, run_id: str, start: int) -> Iterator[list
             f"SELECT record FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
             "ORDER BY run_no, schedule_idx"
         )
-        records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
+        records = source.connection.execute(sql, (run_no, start)).scalars()
         for batch in batched(records, _TEXTS_PER_BATCH):
             yield sorted({sha256 for record in batch for sha256 in REFERENCE.findall(record)})
 
@@ -276,7 +276,7 @@ def refuse_if_busy(
     """
     run_no = run_number(connection, history.run_id)
     leases.refuse_live_lease(connection, run_no, history.run_id, now, is_dead)
-    staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
+    staged = connection.execute(_STAGED_SQL, (run_no,)).scalar_one()
     if staged:
         raise LedgerError(
             f"run {history.run_id} has grown in the source, and this ledger has {staged} finished "
@@ -292,31 +292,34 @@ def _create_run(source: Source, connection: Connection, run_id: str) -> int:
     `_copy_parts` copies the variants, tasks and slots of all parts.
     """
     source_no = run_number(source.connection, run_id)
-    run_no: int = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
-    row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
-    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
-    schedule = source.connection.exec_driver_sql(_SCHEDULE_SQL, (source_no,)).one()
-    connection.exec_driver_sql(_INSERT_SCHEDULE, (run_no, *schedule))
+    run_no: int = connection.execute(run_rows.NEXT_RUN_NO).scalar_one()
+    row = source.connection.execute(statements.select("run", start=1), (source_no,)).one()
+    connection.execute(statements.insert("run"), (run_no, *row))
+    schedule = source.connection.execute(_SCHEDULE_SQL, (source_no,)).one()
+    connection.execute(_INSERT_SCHEDULE, (run_no, *schedule))
     return run_no
 
 
 def _copy_parts(source: Connection, source_no: int, target: Connection, run_no: int) -> None:
     """Copy the variants, tasks and slots, and the parts of the schedule, that the target lacks."""
     numbers = {
-        table: target.exec_driver_sql(
+        table: target.execute(
             f"SELECT count(*) FROM {table} WHERE run_no = ?",  # noqa: S608
             (run_no,),
         ).scalar_one()
         for table in _PLANNED_TABLES
     }
-    payloads = source.exec_driver_sql(_PAYLOADS_SQL, (source_no, numbers["run_task"]))
+    payloads = source.execute(_PAYLOADS_SQL, (source_no, numbers["run_task"]))
     for batch in batched(payloads, _TEXTS_PER_BATCH):
-        target.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
+        target.execute(
+            statements.insert("task_payload", unless_exists="payload_digest"),
+            [tuple(row) for row in batch],
+        )
     for table, number in _PLANNED_TABLES.items():
         _copy_rows(source, source_no, target, run_no, table, numbers[table], number)
-    last_part = target.exec_driver_sql(_LAST_PART_SQL, (run_no,)).scalar_one()
-    for row in source.exec_driver_sql(_PARTS_SQL, (source_no, last_part)):
-        target.exec_driver_sql(statements.INSERT_PART, (run_no, *row))
+    last_part = target.execute(_LAST_PART_SQL, (run_no,)).scalar_one()
+    for row in source.execute(_PARTS_SQL, (source_no, last_part)):
+        target.execute(statements.insert("run_part"), (run_no, *row))
 
 
 def _write_progress(
@@ -326,7 +329,7 @@ def _write_progress(
 
     The new epoch fences off earlier owners in this ledger.
     """
-    committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
+    committed, epoch, status, updated_at, ended_at, *stop = source.connection.execute(
         _PROGRESS_SQL, (source_no,)
     ).one()
     if status == RunStatus.RUNNING.value:
@@ -334,21 +337,19 @@ def _write_progress(
     ended_at = ended_at or updated_at
     if history.relation is RunRelation.NEW:
         progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
-        connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+        connection.execute(statements.insert("schedule_progress"), progress)
     else:
         steps = [(run_no,)] * (committed - history.committed_in_target)
         if steps:
-            connection.exec_driver_sql(_ADVANCE_SQL, steps)
-        total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+            connection.execute(_ADVANCE_SQL, steps)
+        total = connection.execute(_TOTAL_SQL, (run_no,)).scalar_one()
         if status == RunStatus.COMPLETED.value and committed < total:
             # A part was appended here that the source does not have.
             status = RunStatus.INTERRUPTED.value
-        connection.exec_driver_sql(
-            _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
-        )
-        connection.exec_driver_sql(_DELETE_LEASE, (run_no,))
+        connection.execute(_UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no))
+        connection.execute(_DELETE_LEASE, (run_no,))
     heads = [
-        side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
+        side.execute(_HEAD_SQL, (number,)).scalar()
         for side, number in ((source.connection, source_no), (connection, run_no))
     ]
     if heads[0] != heads[1]:
@@ -369,8 +370,8 @@ def _copy_rows(
     number: str = "schedule_idx",
 ) -> None:
     """Copy a run's rows of `table` to its number in the target, from `number` = `start` on."""
-    sql = f"{row_sql.select(table, start=1)} AND {number} >= ? ORDER BY {', '.join(KEYS[table])}"
-    rows = source.exec_driver_sql(sql, (source_no, start))
-    insert = row_sql.insert(table)
+    sql = f"{statements.select(table, start=1)} AND {number} >= ? ORDER BY {', '.join(KEYS[table])}"
+    rows = source.execute(sql, (source_no, start))
+    insert = statements.insert(table)
     for batch in batched(rows, _ROWS_PER_BATCH):
-        target.exec_driver_sql(insert, [(run_no, *row) for row in batch])
+        target.execute(insert, [(run_no, *row) for row in batch])

@@ -72,10 +72,10 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
                 f"the source holds a run {run_id[:120]!r}, which is not a valid run id"
             )
         run_no = run_number(connection, run_id)
-        texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
+        texts = list(connection.execute(_RUN_SQL, (run_no,)).one())
         for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
-            texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
-        for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+            texts += connection.execute(sql, (run_no,)).scalars()
+        for row in connection.execute(_PARTS_SQL, (run_no,)):
             texts += [text for text in row if text is not None]
         for text in texts:
             problem = _canonical_problem(text)
@@ -195,7 +195,7 @@ class Source:
 
     def run_ids(self) -> list[str]:
         """Return the ids of its runs, the oldest first."""
-        rows = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
+        rows = self.connection.execute("SELECT run_id FROM run ORDER BY run_no")
         return list(rows.scalars())
 
     def regrades(self, run_id: str) -> Regrades | None:
@@ -205,7 +205,7 @@ class Source:
     def slots(self, run_id: str) -> int:
         """Return the number of slots of a run's schedule."""
         run_no = run_number(self.connection, run_id)
-        return int(self.connection.exec_driver_sql(gradings.SLOTS_SQL, (run_no,)).scalar_one())
+        return int(self.connection.execute(gradings.SLOTS_SQL, (run_no,)).scalar_one())
 
     def chain_head(self, run_id: str) -> tuple[int, str]:
         """Return how many slots of a run are committed, and the last digest of its chain.
@@ -213,7 +213,7 @@ class Source:
         A run without a schedule, which labledger does not write, has no digest.
         """
         run_no = run_number(self.connection, run_id)
-        committed, head = self.connection.exec_driver_sql(_HEAD_SQL, (run_no,)).first() or (0, "")
+        committed, head = self.connection.execute(_HEAD_SQL, (run_no,)).first() or (0, "")
         return int(committed), str(head)
 
     def with_regradings(self, run_id: str) -> list[str]:
@@ -310,7 +310,7 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
-    statements = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+    statements = dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
     for name, sql in _expected_statements().items():
         if statements.get(name) != sql:
             raise LedgerError(
@@ -325,4 +325,4 @@ def _expected_statements() -> dict[str, str]:
     fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
     with fresh.connect() as connection, connection.begin():
         migrations.create_tables(connection)
-        return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+        return dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))

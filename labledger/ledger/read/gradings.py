@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading, Rerun
 from labledger.ledger.database.table_rows import KEYS
@@ -42,7 +42,7 @@ ORDER BY grading.generation"""
 
 def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
     """Return every grading of the run, or of the root of a regrading, the oldest first."""
-    rows = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
+    rows = connection.execute(_GRADINGS_SQL, (run_no,)).all()
     return [
         Grading(
             root_id=row[0],
@@ -87,7 +87,7 @@ _REGRADES_KEYS = ("run_id", "generation", "head")
 def read_regrades(connection: Connection, run_no: int) -> Regrades | None:
     """Return which run a regrading grades again; None for a run whose agents ran."""
     sql = "SELECT resolved FROM run WHERE run_no = ?"
-    text = connection.exec_driver_sql(sql, (run_no,)).scalar_one()
+    text = connection.execute(sql, (run_no,)).scalar_one()
     try:
         stored = json.loads(text).get("regrades")
         return None if stored is None else Regrades(*(stored[name] for name in _REGRADES_KEYS))
@@ -110,7 +110,7 @@ def root_mismatch(connection: Connection, regraded: Regrades, slots: int) -> str
     `slots` is how many slots the regrading has: those that the root had then. A root that the
     ledger does not have is a mismatch.
     """
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
+    root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return f"it regrades {regraded.root_id}, which the ledger does not have"
     _, committed, head = root
@@ -132,7 +132,7 @@ ORDER BY run.run_no"""
 
 def find_orphan_regradings(connection: Connection) -> list[tuple[str, str]]:
     """Return regradings whose root the ledger does not have, each with the root's id."""
-    return [(row[0], row[1]) for row in connection.exec_driver_sql(_ORPHANS_SQL)]
+    return [(row[0], row[1]) for row in connection.execute(_ORPHANS_SQL)]
 
 
 _GRADING_ROW_SQL = """
@@ -156,17 +156,17 @@ _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
 def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
     """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
     regraded = read_regrades(connection, run_no)
-    run_id, *stored = connection.exec_driver_sql(_GRADING_ROW_SQL, (run_no,)).one()
+    run_id, *stored = connection.execute(_GRADING_ROW_SQL, (run_no,)).one()
     if stored != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
         yield "the run's row of grading does not fit its resolved experiment"
     if regraded is None:
-        if not connection.exec_driver_sql(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
+        if not connection.execute(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
             yield "the row of counted, which views use, is not the run's newest complete grading"
         return
-    if connection.exec_driver_sql(_HAS_COUNTED_SQL, (run_no,)).first():
+    if connection.execute(_HAS_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
-    slots = connection.exec_driver_sql(SLOTS_SQL, (run_no,)).scalar_one()
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
+    slots = connection.execute(SLOTS_SQL, (run_no,)).scalar_one()
+    root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return
     problem = root_mismatch(connection, regraded, slots)
@@ -174,14 +174,14 @@ def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
         yield problem
     for part, table in _PARTS.items():
         number = KEYS[table][1]
-        rows = f"SELECT {row_sql.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
+        rows = f"SELECT {statements.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
         own = f"{rows} ?1"
         of_root = f"{rows} ?2 AND {number} < (SELECT count(*) FROM {table} WHERE run_no = ?1)"  # noqa: S608
         difference = (
             f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
             f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"
         )
-        if connection.exec_driver_sql(difference, (run_no, root[0])).first():
+        if connection.execute(difference, (run_no, root[0])).first():
             yield f"its {part} are not those of {regraded.root_id}"
 
 
@@ -213,7 +213,7 @@ _REPLACEMENT_SQL = "SELECT schedule_idx FROM slot WHERE run_no = ? AND supersede
 def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -> list[Rerun]:
     """Return the reruns of a run, the oldest first: all, or those among its first `slots` slots."""
     reruns = []
-    rows = connection.exec_driver_sql(_RERUNS_SQL, (run_no, slots))
+    rows = connection.execute(_RERUNS_SQL, (run_no, slots))
     for part, created_at, slots, committed, superseded, because, selection in rows:
         chosen = {} if selection is None else json.loads(selection)
         despite_verdict = chosen.get("despite_verdict") is True
@@ -224,10 +224,10 @@ def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -
 
 def read_pending_slots(connection: Connection, run_no: int) -> set[int]:
     """Return the slots of a run whose replacement is scheduled and not committed yet."""
-    return set(connection.exec_driver_sql(_PENDING_SQL, (run_no,)).scalars())
+    return set(connection.execute(_PENDING_SQL, (run_no,)).scalars())
 
 
 def read_replacement(connection: Connection, run_no: int, schedule_idx: int) -> int | None:
     """Return the slot that supersedes another one, committed or not; None if none does."""
-    idx = connection.exec_driver_sql(_REPLACEMENT_SQL, (run_no, schedule_idx)).scalar()
+    idx = connection.execute(_REPLACEMENT_SQL, (run_no, schedule_idx)).scalar()
     return None if idx is None else int(idx)

@@ -31,9 +31,7 @@ def ledger_id(connection: Connection) -> str:
 
     Raises `LedgerError` if the row that holds it is missing or holds something else.
     """
-    value = connection.exec_driver_sql(
-        "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
-    ).scalar()
+    value = connection.execute("SELECT value FROM ledger_meta WHERE key = 'ledger_id'").scalar()
     if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
         raise LedgerError(
             f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "
@@ -51,7 +49,7 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     """
     run_no = _find_run_no(connection, name)
     if run_no is not None:
-        counted = connection.exec_driver_sql(
+        counted = connection.execute(
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
         return run_no if counted is None else int(counted)
@@ -59,7 +57,7 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     root_no = None if match is None else _find_run_no(connection, match[1])
     if match is None or root_no is None:
         return run_number(connection, name)
-    known = connection.exec_driver_sql(
+    known = connection.execute(
         "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
     ).all()
     for generation, number in known:
@@ -108,7 +106,7 @@ def run_number(connection: Connection, run_id: str) -> int:
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
         )
     known = (
-        connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
+        connection.execute("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
         .scalars()
         .all()
     )
@@ -126,9 +124,7 @@ def run_number(connection: Connection, run_id: str) -> int:
 
 
 def _find_run_no(connection: Connection, run_id: str) -> int | None:
-    run_no = connection.exec_driver_sql(
-        "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
-    ).scalar()
+    run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
     return None if run_no is None else int(run_no)
 
 
@@ -168,13 +164,13 @@ class TrialContents:
 
     def metrics(self, schedule_idx: int) -> list[tuple[str, float | str]]:
         """Return id and value of each metric, in order."""
-        rows = self.connection.exec_driver_sql(_METRICS_SQL, (self.root_no, schedule_idx))
+        rows = self.connection.execute(_METRICS_SQL, (self.root_no, schedule_idx))
         return [(metric_id, value) for metric_id, value in rows]
 
     def events(self, schedule_idx: int, limit: int) -> tuple[list[Any], int]:
         """Return the first `limit` events, and how many more there are."""
         key = (self.root_no, schedule_idx)
-        rows = self.connection.exec_driver_sql(_EVENTS_SQL, (*key, limit))
+        rows = self.connection.execute(_EVENTS_SQL, (*key, limit))
         events = [json.loads(body) for body in rows.scalars()]
         if len(events) < limit:
             return events, 0
@@ -190,7 +186,7 @@ class TrialContents:
         return read_artifact(self.connection, self.store, sha256)
 
     def _scalar(self, sql: str, *key: int) -> Any:
-        return self.connection.exec_driver_sql(sql, key).scalar()
+        return self.connection.execute(sql, key).scalar()
 
 
 def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> bytes:
@@ -198,7 +194,7 @@ def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> 
 
     Raises `LedgerError`.
     """
-    row = connection.exec_driver_sql(
+    row = connection.execute(
         "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
     ).first()
     if row is None:

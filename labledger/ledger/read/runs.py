@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     ExperimentRevision,
@@ -31,7 +31,6 @@ from labledger.ledger.database.model import (
     Variant,
     VariantCounts,
 )
-from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records.outcomes import NEVER_RUN, RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
@@ -50,7 +49,7 @@ _NEWEST_COLUMNS = {
 """Columns of `run` that a part replaces, each with that column of `run_part`."""
 _TABLES = ("run", "schedule", "schedule_progress", "lease", "claim")
 _RUN_SQL = f"""
-SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
+SELECT {", ".join(statements.columns(table, qualified=True) for table in _TABLES)},
   {", ".join(f"({_NEWEST_SQL.format(column=name)})" for name in _NEWEST_COLUMNS.values())},
   (SELECT count(*) FROM run_part WHERE run_part.run_no = run.run_no),
   (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
@@ -69,19 +68,19 @@ parts, the budget, the tags and the settings."""
 
 def read_runs(connection: Connection) -> list[RunInfo]:
     """Return every run, the newest first."""
-    rows = connection.exec_driver_sql(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
+    rows = connection.execute(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
     return [_run_info(connection, row) for row in rows]
 
 
 def read_run(connection: Connection, run_no: int) -> RunInfo:
     """Return the run with the number `run_no`."""
-    result = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
+    result = connection.execute(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
     return _run_info(connection, result.one())
 
 
 def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     """Return the variants of a run, in the order of the experiment."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
         (run_no,),
     ).all()
@@ -105,7 +104,7 @@ _FIRST_REVISION_SQL = (
 def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
     """Return the parts of a run's schedule after the first, in order."""
     parts = []
-    for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+    for row in connection.execute(_PARTS_SQL, (run_no,)):
         part, kind, first_idx, slot_count, because, selection, created_at, digest = row
         chosen = None if selection is None else json.loads(selection)
         parts.append(
@@ -117,8 +116,8 @@ def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
 def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:
     """Return each revision of a run's experiment by the part that brought it, from part 1."""
     rows = [
-        *connection.exec_driver_sql(_FIRST_REVISION_SQL, (run_no,)),
-        *connection.exec_driver_sql(_REVISIONS_SQL, (run_no,)),
+        *connection.execute(_FIRST_REVISION_SQL, (run_no,)),
+        *connection.execute(_REVISIONS_SQL, (run_no,)),
     ]
     return {
         part: ExperimentRevision(
@@ -130,7 +129,7 @@ def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentR
 
 def read_notes(connection: Connection, run_no: int) -> list[Note]:
     """Return the notes of a run, the oldest first."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no", (run_no,)
     ).all()
     return [Note(noted_at, note) for noted_at, note in rows]
@@ -138,7 +137,7 @@ def read_notes(connection: Connection, run_no: int) -> list[Note]:
 
 def read_lost_hosts(connection: Connection, run_no: int) -> tuple[LostHost, ...]:
     """Return the hosts that were declared lost for a run, by name."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT host, declared_at, because FROM host_fence WHERE run_no = ? ORDER BY host",
         (run_no,),
     ).all()
@@ -231,8 +230,8 @@ SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
 FROM outcome
 WHERE run_no = ? {{condition}}
 GROUP BY variant_idx"""  # noqa: S608
-_NOT_RUN_AGAIN = expand("AND {not_run_again outcome}")
-_CONSECUTIVE_FAILURES_SQL = expand("""
+_NOT_RUN_AGAIN = statements.expand("AND {not_run_again outcome}")
+_CONSECUTIVE_FAILURES_SQL = statements.expand("""
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
   FROM slot_commit
@@ -252,7 +251,7 @@ LEFT JOIN committed
   AND committed.schedule_idx > coalesce(last_completed.schedule_idx, -1)
 WHERE run_variant.run_no = ?1
 GROUP BY run_variant.variant_idx""")
-_METRICS_SQL = expand("""
+_METRICS_SQL = statements.expand("""
 SELECT run_variant.variant_id, score.primary_metric_name, score.primary_metric_value
 FROM score
 JOIN slot_commit
@@ -270,13 +269,13 @@ def count_slots(
 
     With `without_pending`, slots that are about to be superseded are not counted as committed.
     """
-    scheduled = dict(map(tuple, connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))))
+    scheduled = dict(map(tuple, connection.execute(_SCHEDULED_SQL, (run_no,))))
     counts_by_idx = [
         VariantCounts(variant.variant_id, scheduled.get(idx, 0))
         for idx, variant in enumerate(read_variants(connection, run_no))
     ]
     sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
-    rows = connection.exec_driver_sql(sql, (run_no,))
+    rows = connection.execute(sql, (run_no,))
     for idx, committed, passed, failed_alone, broken, unknown_alone, *word_counts in rows:
         counts_by_idx[idx] = replace(
             counts_by_idx[idx],
@@ -298,7 +297,7 @@ def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str,
     Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
     are slots that a rerun supersedes, committed or not: it gives the variant another chance.
     """
-    rows = connection.exec_driver_sql(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
+    rows = connection.execute(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
     return dict(map(tuple, rows))
 
 
@@ -309,7 +308,7 @@ def read_primary_metrics(connection: Connection, run_no: int) -> dict[str, Prima
     so that the mean does not depend on the order.
     """
     values_by_variant: dict[str, dict[str, list[float]]] = {}
-    for variant_id, name, value in connection.exec_driver_sql(_METRICS_SQL, (run_no,)):
+    for variant_id, name, value in connection.execute(_METRICS_SQL, (run_no,)):
         values_by_variant.setdefault(variant_id, {}).setdefault(name, []).append(value)
     return {
         variant_id: PrimaryMetric(name, math.fsum(values) / len(values))

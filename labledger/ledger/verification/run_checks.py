@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.commit_rows import statements
-from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
-from labledger.ledger.database import row_digests, row_sql
+from labledger.ledger import digest_chain
+from labledger.ledger.database import row_digests, statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
+from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.ledger.read import gradings
 from labledger.ledger.verification import slot_checks
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
@@ -31,16 +31,16 @@ from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.records.identity import slot_commit_id
 from labledger.records.outcomes import RunStatus
 
-_RUN_SQL = row_sql.select("run", start=1)
-_VARIANTS_SQL = f"{row_sql.select('run_variant', start=1)} ORDER BY variant_idx"
+_RUN_SQL = statements.select("run", start=1)
+_VARIANTS_SQL = f"{statements.select('run_variant', start=1)} ORDER BY variant_idx"
 _TASKS_SQL = (
-    f"SELECT {row_sql.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
+    f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
     "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
     "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
 )
-_SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
-_SCHEDULE_SQL = row_sql.select("schedule", start=1)
-_PARTS_SQL = f"{row_sql.select('run_part', start=1)} ORDER BY part"
+_SLOTS_SQL = f"{statements.select('slot', start=1)} ORDER BY schedule_idx"
+_SCHEDULE_SQL = statements.select("schedule", start=1)
+_PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 _COUNTS_SQL = (
     "SELECT (SELECT count(*) FROM run_variant WHERE run_no = ?1), "
     "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
@@ -58,12 +58,12 @@ class _Part:
 
 def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     """Yield the problems of a run's row, variants, tasks with their payloads, slots and parts."""
-    row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
-    genesis = Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
-    rows = [tuple(row) for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,))]
-    appended = [dict(zip(statements.PART_COLUMNS, row, strict=False)) for row in rows]
-    total, genesis_digest = connection.exec_driver_sql(_SCHEDULE_SQL, (run_no,)).one()
-    counts = connection.exec_driver_sql(_COUNTS_SQL, (run_no,)).one()
+    row = connection.execute(_RUN_SQL, (run_no,)).one()
+    genesis = Genesis(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
+    rows = [tuple(row) for row in connection.execute(_PARTS_SQL, (run_no,))]
+    appended = [dict(zip(digest_chain.PART_COLUMNS, row, strict=False)) for row in rows]
+    total, genesis_digest = connection.execute(_SCHEDULE_SQL, (run_no,)).one()
+    counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
     later = [(part["variant_count"], part["task_count"], part["slot_count"]) for part in appended]
     first = tuple(
         count - sum(part[kind] for part in later) for kind, count in enumerate(tuple(counts))
@@ -117,7 +117,7 @@ def _of_parts(
 
     Rows beyond those that the parts have are given to the last part.
     """
-    rows = enumerate(connection.exec_driver_sql(sql, (run_no,)))
+    rows = enumerate(connection.execute(sql, (run_no,)))
     for part in parts:
         for number, row in islice(rows, max(0, part.counts[kind])):
             yield number, part, row
@@ -141,7 +141,7 @@ _COMMITTED_STAGED_SQL = (
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
 _UNCOMMITTED_STAGED_SQL = (
-    f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
+    f"{statements.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
 _RESOLVED_SQL = (
@@ -173,7 +173,7 @@ _DISPATCH_SQL = (
     "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
     "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
 )
-_BUDGET_SQL = row_sql.select("budget", start=1)
+_BUDGET_SQL = statements.select("budget", start=1)
 _LEASE_SQL = (
     "SELECT lease.epoch, schedule_progress.epoch, lease.acquired_at, lease.renewed_at, "
     "lease.expires_at FROM lease JOIN schedule_progress "
@@ -249,7 +249,7 @@ def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, s
 
 def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     """Compare the run's progress, status, epoch and end with its commits."""
-    row = connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
+    row = connection.execute(_PROGRESS_SQL, (run_no,)).one()
     next_idx, status, epoch, updated_at, ended_at, total, last_epoch, committed, last_commit = row
     committed = committed or 0
     if next_idx != committed:
@@ -283,7 +283,7 @@ def _check_staged_results(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
 ) -> Iterator[Message]:
     """Check the results that wait to be committed."""
-    is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
+    is_owned = bool(connection.execute(_IS_OWNED_SQL, (run_no,)).scalar())
     for (idx,) in _rows(connection, _COMMITTED_STAGED_SQL, run_no):
         yield idx, "a staged result was left behind by the commit"
     for row in _rows(connection, _UNCOMMITTED_STAGED_SQL, run_no):
@@ -318,7 +318,7 @@ def _check_event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
 
 def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
     """Check the dispatch journal, whose containers are named after slot and attempt."""
-    (epoch,) = connection.exec_driver_sql(
+    (epoch,) = connection.execute(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
     ).one()
     for idx, attempt, dispatch_epoch, container, dispatched_at in _rows(
@@ -341,4 +341,4 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
 
 
 def _rows(connection: Connection, sql: str, run_no: int) -> Iterator[Any]:
-    return iter(connection.exec_driver_sql(sql, (run_no,)))
+    return iter(connection.execute(sql, (run_no,)))

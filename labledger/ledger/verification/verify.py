@@ -170,7 +170,7 @@ class _Checker:
             return [(run_number(self._connection, run_id), run_id) for run_id in run_ids]
         runs: list[tuple[int, str]] = []
         try:
-            for run_no, run_id in self._connection.exec_driver_sql(_RUNS_SQL):
+            for run_no, run_id in self._connection.execute(_RUNS_SQL):
                 runs.append((run_no, run_id))
         except UNREADABLE as error:
             findings.append(Finding(None, None, f"the list of runs cannot be read: {error}"))
@@ -203,9 +203,9 @@ class _Checker:
     def _ranges(self, run_no: int, run_id: str) -> list[SlotRange]:
         """Return ranges that together contain every commit of a run."""
         try:
-            rows = self._connection.exec_driver_sql(_RANGES_SQL, (run_no, _COMMITS_PER_RANGE))
+            rows = self._connection.execute(_RANGES_SQL, (run_no, _COMMITS_PER_RANGE))
             starts = rows.scalars().all()
-            last = self._connection.exec_driver_sql(_LAST_SLOT_SQL, (run_no,)).scalar()
+            last = self._connection.execute(_LAST_SLOT_SQL, (run_no,)).scalar()
         except UNREADABLE:
             return [SlotRange(run_no, run_id, 0, 1 << 40)]
         stops = [*starts[1:], (last or 0) + 1]
