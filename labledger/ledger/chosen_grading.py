@@ -14,6 +14,7 @@ from typing import Any
 
 from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.slot_rows import SLOT_TABLES
 
 _CREATE_COUNTED_SQL = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -66,16 +67,11 @@ INSERT INTO temp.horizon
 SELECT run.run_no, ?2, schedule.total_slots, NULL
 FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_id = ?1"""
 
-_COMMITTED_TABLES = (
-    *("slot_commit", "trial", "attempt", "prediction", "score", "evidence_record"),
-    *("metric", "event"),
-)
-"""The tables of which each row comes with the commit of its slot."""
 _COMMITTED_ROWS_SQL = """
 SELECT {0}.* FROM main.{0} JOIN temp.horizon ON horizon.run_no = {0}.run_no
 WHERE {0}.schedule_idx < horizon.committed"""
 _HIDING_VIEWS = {
-    **{name: _COMMITTED_ROWS_SQL.format(name) for name in _COMMITTED_TABLES},
+    **{name: _COMMITTED_ROWS_SQL.format(name) for name in SLOT_TABLES},
     "slot": """
 SELECT slot.* FROM main.slot JOIN temp.horizon ON horizon.run_no = slot.run_no
 WHERE slot.schedule_idx < horizon.scheduled""",

@@ -21,6 +21,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
 from labledger.ledger.database.sqlite import FileIdentity, file_identities, translated
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.run_rows import read_total_slots
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted_of
 
@@ -378,9 +379,7 @@ def _last_commit_time(connection: Connection, lease: Lease) -> str:
 
 
 def _require_all_committed(connection: Connection, lease: Lease) -> None:
-    total = connection.execute(
-        "SELECT total_slots FROM schedule WHERE run_no = ?", (lease.run_no,)
-    ).scalar_one()
+    total = read_total_slots(connection, lease.run_no)
     next_idx = checked_next_slot(connection, lease)
     if next_idx != total:
         committed = counted_of(next_idx, total, "slot")

@@ -19,7 +19,11 @@ from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read import commit_stream
-from labledger.ledger.read.commit_stream import find_chain_problems, read_chain_records
+from labledger.ledger.read.commit_stream import (
+    find_chain_problems,
+    read_chain_head,
+    read_chain_records,
+)
 from labledger.ledger.read.export_tables import read_table
 from labledger.ledger.read.gradings import (
     read_gradings,
@@ -41,7 +45,6 @@ from labledger.ledger.read.runs import (
     count_consecutive_failures,
     count_slots,
     read_lost_hosts,
-    read_notes,
     read_primary_metrics,
     read_revisions,
     read_run,
@@ -52,7 +55,7 @@ from labledger.ledger.read.spending import (
     read_committed_spending,
     read_spending_so_far,
 )
-from labledger.ledger.run_rows import read_hosts
+from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
@@ -64,11 +67,11 @@ FROM slot
 {slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx""")
-_TASK_SQL = """
+_TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
-JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
-WHERE run.run_id = ?1"""
+{task_payload}
+WHERE run.run_id = ?1""")
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -171,6 +174,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
+    chain_head = _query(read_chain_head)
     flat_rows = _row_query(read_table)
 
     # -- runs
@@ -337,17 +341,6 @@ class LedgerReader:
                 (run_no,),
             ).scalar()
         return None if record is None else json.loads(record)
-
-    def chain_head(self, run_id: str) -> str:
-        """Return the chain digest of the last commit, or the genesis digest if there is none."""
-        with self._of_run(run_id) as (connection, run_no):
-            head: str = connection.execute(
-                "SELECT coalesce((SELECT chain_digest FROM slot_commit WHERE run_no = ?1 "
-                "ORDER BY schedule_idx DESC LIMIT 1), "
-                "(SELECT genesis_digest FROM schedule WHERE run_no = ?1))",
-                (run_no,),
-            ).scalar_one()
-            return head
 
     def has_artifact(self, sha256: str) -> bool:
         """Return whether the ledger has an artifact (64 hex digits)."""

@@ -23,14 +23,11 @@ from labledger.ledger.read import gradings, tombstones
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.read.tombstones import Tombstone
 
-_RUN_SQL = """
+_RUN_SQL = statements.expand("""
 SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
   (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = run.run_no) AS committed,
-  coalesce(
-    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = run.run_no
-     ORDER BY schedule_idx DESC LIMIT 1),
-    schedule.genesis_digest) AS chain_head
-FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"""
+  {chain_head} AS chain_head
+FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?""")
 _NEXT_DELETION_SQL = "SELECT coalesce(max(deletion_no), 0) + 1 FROM deleted_run"
 _INSERT_TOMBSTONE = statements.insert("deleted_run")
 _TABLES = tuple(reversed([table for table in COLUMNS if "run_no" in COLUMNS[table]]))

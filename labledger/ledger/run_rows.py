@@ -10,14 +10,14 @@ changed; the tags of a run begin as those of its experiment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from labledger.errors import HostLost, InvalidInput, LedgerError, Problem, RunExists
 from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Lease, NewPart, NewRun, Variant
+from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Variant
 from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
@@ -30,6 +30,11 @@ _DELETE_TAG = "DELETE FROM run_tag WHERE run_no = ? AND tag = ?"
 _NEXT_NOTE_SQL = "SELECT coalesce(max(note_no), 0) + 1 FROM run_note WHERE run_no = ?"
 _NOTES_SQL = "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no"
 _TAGS_SQL = "SELECT tag, tagged_at FROM run_tag WHERE run_no = ? ORDER BY tag"
+
+
+def read_notes(connection: Connection, run_no: int) -> list[Note]:
+    """Return the notes of a run, the oldest first."""
+    return [Note(*row) for row in connection.execute(_NOTES_SQL, (run_no,))]
 
 
 def add_note(connection: Connection, run_no: int, note: str, now: str) -> None:
@@ -54,10 +59,10 @@ def copy_annotations(
     source: Connection, source_no: int, target: Connection, target_no: int
 ) -> None:
     """Add the notes and tags of a run of another ledger to those that the run has here."""
-    known = {tuple(row) for row in target.execute(_NOTES_SQL, (target_no,))}
-    for noted_at, note in source.execute(_NOTES_SQL, (source_no,)):
-        if (noted_at, note) not in known:
-            add_note(target, target_no, note, noted_at)
+    known = read_notes(target, target_no)
+    for each in read_notes(source, source_no):
+        if each not in known:
+            add_note(target, target_no, each.note, each.noted_at)
     for tag, tagged_at in source.execute(_TAGS_SQL, (source_no,)):
         add_tags(target, target_no, [tag], tagged_at)
 
@@ -111,6 +116,10 @@ TaskRow = tuple[str, str, JsonObject]
 _BATCH = 5_000
 
 _TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
+_RESOLVED_SQL = (
+    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
+    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
+)
 _VARIANTS_SQL = "SELECT variant_id, variant_idx FROM run_variant WHERE run_no = ?"
 _TASKS_SQL = "SELECT task_id, task_idx FROM run_task WHERE run_no = ?"
 _NEXT_PART_SQL = "SELECT coalesce(max(part), 1) + 1 FROM run_part WHERE run_no = ?"
@@ -119,6 +128,16 @@ SELECT coalesce(max(number), 0) + 1 FROM (
   SELECT max(run_no) AS number FROM run UNION ALL SELECT max(former_run_no) FROM deleted_run)"""
 """The number of the next run: greater than that of every run, deleted ones included."""
 _SELECT_TOMBSTONE = "SELECT 1 FROM deleted_run WHERE run_id = ?"
+
+
+def read_total_slots(connection: Connection, run_no: int) -> int:
+    """Return how many slots the schedule of a run has."""
+    return int(connection.execute(_TOTAL_SQL, (run_no,)).scalar_one())
+
+
+def read_resolved_texts(connection: Connection, run_no: int) -> Iterator[str]:
+    """Yield every revision of a run's resolved experiment, the oldest first."""
+    return iter(connection.execute(_RESOLVED_SQL, (run_no,)).scalars())
 
 
 def register(
@@ -174,7 +193,7 @@ def append(
     no slot, or for slots that are not numbered from `part.first_idx` on, in order.
     """
     run_no = lease.run_no
-    total = connection.execute(_TOTAL_SQL, (run_no,)).scalar_one()
+    total = read_total_slots(connection, run_no)
     if total != part.first_idx:
         raise LedgerError(
             f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "

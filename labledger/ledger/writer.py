@@ -377,13 +377,8 @@ class LedgerWriter:
         stamp = Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
         records = slot_records(final.status, stamp, rows)
         self._insert_commit(connection, lease, chain_head, records)
-        connection.execute(statements.insert("trial"), rows.trial)
-        _insert_many(connection, statements.insert("attempt"), rows.attempts)
-        _insert_many(connection, statements.insert("metric"), rows.metrics)
-        _insert_many(connection, statements.insert("event"), rows.events)
-        _insert_many(connection, statements.insert("prediction"), rows.predictions)
-        _insert_many(connection, statements.insert("score"), rows.scores)
-        _insert_many(connection, statements.insert("evidence_record"), rows.evidence)
+        for table, table_rows in rows.by_table().items():
+            _insert_many(connection, statements.insert(table), table_rows)
         return records
 
     def _insert_commit(

@@ -10,6 +10,15 @@ JOIN run_variant
 {slot_variant}
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
 
+-- task_payload: joins the frozen row of each task
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+
+-- chain_head: the digest of a run's last commit, or of its creation if there is none
+coalesce(
+    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = schedule.run_no
+     ORDER BY schedule_idx DESC LIMIT 1),
+    schedule.genesis_digest)
+
 -- slot_of TABLE: joins the slot of each row, with its variant and task, in the order of the rows' keys
 CROSS JOIN slot ON slot.run_no = {TABLE}.run_no AND slot.schedule_idx = {TABLE}.schedule_idx
 CROSS JOIN run_variant

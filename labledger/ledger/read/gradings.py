@@ -18,6 +18,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading, Rerun
 from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.run_rows import read_total_slots
 
 _GRADINGS_SQL = """
 SELECT
@@ -148,7 +149,6 @@ SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
   ORDER BY grading.generation DESC LIMIT 1)
 FROM run WHERE run.run_no = ?"""
 _HAS_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
-SLOTS_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
 _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
 """Tables of which a regrading repeats its root's rows, as many as the root had then."""
 
@@ -165,7 +165,7 @@ def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
         return
     if connection.execute(_HAS_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
-    slots = connection.execute(SLOTS_SQL, (run_no,)).scalar_one()
+    slots = read_total_slots(connection, run_no)
     root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return

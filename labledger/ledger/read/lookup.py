@@ -15,6 +15,7 @@ from typing import Any
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read.tombstones import newest_tombstone
@@ -47,14 +48,14 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     A run's id stands for its current grading; its id with `.g` and a number for that generation,
     complete or not. Raises `RunNotFound`, with a hint of the existing generations.
     """
-    run_no = _find_run_no(connection, name)
+    run_no = find_run_no(connection, name)
     if run_no is not None:
         counted = connection.execute(
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
         return run_no if counted is None else int(counted)
     match = _GENERATION.fullmatch(name)
-    root_no = None if match is None else _find_run_no(connection, match[1])
+    root_no = None if match is None else find_run_no(connection, match[1])
     if match is None or root_no is None:
         return run_number(connection, name)
     known = connection.execute(
@@ -76,7 +77,7 @@ def ledger_holds_run(path: Path, run_id: str) -> bool:
         engine = readonly_engine(path)
         try:
             with translated("read the ledger", path), engine.connect() as connection:
-                return _find_run_no(connection, run_id) is not None
+                return find_run_no(connection, run_id) is not None
         finally:
             engine.dispose()
     except LedgerError:
@@ -85,7 +86,7 @@ def ledger_holds_run(path: Path, run_id: str) -> bool:
 
 def run_number(connection: Connection, run_id: str) -> int:
     """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
-    run_no = _find_run_no(connection, run_id)
+    run_no = find_run_no(connection, run_id)
     if run_no is not None:
         return run_no
     stone = newest_tombstone(connection, run_id)
@@ -99,7 +100,7 @@ def run_number(connection: Connection, run_id: str) -> int:
     if (
         grading is not None
         and grading[2] == "1"
-        and _find_run_no(connection, grading[1]) is not None
+        and find_run_no(connection, grading[1]) is not None
     ):
         raise RunNotFound(
             f"the ledger holds no run {run_id!r}",
@@ -123,16 +124,17 @@ def run_number(connection: Connection, run_id: str) -> int:
     )
 
 
-def _find_run_no(connection: Connection, run_id: str) -> int | None:
+def find_run_no(connection: Connection, run_id: str) -> int | None:
+    """Return the `run_no` of a run; None if the ledger does not hold it."""
     run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
     return None if run_no is None else int(run_no)
 
 
-_TASK_SQL = """
+_TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM slot
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
-WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
+{task_payload}
+WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
 _METRICS_SQL = """
 SELECT metric_id, value FROM metric WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq"""
 _EVENTS_SQL = """
