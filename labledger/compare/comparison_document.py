@@ -6,10 +6,8 @@ against the schema. All modules that present a comparison read these types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from labledger.compare.options import PASS_RATE, Validity
 from labledger.compare.side_trials import Side
@@ -17,6 +15,7 @@ from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
 
 SCHEMA = "comparison_v1"
 
@@ -302,31 +301,6 @@ class Comparison:
 
     def as_json(self) -> JsonObject:
         """Return the document `comparison_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         json_schemas.require_valid(document, SCHEMA)
         return document
-
-
-@cache
-def field_names(cls: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass; none of another type."""
-    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
-
-
-@cache
-def _json_keys(cls: type) -> Mapping[str, str]:
-    """Return the JSON key of each field: its name, or `json_key` of its metadata."""
-    if not is_dataclass(cls):
-        return {}
-    return {field.name: field.metadata.get("json_key", field.name) for field in fields(cls)}
-
-
-def to_json(value: Any) -> Any:
-    """Return a dataclass as a JSON object and a tuple as a JSON list, with all that they hold."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if keys := _json_keys(value.__class__):
-        return {key: to_json(getattr(value, name)) for name, key in keys.items()}
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    return [to_json(item) for item in value] if isinstance(value, tuple | list) else value

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labledger import optional_libraries
-from labledger.compare.comparison_document import to_json
 from labledger.compare.options import PASS_RATE, Estimand
 from labledger.compare.statistics import power as planned_power
 from labledger.compare.statistics import variance_components
@@ -29,6 +28,7 @@ from labledger.planning.history import (
     usual_spending,
 )
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class SizePlan:
 
     def as_json(self) -> JsonObject:
         """Return the document `size_plan_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         json_schemas.require_valid(document, SCHEMA)
         return document
 

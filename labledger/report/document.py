@@ -1,22 +1,22 @@
 """The facts of a report as frozen dataclasses, and their JSON form, `report_v1`.
 
-Fields have the names of the document's keys, unless their metadata names another `json_key`. Only
-`Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are made
-from these types, after `with_plain_text` has removed hidden characters from all text.
+Only `Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are
+made from these types, after `with_plain_text` has removed hidden characters from all text.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from labledger.compare.comparison_document import Comparison, RunReruns, field_names, to_json
+from labledger.compare.comparison_document import Comparison, RunReruns
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
 from labledger.records.pass_rate import PassCounts
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.text import plain_text
@@ -245,9 +245,11 @@ class ReportedGrading:
 class Isolation:
     """Isolation facts, and how many scores have them."""
 
-    facts: Any = field(metadata={"json_key": "says"})
+    facts: Any
     """As JSON."""
     scores: int
+
+    _KEYS: ClassVar = {"facts": "says"}
 
     @property
     def is_suspected(self) -> bool:
@@ -264,8 +266,10 @@ class Verification:
     commits: int
     artifacts: int
     findings: int
-    listed_findings: tuple[str, ...] = field(metadata={"json_key": "told"})
+    listed_findings: tuple[str, ...]
     """The first findings, as sentences."""
+
+    _KEYS: ClassVar = {"listed_findings": "told"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,20 +329,11 @@ class Report:
     runs: tuple[ReportedPart, ...] = ()
     """The runs, where the report takes several as one; else empty."""
 
+    _OPTIONAL = frozenset({"runs"})
+
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA}
-        for name in field_names(Report):
-            match name:
-                case "comparisons":
-                    document[name] = [each.as_json() for each in self.comparisons]
-                case "trials":
-                    document[name] = [trial.as_json() for trial in self.trials]
-                case "runs":
-                    if self.runs:
-                        document[name] = to_json(self.runs)
-                case _:
-                    document[name] = to_json(getattr(self, name))
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         # The rows of long lists are alike: only their ends are checked.
         ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
         json_schemas.require_valid({**document, **ends}, SCHEMA)
@@ -398,6 +393,12 @@ def _plain(value: Any) -> Any:
         if all(map(operator.is_, items, value)):
             return value
         return Trial(*items) if isinstance(value, Trial) else type(value)(items)
-    old = {name: getattr(value, name) for name in field_names(value.__class__)}
+    old = {name: getattr(value, name) for name in _field_names(value.__class__)}
     changed = {name: new for name, item in old.items() if (new := _plain(item)) is not item}
     return replace(value, **changed) if changed else value
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass; none of another type."""
+    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
