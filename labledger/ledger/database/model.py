@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.records.schema_types import Count, PositiveInt, Text
 
 USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
 """Metrics that mean the same in every experiment; views have columns for them."""
@@ -104,13 +105,13 @@ class RunPart(JsonForm):
 class Rerun(JsonForm):
     """Slots of a run that were run again together: a part of its schedule."""
 
-    part: int
-    created_at: str
-    slots: int
+    part: Annotated[int, ("minimum", 2)]
+    created_at: Text
+    slots: PositiveInt
     """How many slots were run again."""
-    committed: int
+    committed: Count
     """How many of them have their new result; the others still count as they were."""
-    superseded: Mapping[str, int]
+    superseded: Mapping[str, PositiveInt]
     """How many of the slots that were run again had each status."""
     despite_verdict: bool
     """Whether slots that counted in the pass rate could be chosen too."""
