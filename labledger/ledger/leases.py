@@ -201,7 +201,7 @@ class UnitOfWork:
             yield connection
 
 
-def read_live(
+def read_live_request(
     connection: Connection, run_no: int, now: str, is_dead: IsDead
 ) -> TakeoverRequest | None:
     """Return the request for a run, unless it has expired or its sender is dead."""
@@ -223,7 +223,7 @@ def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id
         )
 
 
-def store(
+def store_request(
     connection: Connection,
     run_no: int,
     request: TakeoverRequest | None,
@@ -243,11 +243,6 @@ def store(
         statements.upsert("claim"),
         (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
     )
-
-
-def delete(connection: Connection, run_no: int) -> None:
-    """Delete any request for a run: the run has a new owner."""
-    connection.execute("DELETE FROM claim WHERE run_no = ?", (run_no,))
 
 
 class LeaseWriter:
@@ -286,12 +281,12 @@ class LeaseWriter:
         """
         with self._work.transaction(f"request the takeover of run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
-            request = read_live(connection, run_no, now, is_dead)
+            request = read_live_request(connection, run_no, now, is_dead)
             refuse_other_requester(request, owner, run_id)
             current = live_lease(connection, run_no, now, is_dead)
             if current is None:
                 return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
-            store(connection, run_no, request, owner, now, request_ttl_s)
+            store_request(connection, run_no, request, owner, now, request_ttl_s)
             return current
 
     def withdraw_request(self, run_id: str, owner: Owner) -> None:
@@ -313,7 +308,7 @@ class LeaseWriter:
             stored, now = read_lease(connection, lease.run_no), self._work.now()
             if stored is None or stored.epoch != lease.epoch:
                 raise lease_lost_error(connection, lease)
-            request = read_live(connection, lease.run_no, now, is_dead)
+            request = read_live_request(connection, lease.run_no, now, is_dead)
             expires_at = clock.later(now, lease.ttl_s) if request is None else stored.expires_at
             connection.execute(_RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch))
             return Renewal(expires_at, request)
@@ -357,9 +352,9 @@ def _acquire(
     is_dead: IsDead,
 ) -> Lease:
     refuse_live_lease(connection, run_no, run_id, now, is_dead)
-    request = read_live(connection, run_no, now, is_dead)
+    request = read_live_request(connection, run_no, now, is_dead)
     refuse_other_requester(request, owner, run_id)
-    delete(connection, run_no)
+    connection.execute("DELETE FROM claim WHERE run_no = ?", (run_no,))
     epoch = connection.execute(_SELECT_PROGRESS, (run_no,)).one()[0] + 1
     process = (owner.host, owner.pid, owner.process_token)
     connection.execute(

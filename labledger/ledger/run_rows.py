@@ -137,7 +137,7 @@ def read_total_slots(connection: Connection, run_no: int) -> int:
 
 def read_resolved_texts(connection: Connection, run_no: int) -> Iterator[str]:
     """Yield every revision of a run's resolved experiment, the oldest first."""
-    return iter(connection.execute(_RESOLVED_SQL, (run_no,)).scalars())
+    return connection.execute(_RESOLVED_SQL, (run_no,)).scalars()
 
 
 def register(

@@ -51,7 +51,7 @@ def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
         assert (row.n, row.word, row._asdict()) == (1, "one", {"n": 1, "word": "one"})
         with pytest.raises(AttributeError, match="'letters'"):
             _ = row.letters
-        assert connection.execute(WORDS).scalars().all() == [1, 2]
+        assert list(connection.execute(WORDS).scalars()) == [1, 2]
         assert connection.execute(f"{WORDS} LIMIT 0").first() is None
         for sql, what in (("LIMIT 0", "no row"), ("", "more than one")):
             with pytest.raises(LookupError, match=what):

@@ -120,6 +120,32 @@ LEFT JOIN outcome
      WHERE slot.run_no = counted.run_no
        AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL)
 
+-- grading_id: the name of a grading
+grading.root_id || '.g' || grading.generation
+
+-- is_counted: whether a grading is the current one
+EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no)
+
+-- grader_digest: the digest of the grader of a run or regrading `own`
+coalesce(
+        own.resolved ->> '$.regrades.grader_digest',
+        (SELECT score.record ->> '$.ext.grader.digest' FROM score
+         WHERE score.run_no = own.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1))
+
+-- rerun_commits: how many slots of a part are committed
+(SELECT count(*) FROM slot_commit
+     WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
+       AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count)
+
+-- rerun_statuses: how many of the slots that a part ran again had each status
+(SELECT json_group_object(status, slots) FROM (
+       SELECT superseded.status, count(*) AS slots FROM slot
+       JOIN slot_commit AS superseded
+         ON superseded.run_no = slot.run_no AND superseded.schedule_idx = slot.supersedes
+       WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
+         AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
+       GROUP BY superseded.status ORDER BY superseded.status))
+
 -- total_slots RUN: how many slots a run has
 (SELECT total_slots FROM schedule WHERE schedule.run_no = {RUN})
 

@@ -30,8 +30,7 @@ from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
     DRIVER,
     empty_ledger_error,
-    readonly_engine,
-    require_ledger_file,
+    reading,
     translated,
     writable_engine,
 )
@@ -63,7 +62,7 @@ def store_tables(connection: Connection) -> None:
     """Store the statements of the tables that Alembic has just created."""
     cached = {
         "revision": connection.execute(_REVISION_SQL).scalar_one(),
-        "statements": connection.execute(_TABLES_SQL).scalars().all(),
+        "statements": list(connection.execute(_TABLES_SQL).scalars()),
     }
     own_folders.store(_cache_name(), json.dumps(cached).encode())
 
@@ -110,22 +109,14 @@ def read_revision(path: Path) -> str | None:
 
     Raises `LedgerMissing`, and `LedgerError` for a file that is not a ledger.
     """
-    engine = readonly_engine(path)
-    try:
-        with translated("read the ledger's revision", path), engine.connect() as connection:
-            return _revision(connection, path)
-    finally:
-        engine.dispose()
+    with reading(path, "read the ledger's revision") as connection:
+        return _revision(connection, path)
 
 
 def require_current(path: Path) -> None:
     """Raise `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew` unless `path` is at `HEAD`."""
-    engine = readonly_engine(path)
-    try:
-        with translated("read the ledger's revision", path), engine.connect() as connection:
-            require_current_connection(connection, path)
-    finally:
-        engine.dispose()
+    with reading(path, "read the ledger's revision") as connection:
+        require_current_connection(connection, path)
 
 
 def require_current_connection(connection: Connection, path: Path) -> None:
@@ -139,11 +130,6 @@ def require_current_connection(connection: Connection, path: Path) -> None:
             f"the ledger at {path} is at revision {revision}; this labledger needs {HEAD}",
             hint="`labledger db upgrade` brings it up to date, after a backup",
         )
-
-
-def require_exists(path: Path) -> None:
-    """Raise `LedgerMissing` unless there is a ledger at `path`, of any revision."""
-    require_ledger_file(path)
 
 
 def upgrade(path: Path) -> LedgerUpgrade:
@@ -175,12 +161,8 @@ def backup(path: Path, target: Path) -> Path:
 
     Raises `LedgerError` if `target` exists or the copy is damaged; then no file is left.
     """
-    engine = readonly_engine(path)
-    try:
-        with translated("back the ledger up", path), engine.connect() as connection:
-            copy_open_ledger(connection, target)
-    finally:
-        engine.dispose()
+    with reading(path, "back the ledger up") as connection:
+        copy_open_ledger(connection, target)
     return target
 
 

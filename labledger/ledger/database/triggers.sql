@@ -4,19 +4,6 @@
 -- `views_and_triggers.py` reads this file and adds the triggers that make tables append-only.
 -- `labledger verify` compares all triggers with those of a ledger: any change needs a migration.
 
--- Rows that come and go, or change, do so in one way.
-CREATE TRIGGER staged_result_refuses_delete BEFORE DELETE ON staged_result WHEN NOT EXISTS (SELECT 1 FROM slot_commit WHERE slot_commit.run_no = OLD.run_no AND slot_commit.schedule_idx = OLD.schedule_idx) BEGIN SELECT RAISE(ABORT, 'staged_result: a result is removed only once its slot is committed'); END;
-
-CREATE TRIGGER staged_result_refuses_update BEFORE UPDATE ON staged_result BEGIN SELECT RAISE(ABORT, 'staged_result: a staged result is never changed'); END;
-
-CREATE TRIGGER schedule_refuses_delete BEFORE DELETE ON schedule BEGIN SELECT RAISE(ABORT, 'schedule is append-only: it is never removed'); END;
-
-CREATE TRIGGER slot_outcome_refuses_delete BEFORE DELETE ON slot_outcome BEGIN SELECT RAISE(ABORT, 'slot_outcome: an outcome is never removed'); END;
-
-CREATE TRIGGER schedule_progress_refuses_delete BEFORE DELETE ON schedule_progress BEGIN SELECT RAISE(ABORT, 'schedule_progress: progress is never removed'); END;
-
-CREATE TRIGGER schedule_progress_refuses_update BEFORE UPDATE ON schedule_progress WHEN NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no BEGIN SELECT RAISE(ABORT, 'schedule_progress: progress goes one slot at a time, and epochs never go back'); END;
-
 -- A cell has one slot, and further ones that each supersede an earlier one of the same cell.
 CREATE TRIGGER slot_refuses_insert BEFORE INSERT ON slot WHEN CASE WHEN NEW.supersedes IS NULL THEN EXISTS (
   SELECT 1 FROM slot WHERE slot.run_no = NEW.run_no AND slot.variant_idx = NEW.variant_idx

@@ -1,9 +1,9 @@
 """The ledger's views and triggers, which every upgrade drops and creates again.
 
 Views are in `record_views.sql` and `analysis_views.sql`; they count by the view in `pass_rate.sql`,
-which is not for users. Triggers are in `triggers.sql`; this module makes those of append-only
-tables and of tallies. What several of them share is in `fragments.sql`. A ledger stores all these
-texts, and `labledger verify` compares them: a change of one needs a migration.
+which is not for users. Triggers that keep derived tables up to date are in `triggers.sql`; this
+module makes those that refuse changes. What several of them share is in `fragments.sql`. A ledger
+stores all these texts, and `labledger verify` compares them: a change of one needs a migration.
 """
 
 from __future__ import annotations
@@ -70,18 +70,37 @@ def _read_views(file: str) -> Iterator[tuple[str, View]]:
         yield name, View(re.sub(r"\s*--\s*", " ", first_paragraph).strip(), sql)
 
 
-def _refuse(table: str, action: str, change: str) -> tuple[str, str]:
+def _refuse(table: str, action: str, message: str, when: str = "") -> tuple[str, str]:
     name = f"{table}_refuses_{action.lower()}"
+    condition = f"WHEN {when} " if when else ""
     return name, (
-        f"CREATE TRIGGER {name} BEFORE {action} ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only: its rows are never {change}'); END"
+        f"CREATE TRIGGER {name} BEFORE {action} ON {table} {condition}"
+        f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
     )
 
 
 def _triggers() -> Iterator[tuple[str, str]]:
     for table in APPEND_ONLY:
-        yield _refuse(table, "UPDATE", "changed")
-        yield _refuse(table, "DELETE", "removed")
+        yield _refuse(table, "UPDATE", f"{table} is append-only: its rows are never changed")
+        yield _refuse(table, "DELETE", f"{table} is append-only: its rows are never removed")
+    yield _refuse(
+        "staged_result",
+        "DELETE",
+        "staged_result: a result is removed only once its slot is committed",
+        "NOT EXISTS (SELECT 1 FROM slot_commit WHERE slot_commit.run_no = OLD.run_no "
+        "AND slot_commit.schedule_idx = OLD.schedule_idx)",
+    )
+    yield _refuse("staged_result", "UPDATE", "staged_result: a staged result is never changed")
+    yield _refuse("schedule", "DELETE", "schedule is append-only: it is never removed")
+    yield _refuse("slot_outcome", "DELETE", "slot_outcome: an outcome is never removed")
+    yield _refuse("schedule_progress", "DELETE", "schedule_progress: progress is never removed")
+    yield _refuse(
+        "schedule_progress",
+        "UPDATE",
+        "schedule_progress: progress goes one slot at a time, and epochs never go back",
+        "NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) "
+        "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
+    )
     yield from _tally_triggers()
     for match in _TRIGGER.finditer(_read("triggers.sql")):
         yield match[1], match[0]

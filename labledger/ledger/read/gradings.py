@@ -20,43 +20,27 @@ from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 
-_GRADINGS_SQL = """
+_GRADINGS_SQL = statements.expand("""
 SELECT
-  grading.root_id, grading.generation, run.run_id,
-  grading.root_id || '.g' || grading.generation AS grading_id,
-  coalesce(
-    run.resolved ->> '$.regrades.grader_digest',
-    (SELECT score.record ->> '$.ext.grader.digest' FROM score
-     WHERE score.run_no = run.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1)),
-  schedule_progress.next_schedule_idx = schedule.total_slots,
-  EXISTS (SELECT 1 FROM counted WHERE counted.run_no = run.run_no),
-  run.created_at,
-  schedule.total_slots
+  grading.root_id, grading.generation, own.run_id, {grading_id} AS grading_id,
+  {grader_digest} AS grader_digest,
+  schedule_progress.next_schedule_idx = schedule.total_slots AS complete,
+  {is_counted} AS counts, own.created_at, schedule.total_slots AS slots
 FROM grading AS given
 JOIN grading ON grading.root_id = given.root_id
-JOIN run ON run.run_no = grading.run_no
-JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+JOIN run AS own ON own.run_no = grading.run_no
+JOIN schedule ON schedule.run_no = own.run_no
+JOIN schedule_progress ON schedule_progress.run_no = own.run_no
 WHERE given.run_no = ?
-ORDER BY grading.generation"""
+ORDER BY grading.generation""")
+"""Each column has the name of its field of `Grading`."""
 
 
 def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
     """Return every grading of the run, or of the root of a regrading, the oldest first."""
-    rows = connection.execute(_GRADINGS_SQL, (run_no,)).all()
     return [
-        Grading(
-            root_id=row[0],
-            generation=row[1],
-            run_id=row[2],
-            grading_id=row[3],
-            grader_digest=row[4],
-            complete=bool(row[5]),
-            counts=bool(row[6]),
-            created_at=row[7],
-            slots=row[8],
-        )
-        for row in rows
+        Grading(**row._asdict() | {"complete": bool(row.complete), "counts": bool(row.counts)})
+        for row in connection.execute(_GRADINGS_SQL, (run_no,))
     ]
 
 
@@ -185,23 +169,13 @@ def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
             yield f"its {part} are not those of {regraded.root_id}"
 
 
-_RERUNS_SQL = """
-SELECT run_part.part, run_part.created_at, run_part.slot_count,
-  (SELECT count(*) FROM slot_commit
-   WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
-     AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count),
-  (SELECT json_group_object(status, slots) FROM (
-     SELECT slot_commit.status, count(*) AS slots FROM slot
-     JOIN slot_commit
-       ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.supersedes
-     WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
-       AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
-     GROUP BY slot_commit.status ORDER BY slot_commit.status)),
+_RERUNS_SQL = statements.expand("""
+SELECT run_part.part, run_part.created_at, run_part.slot_count, {rerun_commits}, {rerun_statuses},
   run_part.because, run_part.selection
 FROM run_part
 WHERE run_part.run_no = ? AND run_part.kind = 'rerun' AND run_part.first_idx < coalesce(?,
   run_part.first_idx + 1)
-ORDER BY run_part.part"""
+ORDER BY run_part.part""")
 _PENDING_SQL = """
 SELECT slot.supersedes FROM slot
 WHERE slot.run_no = ? AND slot.supersedes IS NOT NULL AND NOT EXISTS (

@@ -17,7 +17,7 @@ from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.database.sqlite import reading
 from labledger.ledger.read.tombstones import newest_tombstone
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
@@ -74,12 +74,8 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
 def ledger_holds_run(path: Path, run_id: str) -> bool:
     """Return whether there is a readable ledger at `path`, of any revision, that has a run."""
     try:
-        engine = readonly_engine(path)
-        try:
-            with translated("read the ledger", path), engine.connect() as connection:
-                return find_run_no(connection, run_id) is not None
-        finally:
-            engine.dispose()
+        with reading(path, "read the ledger") as connection:
+            return find_run_no(connection, run_id) is not None
     except LedgerError:
         return False
 
@@ -106,13 +102,10 @@ def run_number(connection: Connection, run_id: str) -> int:
             f"the ledger holds no run {run_id!r}",
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
         )
-    known = (
-        connection.execute("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
-        .scalars()
-        .all()
-    )
+    sql = "SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000"
+    known = list(connection.execute(sql).scalars())
     close = near_names(run_id, known, 3)
-    names = close or list(known[:3])
+    names = close or known[:3]
     listed = " or ".join(names)
     raise RunNotFound(
         f"the ledger holds no run {run_id!r}",

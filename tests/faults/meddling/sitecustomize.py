@@ -73,7 +73,7 @@ def watch_commits() -> None:
     commit = Connection.commit
 
     def watched_commit(connection: Connection) -> None:
-        names = connection.execute("SELECT name FROM sqlite_schema").scalars().all()
+        names = set(connection.execute("SELECT name FROM sqlite_schema").scalars())
         if "artifact" in names:
             found = connection.execute(
                 "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
