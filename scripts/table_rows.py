@@ -77,7 +77,8 @@ def module() -> Iterator[str]:
         yield from entry(name, [each.name for each in table.primary_key.columns])
     yield '}\n"""The columns of the primary key, by table."""\n'
     yield "DIGESTED = ("
-    yield from (f'    "{name}",' for name, table in metadata.tables.items() if digested(table))
+    names = [f'"{name}"' for name, table in metadata.tables.items() if digested(table)]
+    yield from (f"    *{group}," for group in groups(names))
     yield ')\n"""Tables with a column `row_digest`: those whose rows change or go."""\n'
 
 
@@ -110,8 +111,18 @@ def entry(table: str, value: str | list[str]) -> Iterator[str]:
         yield line
         return
     yield f'    "{table}": ('
-    yield from (f"        {word}," for word in words)
+    yield from (f"        *{group}," for group in groups(words))
     yield "    ),"
+
+
+def groups(words: list[str]) -> Iterator[str]:
+    """Tuples of as many of the words as fit on a line."""
+    while words:
+        size = len(words)
+        while len(f"        *({', '.join(words[:size])}),") > 100:
+            size -= 1
+        yield f"({', '.join(words[:size])}{',' if size == 1 else ''})"
+        words = words[size:]
 
 
 if __name__ == "__main__":

@@ -446,22 +446,11 @@ def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
 def _insert_dispatches(
     connection: Connection, lease: Lease, dispatches: Sequence[Dispatch]
 ) -> None:
-    _insert_many(
-        connection,
-        statements.insert("dispatch"),
-        [
-            (
-                lease.run_no,
-                dispatch.schedule_idx,
-                dispatch.attempt,
-                lease.epoch,
-                dispatch.container,
-                dispatch.host,
-                dispatch.dispatched_at,
-            )
-            for dispatch in dispatches
-        ],
-    )
+    rows = [
+        (lease.run_no, d.schedule_idx, d.attempt, lease.epoch, d.container, d.host, d.dispatched_at)
+        for d in dispatches
+    ]
+    _insert_many(connection, statements.insert("dispatch"), rows)
 
 
 def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:

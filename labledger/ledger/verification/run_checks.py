@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +130,20 @@ def find_problems(
     The files of events of staged results are checked if their `store` is given.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
-        (
-            "row, variants, tasks or slots",
-            lambda: check_schedule(connection, run_no),
+        ("row, variants, tasks or slots", partial(check_schedule, connection, run_no)),
+        ("progress", partial(_check_progress, connection, run_no)),
+        ("staged results", partial(_check_staged_results, connection, run_no, run_id, store)),
+        ("dispatch journal", partial(_check_dispatches, connection, run_no, run_id)),
+        ("budget or lease", partial(_check_settings, connection, run_no)),
+        *(
+            (f"rows of {table}", partial(find, connection, table, run_no))
+            for find, tables in (
+                (row_digests.find_changed_rows, _ROW_DIGESTS),
+                (row_digests.find_missing_rows, row_digests.TALLIED),
+            )
+            for table in tables
         ),
-        ("progress", lambda: _check_progress(connection, run_no)),
-        ("staged results", lambda: _check_staged_results(connection, run_no, run_id, store)),
-        ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
-        ("budget or lease", lambda: _check_settings(connection, run_no)),
-        *(_row_digest_check(connection, table, run_no) for table in _ROW_DIGESTS),
-        *(_tally_check(connection, table, run_no) for table in row_digests.TALLIED),
-        ("rows of slot_outcome", lambda: slot_checks.find_wrong_outcomes(connection, run_no)),
+        ("rows of slot_outcome", partial(slot_checks.find_wrong_outcomes, connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
     )
     for name, check in checks:
@@ -205,18 +209,6 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
         status == RunStatus.RUNNING.value or ended_at not in (updated_at, last_commit)
     ):
         yield None, f"the run cannot have ended at {ended_at!r}"
-
-
-def _row_digest_check(
-    connection: Connection, table: str, run_no: int
-) -> tuple[str, Callable[[], Iterator[Message]]]:
-    return f"rows of {table}", lambda: row_digests.find_changed_rows(connection, table, run_no)
-
-
-def _tally_check(
-    connection: Connection, table: str, run_no: int
-) -> tuple[str, Callable[[], Iterator[Message]]]:
-    return f"rows of {table}", lambda: row_digests.find_missing_rows(connection, table, run_no)
 
 
 def _check_staged_results(
