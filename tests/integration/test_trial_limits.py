@@ -69,7 +69,8 @@ def test_user_of_the_experiment(trials: Trials) -> None:
     result = trials.run(agent, f"id -u; {GRADES}", "id -u", runtime={"user": "1000"})
     assert brief(result) == ("completed", None, 0)
     seen = status(trials.content(result, "agent_stdout"))
-    assert (seen["Id"], int(seen["CapEff"], 16)) == ("1000:1000", 0)
+    assert seen["Id"] == "1000:1000"
+    assert [int(seen[f"Cap{kind}"], 16) for kind in ("Prm", "Eff", "Bnd", "Amb")] == [0] * 4
     assert trials.content(result, "setup_stdout") == b"1000\n"
     assert trials.content(result, "grader_stdout") == b"1000\n"
     assert (result.outcome, len(result.events)) == ("success", 1)
