@@ -60,6 +60,8 @@ class HostState:
     gpus: int | None = None
     """What its engine offers to containers in all; None if not known. It is not divided among
     trials: each may use what it asks for."""
+    ignores_storage: bool = False
+    """Whether its engine accepts `runtime.resources.storage`, and ignores it."""
     labledger_version: str = ""
     last_seen: str = ""
     """When it last answered, as the time of this machine (ISO 8601, UTC); empty if never."""

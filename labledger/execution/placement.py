@@ -25,6 +25,7 @@ class Needs:
     memory_bytes: int | None = None
     gpus: int = 0
     """At least so many: `all` asks for one."""
+    limits_storage: bool = False
 
     @classmethod
     def of_trial(cls, settings: TrialSettings, *, is_sealed: bool) -> Needs:
@@ -36,12 +37,14 @@ class Needs:
             max((each.cpus for each in resources if each.cpus is not None), default=None),
             max((n for each in resources if (n := each.memory_bytes) is not None), default=None),
             max(gpus),
+            any(each.storage_bytes is not None for each in resources),
         )
 
     def are_met_by(self, host: HostState) -> bool:
-        """Return whether a host offers so much in all, as far as it is known."""
+        """Return whether a host offers so much in all and keeps the limits, as far as is known."""
         return (
-            _is_enough(host.cpus, self.cpus)
+            not (self.limits_storage and host.ignores_storage)
+            and _is_enough(host.cpus, self.cpus)
             and _is_enough(host.memory_bytes, self.memory_bytes)
             and _is_enough(host.gpus, self.gpus)
         )
@@ -50,7 +53,8 @@ class Needs:
         cpus = f"{self.cpus:g} CPUs" if self.cpus is not None else "no limit of CPUs"
         memory = "no limit" if self.memory_bytes is None else format_size(self.memory_bytes)
         gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
-        return f"{cpus}, {memory} of memory{gpus}"
+        storage = ", a limit of storage" if self.limits_storage else ""
+        return f"{cpus}, {memory} of memory{gpus}{storage}"
 
 
 def needs_of(spec: AttemptSpec) -> Needs:

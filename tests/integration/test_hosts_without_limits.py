@@ -18,6 +18,7 @@ from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
 from sample_trials import ENGINE
 
 from labledger import open_ledger
+from labledger.errors import Exit
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker
@@ -89,6 +90,26 @@ def test_a_run_whose_hosts_ignore_limits_is_refused(
     assert [host.partition("/")[0] for host in hosts] == list(cluster.names)
     project.check_run("many")
     assert project.on_engine("many") == []
+
+
+def test_a_limit_of_storage_is_kept_from_hosts_that_ignore_it(
+    tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
+) -> None:
+    """Trials without that limit run on such a host, an experiment with it is refused."""
+    project = Project(tmp_path / "project", {"a": RIGHT})
+    snapshotter = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    info = answer("200 OK", ENGINE.info() | snapshotter)
+    proxy.rule = lambda kind: info if kind == "GET /info" else None
+    with dask_cluster(tmp_path / "cluster") as cluster:
+        add_host(cluster, "snapshots", proxy)
+        options = (*PASSING, "--on", cluster.on)
+        assert "no host offers" not in project.output("preflight", project.experiment, *options)
+        project.document["runtime"]["resources"] = {"storage": "1g"}
+        project.save()
+        refused = project.command("run", project.experiment, *options, "--run-id", "many")
+        assert refused.returncode == Exit.INVALID
+        assert "no host offers what trials ask for" in " ".join(refused.stderr.split())
+        assert "a limit of storage" in " ".join(refused.stderr.split())
 
 
 def test_a_run_is_not_resumed_on_hosts_that_ignore_limits(

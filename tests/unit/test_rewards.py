@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sample_trials import BUSYBOX, Trials
 
-from labledger.benchmarks.harbor import rewards as judge
 from labledger.experiment.settings.grading import Grading, ResultSource
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.collect import graded_outcome
 from labledger.trial.evidence.grading import GradedTrial, GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
 
@@ -35,7 +35,7 @@ def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingO
     object.__setattr__(spec, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
     ts = "2026-01-01T00:00:00.000Z"
-    return judge.grade(GradedTrial(spec, results, exit_status, ts, redactor, lambda: None))
+    return graded_outcome(GradedTrial(spec, results, ts, redactor, lambda: None), exit_status)
 
 
 def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:

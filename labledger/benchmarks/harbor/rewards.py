@@ -18,16 +18,13 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.settings.grading import ResultSource
 from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.outcomes import Reason, Verdict
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.grading import (
-    NOT_GRADED,
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
     add_identity,
-    outcome_by_exit_status,
     parse_json,
 )
 from labledger.trial.evidence.redaction import Redactor
@@ -154,38 +151,29 @@ PRIMARY = "reward"
 PASS_AT = 1.0
 
 _JSON, _TEXT = "reward.json", "reward.txt"
-_FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
 
 
 class _BadRewards(Exception):
     """The rewards cannot be used. The argument says why, in a sentence."""
 
 
-def grade(trial: GradedTrial) -> GradingOutcome:
-    """Return the outcome of a trial whose grader left rewards.
+def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
+    """Complete the outcome of a trial whose grader left rewards.
 
     If no test ran because the grader could not install or reach what it needs, the trial is a
     `grade_error`.
     """
-    spec, source, redactor, exit_status = (
-        trial.spec,
-        trial.source,
-        trial.redactor,
-        trial.exit_status,
-    )
-    outcome = outcome_by_exit_status(spec, exit_status)
-    if exit_status in NOT_GRADED:
-        return outcome
+    spec, source, redactor = trial.spec, trial.source, trial.redactor
     outcome.needs_prediction = True
     folder = folder_of_path(spec, source.folder or "")
-    if exit_status in _FAILED or folder is None:
-        return outcome
+    if outcome.status is SlotStatus.GRADE_ERROR or folder is None:
+        return
     try:
         name, rewards = _read(folder, redactor)
         primary = _primary(rewards, source)
         if rewards[primary] == 0 and (line := _bootstrap_failure(spec, source, folder, redactor)):
             outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
-            return outcome
+            return
         outcome.score = _score(spec, source, trial.ts, name, rewards, primary)
     except FileNotFoundError:
         missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
@@ -196,7 +184,6 @@ def grade(trial: GradedTrial) -> GradingOutcome:
         outcome.as_grade_error(error.reason, error.message)
     except (_BadRewards, MalformedJson, SchemaInvalid) as error:
         outcome.as_grade_error(Reason.REWARD_INVALID, str(error))
-    return outcome
 
 
 def _read(folder: Path, redactor: Redactor) -> tuple[str, dict[str, float]]:

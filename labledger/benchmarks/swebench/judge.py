@@ -20,17 +20,14 @@ from typing import Final
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.outcomes import Reason, Verdict
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.grading import (
-    NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
     add_identity,
-    outcome_by_exit_status,
 )
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import folder_of_path
@@ -131,31 +128,23 @@ _TEST_OUTPUT_CAP = 64 * MIB
 _APPLY_LOG_CAP = 16 * MIB
 _PATCH_NAME = "model.patch"
 _IN_MEMORY = 16 * MIB
-_FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
 
 
-def grade(trial: GradedTrial) -> GradingOutcome:
-    """Return the outcome of a trial whose grader left the logs of SWE-bench."""
-    spec, source, redactor, exit_status = (
-        trial.spec,
-        trial.source,
-        trial.redactor,
-        trial.exit_status,
-    )
-    outcome = outcome_by_exit_status(spec, exit_status)
-    if exit_status in NOT_GRADED:
-        return outcome
+def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
+    """Complete the outcome of a trial whose grader left the logs of SWE-bench."""
+    spec, source, redactor = trial.spec, trial.source, trial.redactor
     try:
         patch = _patch(trial.artifacts())
         outcome.prediction = _prediction(spec, trial.ts, redactor, patch)
         folder = folder_of_path(spec, source.folder or "")
-        if exit_status in _FAILED or folder is None or source.instance is None:
-            return outcome
+        failed = outcome.status is SlotStatus.GRADE_ERROR
+        if failed or folder is None or source.instance is None:
+            return
         test_output = UntrustedFile(folder, TEST_OUTPUT).read(_TEST_OUTPUT_CAP)
         apply_log = UntrustedFile(folder, APPLY_LOG).read(_APPLY_LOG_CAP)
     except UnsafeFile as error:
         outcome.as_grade_error(error.reason, error.message)
-        return outcome
+        return
     judgement = judge(source.instance, patch, test_output, apply_log or b"")
     if judgement.report:
         content = canonical_json.dump_bytes(redactor.redact_json(judgement.report))
@@ -166,7 +155,6 @@ def grade(trial: GradedTrial) -> GradingOutcome:
         )
     else:
         outcome.score = _score(spec, trial.ts, redactor, judgement, judgement.verdict)
-    return outcome
 
 
 def _patch(artifacts: Iterable[bytes] | None) -> str | None:

@@ -153,6 +153,8 @@ class HostService:
             cpus=info.get("NCPU"),
             memory_bytes=info.get("MemTotal"),
             gpus=count_gpus(info) if self._gpus is None else self._gpus,
+            # Nothing is known of an engine that has never answered.
+            ignores_storage=bool(info) and EngineFacts.of(info).ignores_storage,
             labledger_version=__version__,
             last_seen=clock.utc_now(),
             problem=self._problem(),

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from labledger import clock, faults
+from labledger.experiment.settings.grading import ResultSource
 from labledger.files import artifact_tars
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
@@ -27,22 +28,25 @@ from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, E
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import (
+    NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
-    grade_attempt,
+    Judge,
+    outcome_by_exit_status,
     reference_prediction,
 )
 from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
 
 JUDGES = {
+    "contract": "labledger.trial.evidence.grading",
     "rewards": "labledger.benchmarks.harbor.rewards",
     "swebench": "labledger.benchmarks.swebench.judge",
 }
-"""The module of the judge for each source of results but `contract`. It is imported when a trial
-needs it: nothing of a benchmark is known here."""
+"""The module whose function `grade` is the judge of a source of results. It is imported when a
+trial needs it: nothing of a benchmark is known here."""
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -172,7 +176,14 @@ def _outcome_by_script(
     spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
-    outcome = _grade(spec, container_exit, exit_status, redactor)
+    trial = GradedTrial(
+        spec=spec,
+        source=spec.settings.grading.results or ResultSource(),
+        ts=container_exit.ended_at,
+        redactor=redactor,
+        artifacts=lambda: _artifact_chunks(spec, container_exit),
+    )
+    outcome = graded_outcome(trial, exit_status)
     if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
         message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
@@ -189,24 +200,13 @@ def _outcome_by_script(
     return outcome
 
 
-def _grade(
-    spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
-) -> GradingOutcome:
-    """Return the outcome of a trial that `trial.sh` ended, by what its grader left."""
-    source, ts = spec.settings.grading.results, container_exit.ended_at
-    judge = None if source is None else JUDGES.get(source.source)
-    if source is not None and judge is not None:
-        trial = GradedTrial(
-            spec=spec,
-            source=source,
-            exit_status=exit_status,
-            ts=ts,
-            redactor=redactor,
-            artifacts=lambda: _artifact_chunks(spec, container_exit),
-        )
-        outcome: GradingOutcome = import_module(judge).grade(trial)
-        return outcome
-    return grade_attempt(spec, exit_status, ts, redactor)
+def graded_outcome(trial: GradedTrial, exit_status: int) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended, by what its grader left, if it ran."""
+    outcome = outcome_by_exit_status(trial.spec, exit_status)
+    if exit_status not in NOT_GRADED:
+        judge: Judge = import_module(JUDGES[trial.source.source]).grade
+        judge(trial, outcome)
+    return outcome
 
 
 def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:

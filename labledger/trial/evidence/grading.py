@@ -2,15 +2,15 @@
 
 The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
 identity, and validated against their schemas. An invalid or missing file makes the trial a
-`grade_error`, and then its score is dropped. The agent's result is read with the same checks. A
-judge of a benchmark gets a `GradedTrial` and makes a `GradingOutcome` by the same means.
+`grade_error`, and then its score is dropped. The agent's result is read with the same checks.
+`grade` is the `Judge` of this contract; a benchmark has its own, which works by the same means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.settings.grading import ResultSource
@@ -51,15 +51,10 @@ class GradingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GradedTrial:
-    """What the judge of a benchmark is given of a trial that ended with one of `ExitStatus.ALL`.
-
-    A judge is the function `grade` of a module of `benchmarks`. It reads what the grader left, and
-    returns a `GradingOutcome`. What it reads is as hostile as any output.
-    """
+    """What a judge is given of a trial whose grader ran to its end."""
 
     spec: AttemptSpec
     source: ResultSource
-    exit_status: int
     ts: str
     """The timestamp of its rows."""
     redactor: Redactor
@@ -67,24 +62,25 @@ class GradedTrial:
     """Returns the tar, in pieces, with what the grader got of the agent; None if it got nothing."""
 
 
-def grade_attempt(
-    spec: AttemptSpec, exit_status: int, ts: str, redactor: Redactor
-) -> GradingOutcome:
-    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+class Judge(Protocol):
+    """Reads what a grader left, which is as hostile as any output, and completes the outcome.
 
-    `ts` is the timestamp of its rows.
+    `outcome` is what the exit status means: `completed`, a failed agent that was graded, or the
+    `grade_error` of a grader that failed or ran into its limit. A judge never makes it better.
     """
-    outcome = outcome_by_exit_status(spec, exit_status)
-    if exit_status in NOT_GRADED:
-        return outcome
-    reader = _RowReader(spec, ts, redactor)
+
+    def __call__(self, trial: GradedTrial, outcome: GradingOutcome) -> None: ...
+
+
+def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
+    """Complete the outcome with the score and the prediction that the grader wrote."""
+    reader = _RowReader(trial.spec, trial.ts, trial.redactor)
     outcome.prediction = reader.read("prediction", outcome)
     outcome.score = reader.read("score", outcome)
     if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
         # The score of a failed grader does not count, even if it is valid.
         outcome.rejected["score"] = canonical_json.dump_bytes(outcome.score)
         outcome.score = None
-    return outcome
 
 
 NOT_GRADED = frozenset(
