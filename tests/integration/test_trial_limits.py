@@ -135,7 +135,8 @@ def test_kernel_out_of_memory_spares_trial_sh(
     result = trials.run(look, f"{look}; {GRADES}", look, runtime=resources(memory_bytes=limit))
     assert brief(result) == ("completed", None, 0)
     for phase_name in ("setup", "agent", "grader"):
-        assert trials.content(result, f"{phase_name}_stdout") == f"0\n{yields}\n".encode()
+        own, phases = trials.content(result, f"{phase_name}_stdout").split()
+        assert int(phases) - int(own) == yields, "a rootless engine's containers begin above 0"
 
 
 def test_no_limits_can_be_asked_for(trials: Trials) -> None:
