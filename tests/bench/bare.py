@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger import slot_rows
+from labledger.ledger import leases, slot_rows, writer
 from labledger.ledger.database import statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
@@ -68,12 +68,12 @@ def commit_staged_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that a commit of `result` writes when it was staged before."""
     key = (lease.run_no, result.schedule_idx)
     published = _published(lease, result)
-    return [*_progress(lease, result), *published, (statements.DELETE_STAGED, [key])]
+    return [*_progress(lease, result), *published, (writer._DELETE_STAGED, [key])]
 
 
 def _progress(lease: Lease, result: AttemptResult) -> Rows:
     idx = result.schedule_idx
-    return [(statements.ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
+    return [(leases._ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
 
 
 def _artifacts(result: AttemptResult) -> Rows:
