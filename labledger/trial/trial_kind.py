@@ -25,6 +25,7 @@ from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import TrialOutputs
 
 
 class EvidenceIncomplete(LabLedgerError):
@@ -163,4 +164,4 @@ class FreshTrial(TrialKind):
         return isolation_facts.isolation_facts(engine, spec, container_exit)
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
-        return EvidenceCollector(spec, redactor)
+        return EvidenceCollector(TrialOutputs.of(spec), redactor)

@@ -42,6 +42,7 @@ from labledger.trial.evidence.container_changes import archives, changes, overla
 from labledger.trial.evidence.container_changes.collection import collect_changes
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.life import image_workspace
+from labledger.trial.output_folders import TrialOutputs
 
 pytestmark = [pytest.mark.docker]
 
@@ -208,7 +209,7 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
         patch.setattr(overlay, "_may_read_overlays", lambda: False)
         spec = image_workspace.with_image_facts(spec, context)
         container = image_workspace.stopped_container(spec, context)
-        evidence = EvidenceCollector(spec, Redactor({}))
+        evidence = EvidenceCollector(TrialOutputs.of(spec), Redactor({}))
         collect_changes(evidence, container)
         assert "problems" not in evidence.ext
     reference = evidence.references["workspace_changes"]

@@ -51,7 +51,7 @@ from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
-from labledger.trial.evidence.output_files import event_file_for
+from labledger.trial.output_folders import event_file_for
 
 LEDGER, RUN, KEY = "a" * 32, "store-run", (3, 1)
 LARGE = os.urandom(5 << 20)
