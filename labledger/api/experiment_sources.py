@@ -78,7 +78,7 @@ def translate_runnable(
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
     from labledger.benchmarks.translate import refuse
     from labledger.execution.events import run_event
-    from labledger.runner.start_and_resume import check_experiment
+    from labledger.runner.run_start import check_experiment
 
     source = translate_for_run(benchmark, options)
     chosen = without_refused(benchmark, options)

@@ -205,7 +205,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         ['two-sum', 'two-sum', 'fizz-buzz', 'fizz-buzz']
     """
     from labledger.runner.options import RunOptions
-    from labledger.runner.start_and_resume import resolve_experiment
+    from labledger.runner.run_start import resolve_experiment
 
     options = options or RunOptions()
     source, options = read_source(experiment, options)
@@ -251,7 +251,7 @@ def preflight(
         []
     """
     from labledger.runner.options import RunOptions
-    from labledger.runner.start_and_resume import check_experiment
+    from labledger.runner.run_start import check_experiment
 
     options = options or RunOptions()
     benchmark = given_benchmark(experiment, options.agents)

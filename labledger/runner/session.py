@@ -38,11 +38,12 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
+from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
-    LostHosts,
     cluster_of,
     given_settings,
     hosts_with_open_attempts,
@@ -267,13 +268,15 @@ class Session:
             commit_queue=commit_queue,
             next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
-            retry=experiment.design.retry,
-            retry_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+            retry_policy=RetryPolicy(
+                experiment.design.retry,
+                retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+            ),
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
-            report_losses=lost_hosts.report_new,
+            lost_hosts=lost_hosts,
             patience_s=self.options.patience_s,
         )
         coordinator.execute()

@@ -184,6 +184,11 @@ class AttemptSpec:
         return placed
 
     @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of the slot and of the attempt, which identify it in its run."""
+        return self.slot.schedule_idx, self.attempt
+
+    @property
     def is_remote(self) -> bool:
         """Whether it runs on a host of a cluster, whose name is `NAME/IDPREFIX`."""
         return "/" in self.host
