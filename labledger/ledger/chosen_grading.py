@@ -14,7 +14,7 @@ from typing import Any
 
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
-from labledger.records.pass_rate import PASSED_SQL
+from labledger.ledger.database.sql_fragments import expand
 
 _CREATE_COUNTED_SQL = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -67,11 +67,6 @@ INSERT INTO temp.horizon
 SELECT run.run_no, ?2, schedule.total_slots, NULL
 FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_id = ?1"""
 
-_PASSED = PASSED_SQL.format(
-    status="slot_commit.status",
-    verdict="score.verdict",
-    agent_exit_status="trial.agent_exit_status",
-)
 _COMMITTED_TABLES = (
     *("slot_commit", "trial", "attempt", "prediction", "score", "evidence_record"),
     *("metric", "event"),
@@ -107,13 +102,14 @@ FROM main.schedule_progress AS progress JOIN temp.horizon ON horizon.run_no = pr
     "run_part": """
 SELECT run_part.* FROM main.run_part JOIN temp.horizon ON horizon.run_no = run_part.run_no
 WHERE run_part.first_idx < horizon.scheduled""",
-    "slot_outcome": f"""
+    "slot_outcome": expand("""
 SELECT slot_outcome.* FROM main.slot_outcome
 JOIN temp.horizon ON horizon.run_no = slot_outcome.run_no
 WHERE slot_outcome.schedule_idx < horizon.committed
 UNION ALL SELECT
   slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx,
-  slot_commit.status, score.verdict, {_PASSED},
+  slot_commit.status, score.verdict,
+  {passed slot_commit.status score.verdict trial.agent_exit_status},
   score.primary_metric_name, score.primary_metric_value, trial.duration_ms
 FROM main.slot AS newer
 JOIN temp.horizon ON horizon.run_no = newer.run_no
@@ -128,7 +124,7 @@ LEFT JOIN main.score
 WHERE newer.supersedes IS NOT NULL AND newer.schedule_idx >= horizon.committed
   AND slot.schedule_idx < horizon.committed AND EXISTS (
     SELECT 1 FROM main.slot_commit AS replacement
-    WHERE replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx)""",  # noqa: S608
+    WHERE replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx)"""),
 }
 """What hides later rows. A cell whose slot was superseded later has the outcome of that slot."""
 

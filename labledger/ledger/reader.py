@@ -6,33 +6,30 @@ A reader never writes and never takes a lock that a writer waits for. Each call 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.commit_rows import run_rows
+from labledger.ledger.commit_rows.run_rows import read_hosts
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.model import (
-    Dispatch,
-    ExperimentRevision,
-    Graded,
-    Grading,
-    LostHost,
-    Note,
-    PrimaryMetric,
-    Rerun,
-    RunInfo,
-    Spent,
-    StagedAttempt,
-    VariantCounts,
-)
+from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.read import commit_stream, export_tables, gradings, runs, spending
+from labledger.ledger.read import commit_stream
+from labledger.ledger.read.commit_stream import find_chain_problems, read_chain_records
+from labledger.ledger.read.export_tables import read_table
+from labledger.ledger.read.gradings import (
+    read_gradings,
+    read_pending_slots,
+    read_replacement,
+    read_reruns,
+    with_regradings,
+)
 from labledger.ledger.read.lookup import (
     TrialContents,
     current_grading_run_no,
@@ -42,33 +39,75 @@ from labledger.ledger.read.lookup import (
     run_number,
     unchanged,
 )
+from labledger.ledger.read.runs import (
+    count_consecutive_failures,
+    count_slots,
+    read_lost_hosts,
+    read_notes,
+    read_primary_metrics,
+    read_revisions,
+    read_run,
+    read_runs,
+)
+from labledger.ledger.read.spending import (
+    count_timeouts,
+    read_committed_spending,
+    read_spending_so_far,
+)
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
-from labledger.records.timeouts import TimeoutCounts
 
-_SLOTS_SQL = """
+_SLOTS_SQL = expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
 FROM slot
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
-ORDER BY slot.schedule_idx"""
+ORDER BY slot.schedule_idx""")
 _TASK_SQL = """
 SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
 WHERE run.run_id = ?1"""
-_SLOT_COUNTS_SQL = """
+_SLOT_COUNTS_SQL = expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{slot_names}
 WHERE slot.run_no = ? AND slot.supersedes IS NULL
-GROUP BY slot.variant_idx, slot.task_idx"""
+GROUP BY slot.variant_idx, slot.task_idx""")
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _query(
+    read: Callable[Concatenate[Connection, int, P], T],
+) -> Callable[Concatenate[LedgerReader, str, P], T]:
+    """Return a query of a run as a method that takes the run's id. It raises `RunNotFound`."""
+
+    @wraps(read)
+    def of_run(self: LedgerReader, run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._of_run(run_id) as (connection, run_no):
+            return read(connection, run_no, *args, **options)
+
+    return of_run
+
+
+def _row_query(
+    read: Callable[Concatenate[Connection, int, P], Iterator[T]],
+) -> Callable[Concatenate[LedgerReader, str, P], Iterator[T]]:
+    """Return what `_query` does for a query that yields its rows."""
+
+    @wraps(read)
+    def of_run(
+        self: LedgerReader, run_id: str, /, *args: P.args, **options: P.kwargs
+    ) -> Iterator[T]:
+        with self._of_run(run_id) as (connection, run_no):
+            yield from read(connection, run_no, *args, **options)
+
+    return of_run
 
 
 class LedgerReader:
@@ -114,60 +153,33 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- what the query functions read of a run, by its id
+
+    run = _query(read_run)
+    resolved_revisions = _query(read_revisions)
+    notes = _query(read_notes)
+    hosts = _query(read_hosts)
+    lost_hosts = _query(read_lost_hosts)
+    reruns = _query(read_reruns)
+    pending_reruns = _query(read_pending_slots)
+    replacement = _query(read_replacement)
+    gradings = _query(read_gradings)
+    counts = _query(count_slots)
+    consecutive_failures = _query(count_consecutive_failures)
+    primary_metrics = _query(read_primary_metrics)
+    timeout_counts = _query(count_timeouts)
+    spent = _query(read_committed_spending)
+    spent_so_far = _query(read_spending_so_far)
+    chain_records = _row_query(read_chain_records)
+    chain_problems = _row_query(find_chain_problems)
+    flat_rows = _row_query(read_table)
+
     # -- runs
 
     def runs(self) -> list[RunInfo]:
         """Return every run, the newest first."""
         with self._snapshot("list the runs") as connection:
-            return runs.read_runs(connection)
-
-    def run(self, run_id: str) -> RunInfo:
-        """Return one run. Raises `RunNotFound`."""
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.read_run(connection, run_no)
-
-    def resolved_revisions(self, run_id: str) -> dict[int, ExperimentRevision]:
-        """Return each revision of a run's experiment by the part that brought it.
-
-        Part 1 is what the run was created with. `run` has the newest one.
-        """
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.read_revisions(connection, run_no)
-
-    def notes(self, run_id: str) -> list[Note]:
-        """Return the notes of a run, the oldest first."""
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.read_notes(connection, run_no)
-
-    def hosts(self, run_id: str) -> list[str]:
-        """Return the hosts that attempts of a run were dispatched to, by name."""
-        with self._of_run(run_id) as (connection, run_no):
-            return run_rows.read_hosts(connection, run_no)
-
-    def lost_hosts(self, run_id: str) -> tuple[LostHost, ...]:
-        """Return the hosts that were declared lost for a run, by name."""
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.read_lost_hosts(connection, run_no)
-
-    def reruns(self, run_id: str, slots: int | None = None) -> list[Rerun]:
-        """Return the reruns of a run, the oldest first: all, or those among its first `slots`."""
-        with self._of_run(run_id) as (connection, run_no):
-            return gradings.read_reruns(connection, run_no, slots)
-
-    def pending_reruns(self, run_id: str) -> set[int]:
-        """Return the slots of a run whose replacement is scheduled and not committed yet."""
-        with self._of_run(run_id) as (connection, run_no):
-            return gradings.pending_slots(connection, run_no)
-
-    def replacement(self, run_id: str, schedule_idx: int) -> int | None:
-        """Return the slot that supersedes another one, committed or not; None if none does."""
-        with self._of_run(run_id) as (connection, run_no):
-            return gradings.replacement(connection, run_no, schedule_idx)
-
-    def gradings(self, run_id: str) -> list[Grading]:
-        """Return every grading of a run, or of the root of a regrading, the oldest first."""
-        with self._of_run(run_id) as (connection, run_no):
-            return gradings.read_gradings(connection, run_no)
+            return read_runs(connection)
 
     def deleted_run_ids(self) -> list[str]:
         """Return the ids of the runs that were deleted and not imported again."""
@@ -181,7 +193,7 @@ class LedgerReader:
     def with_regradings(self, run_id: str) -> list[str]:
         """Return the ids of a run and its regradings. Raises `InvalidInput` for a regrading."""
         with self._snapshot(f"read run {run_id}") as connection:
-            return gradings.with_regradings(connection, run_id)
+            return with_regradings(connection, run_id)
 
     def graded(self, name: str) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
@@ -190,8 +202,8 @@ class LedgerReader:
         """
         with self._snapshot(f"read run {name}") as connection:
             run_no = current_grading_run_no(connection, name)
-            all_gradings = gradings.read_gradings(connection, run_no)
-            run = runs.read_run(connection, run_no)
+            all_gradings = read_gradings(connection, run_no)
+            run = read_run(connection, run_no)
             for grading in all_gradings:
                 if grading.run_id == run.run_id:
                     return Graded(name, run, grading, len(all_gradings))
@@ -199,23 +211,6 @@ class LedgerReader:
             f"the ledger has no grading row for run {run.run_id}",
             hint="`labledger verify` shows what else was changed",
         )
-
-    def counts(self, run_id: str, *, without_pending: bool = False) -> list[VariantCounts]:
-        """Return the slot counts of each variant, in the order of the experiment.
-
-        A cell that was run again counts once, by its newest committed slot. With `without_pending`,
-        slots that are about to be superseded are not counted as committed.
-        """
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.variant_counts(connection, run_no, without_pending=without_pending)
-
-    def consecutive_failures(self, run_id: str) -> dict[str, int]:
-        """Return the number of each variant's committed slots since its last `completed` one.
-
-        Pruned slots are not counted: they did not fail, and do not end a series of failures.
-        """
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.consecutive_failures(connection, run_no)
 
     # -- slots and tasks
 
@@ -336,39 +331,6 @@ class LedgerReader:
                 for line in lines:
                     yield idx, line
 
-    def chain_records(self, run_id: str) -> Iterator[JsonObject]:
-        """Yield the run's creation and each commit's digests, as `chain_record_v1`."""
-        with self._of_run(run_id) as (connection, run_no):
-            yield from commit_stream.stream_records(connection, run_no)
-
-    def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of one of `export_tables.TABLES`, with its columns, in schedule order."""
-        with self._of_run(run_id) as (connection, run_no):
-            yield from export_tables.TABLES[kind].rows(connection, run_no)
-
-    def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
-        """Return the mean primary metric of each variant whose scored slots all have the same one.
-
-        A `grade_error`'s score is not counted.
-        """
-        with self._of_run(run_id) as (connection, run_no):
-            return runs.primary_metrics(connection, run_no)
-
-    def timeout_counts(self, run_id: str) -> TimeoutCounts | None:
-        """Return how many committed attempts timed out short of processors; None if none did."""
-        with self._of_run(run_id) as (connection, run_no):
-            return spending.timeout_counts(connection, run_no)
-
-    def spent(self, run_id: str) -> dict[str, Spent]:
-        """Return the `cost_usd` and `tokens` that attempts of committed slots reported."""
-        with self._of_run(run_id) as (connection, run_no):
-            return spending.committed_spending(connection, run_no)
-
-    def spent_so_far(self, run_id: str) -> dict[str, Spent]:
-        """Return what `spent` does, plus what finished trials spent that are not committed yet."""
-        with self._of_run(run_id) as (connection, run_no):
-            return spending.spending_so_far(connection, run_no)
-
     def first_score(self, run_id: str) -> JsonObject | None:
         """Return the first score record in schedule order, which names benchmark and evaluator."""
         with self._of_run(run_id) as (connection, run_no):
@@ -388,11 +350,6 @@ class LedgerReader:
                 (run_no,),
             ).scalar_one()
             return head
-
-    def chain_problems(self, run_id: str) -> Iterator[tuple[int | None, str]]:
-        """Yield slot and text of each problem in the chain of a run's commits."""
-        with self._of_run(run_id) as (connection, run_no):
-            yield from commit_stream.find_chain_problems(connection, run_no, run_id)
 
     def has_artifact(self, sha256: str) -> bool:
         """Return whether the ledger has an artifact (64 hex digits)."""

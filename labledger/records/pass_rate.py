@@ -5,11 +5,12 @@ another one, or if its agent failed (a non-zero exit status, a time-out, a forge
 no verdict, whatever its grader did then. Every other slot is left out: what the environment, the
 setup command, or the grader of an agent that succeeded did is not caused by the agent.
 
-The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, which its triggers
-repeat; `has_passed` is the same definition for a slot that is being committed. Tests compare the
-two. One rule needs the other slots of the run: a grader that worked for another trial of the task
-was broken by the agent. It is in `ledger/database/pass_rate.sql`, in the view by which everything
-counts. No other code may define whether a slot passed.
+The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, of which its
+triggers and views are made: a change of it needs a migration. `has_passed` is the same definition
+for a slot that is being committed; tests compare the two. One rule needs the other slots of the
+run: a grader that worked for another trial of the task was broken by the agent. It is in
+`ledger/database/pass_rate.sql`, in the view by which everything counts. No other code may define
+whether a slot passed.
 """
 
 from __future__ import annotations

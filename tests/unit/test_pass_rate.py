@@ -65,7 +65,7 @@ def test_sql_and_python_agree() -> None:
 def test_views_and_triggers_have_that_expression(
     name: str, status: str, verdict: str, trial: str
 ) -> None:
-    """The SQL files contain `PASSED_SQL`, with columns of their own, and no other definition."""
+    """Views and triggers contain `PASSED_SQL` with columns of their own, and nothing else."""
     sql = VIEWS[name].sql if name in VIEWS else TRIGGERS[name]
     agent_exit_status = f"{trial}.agent_exit_status"
     expression = PASSED_SQL.format(

@@ -6,6 +6,7 @@ The texts never change, so that SQLite compiles each of them only once for a con
 from __future__ import annotations
 
 from labledger.ledger.database import row_sql
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS
 
 INSERT_TRIAL = row_sql.insert("trial")
@@ -38,7 +39,7 @@ ADVANCE = (
 )
 SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
 
-SELECT_SLOT = """
+SELECT_SLOT = expand("""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
   coalesce(
     (SELECT chain_digest FROM slot_commit
@@ -48,10 +49,8 @@ SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
   (SELECT digest FROM run_part
    WHERE run_part.run_no = slot.run_no AND run_part.first_idx = slot.schedule_idx)
 FROM slot
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
+{slot_names}
+WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
 """A slot's variant, task and replication, the chain's head before it is committed, and the digest
 of the part that it begins, if it begins one."""
 

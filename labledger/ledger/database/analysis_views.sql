@@ -18,59 +18,33 @@ CREATE VIEW trial_facts AS SELECT
     printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
     run_variant.variant_id, run_variant.role, run_task.task_id, slot.repl_idx,
     slot_commit.status, slot_commit.reason, score.verdict,
-    (SELECT outcome.passed FROM outcome
-     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
-       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx) AS passed,
+    ({passed_of_cell}) AS passed,
     score.primary_metric_name, score.primary_metric_value,
     (SELECT count(*) FROM attempt
      WHERE attempt.run_no = slot_commit.run_no
        AND attempt.schedule_idx = slot_commit.schedule_idx) AS attempts,
     trial.duration_ms, trial.setup_duration_ms, trial.agent_duration_ms,
     trial.grader_duration_ms,
-    (SELECT min(metric.value) FROM metric
-     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'tokens_in'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_in,
-    (SELECT min(metric.value) FROM metric
-     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'tokens_out'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_out,
-    (SELECT min(metric.value) FROM metric
-     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'cost_usd'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_usd,
+    {slot_metric tokens_in} AS tokens_in,
+    {slot_metric tokens_out} AS tokens_out,
+    {slot_metric cost_usd} AS cost_usd,
     trial.started_at, trial.ended_at, slot_commit.committed_at
 FROM slot_commit
 JOIN slot
   ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
 JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-LEFT JOIN trial
-  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
-LEFT JOIN score
-  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx);
+{slot_names}
+{trial_and_score} AND slot_commit.status <> 'grade_error'
+WHERE {not_superseded slot};
 
 -- one row per variant of a run: its denominators, verdicts, pass rate and mean metric; the score of
 -- a grade_error does not count
 CREATE VIEW leaderboard AS SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
-    (SELECT count(*) FROM slot
-     WHERE slot.run_no = counted.run_no
-       AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL) AS scheduled,
+    {scheduled_cells} AS scheduled,
     count(outcome.status) AS committed,
-    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
-    count(outcome.verdict) AS scored,
-    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    {verdict_counts},
     avg(outcome.passed) AS pass_rate,
     CASE WHEN min(outcome.metric_name) = max(outcome.metric_name)
         THEN min(outcome.metric_name) END AS primary_metric_name,
@@ -84,11 +58,7 @@ CREATE VIEW leaderboard AS SELECT
     1.0 * count(*) FILTER (WHERE outcome.passed = 1) / nullif(
         count(*) FILTER (WHERE outcome.status NOT IN ('cancelled', 'skipped_pruned')), 0)
         AS pass_rate_of_all
-FROM run
-CROSS JOIN counted ON counted.root_no = run.run_no
-CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN outcome
-  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
+{variants_with_outcomes}
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     run_variant.variant_idx, run_variant.variant_id, run_variant.role;
 
@@ -98,14 +68,12 @@ CREATE VIEW paired_outcomes AS SELECT
     run.run_id, run.experiment_id, run_task.task_id, slot.repl_idx,
     baseline.variant_id AS baseline_id, treatment.variant_id,
     a.verdict AS baseline_verdict, b.verdict, a.passed AS baseline_passed, b.passed,
-    CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END AS outcome,
+    {pair} AS outcome,
     CASE WHEN a.passed IS NULL AND b.passed IS NULL THEN
-            CASE WHEN CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END = CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END THEN 'both: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END
-                ELSE 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END || ', treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END
-        WHEN a.passed IS NULL THEN 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END
-        WHEN b.passed IS NULL THEN 'treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END AS why,
+            CASE WHEN {why_left_out a} = {why_left_out b} THEN 'both: ' || {why_left_out a}
+                ELSE 'baseline: ' || {why_left_out a} || ', treatment: ' || {why_left_out b} END
+        WHEN a.passed IS NULL THEN 'baseline: ' || {why_left_out a}
+        WHEN b.passed IS NULL THEN 'treatment: ' || {why_left_out b} END AS why,
     a.schedule_idx AS baseline_schedule_idx,
     coalesce(b.schedule_idx, slot.schedule_idx) AS schedule_idx
 FROM run
@@ -127,24 +95,14 @@ JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task
 CREATE VIEW win_loss_tie AS SELECT
     run.run_id, run.experiment_id, min(baseline.variant_id) AS baseline_id,
     treatment.variant_id,
-    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END <> 'unpaired') AS pairs,
-    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'improvement') AS wins,
-    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'regression') AS losses,
-    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'same') AS ties,
+    count(*) FILTER (WHERE {pair} <> 'unpaired') AS pairs,
+    count(*) FILTER (WHERE {pair} = 'improvement') AS wins,
+    count(*) FILTER (WHERE {pair} = 'regression') AS losses,
+    count(*) FILTER (WHERE {pair} = 'same') AS ties,
     (SELECT count(*) FROM slot
      WHERE slot.run_no = counted.run_no AND slot.variant_idx = treatment.variant_idx
        AND slot.supersedes IS NULL)
-        - count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
-        WHEN a.passed = b.passed THEN 'same'
-        WHEN a.passed THEN 'regression' ELSE 'improvement' END <> 'unpaired') AS unpaired
+        - count(*) FILTER (WHERE {pair} <> 'unpaired') AS unpaired
 FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant AS treatment
@@ -167,13 +125,7 @@ cell AS (
     SELECT
         counted.root_no AS run_no, outcome.variant_idx, outcome.task_idx,
         count(*) AS committed,
-    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
-    count(outcome.verdict) AS scored,
-    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE outcome.verdict = 'error') AS error
+    {verdict_counts}
     FROM counted
     CROSS JOIN outcome ON outcome.run_no = counted.run_no
     GROUP BY counted.root_no, outcome.variant_idx, outcome.task_idx
@@ -181,10 +133,7 @@ cell AS (
 SELECT
     suite.suite_id, run_task.task_id, count(DISTINCT cell.run_no) AS runs,
     count(DISTINCT run_variant.variant_id) AS variants, sum(cell.committed) AS committed,
-    sum(cell.passed) AS passed, sum(cell.not_passed) AS not_passed, sum(cell.scored) AS scored,
-    sum(cell.pass) AS pass, sum(cell.fail) AS fail,
-    sum(cell.missing) AS missing, sum(cell.error) AS error,
-    1.0 * sum(cell.passed) / nullif(sum(cell.passed) + sum(cell.not_passed), 0) AS pass_rate,
+    {cell_sums},
     max(suite.created_at) AS last_seen
 FROM cell
 JOIN suite ON suite.run_no = cell.run_no
@@ -223,28 +172,18 @@ CREATE VIEW flaky_tasks AS WITH cell AS (
     SELECT
         counted.root_no, min(counted.run_no) AS run_no,
         outcome.variant_idx, outcome.task_idx,
-    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
-    count(outcome.verdict) AS scored,
-    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE outcome.verdict = 'error') AS error
+    {verdict_counts}
     FROM counted
     CROSS JOIN outcome ON outcome.run_no = counted.run_no
     WHERE outcome.passed IS NOT NULL
     GROUP BY counted.root_no, outcome.variant_idx, outcome.task_idx
 )
 SELECT
-    run.experiment_id, coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = graded.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), graded.digest) AS digest,
+    run.experiment_id, {newest run_digest graded digest} AS digest,
     run_variant.variant_id, run_task.task_id, count(*) AS runs,
-    sum(cell.passed) AS passed, sum(cell.not_passed) AS not_passed, sum(cell.scored) AS scored,
-    sum(cell.pass) AS pass, sum(cell.fail) AS fail,
-    sum(cell.missing) AS missing, sum(cell.error) AS error,
-    1.0 * sum(cell.passed) / nullif(sum(cell.passed) + sum(cell.not_passed), 0) AS pass_rate,
+    {cell_sums},
     count(*) FILTER (WHERE cell.passed + cell.not_passed >
-        max(cell.pass, cell.fail, cell.missing, cell.error, (cell.passed + cell.not_passed - cell.scored)))
+        max(cell.pass, cell.fail, cell.missing, cell.error, {without_verdict}))
         AS runs_that_differ,
     min(run.created_at) AS first_seen, max(run.created_at) AS last_seen
 FROM cell
@@ -253,12 +192,11 @@ JOIN run AS graded ON graded.run_no = cell.run_no
 JOIN run_variant
   ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
 JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
-GROUP BY run.experiment_id, coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = graded.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), graded.digest),
+GROUP BY run.experiment_id, {newest run_digest graded digest},
     run_variant.variant_id, run_task.task_id
 HAVING sum(cell.passed + cell.not_passed) >
     max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error),
-        sum((cell.passed + cell.not_passed - cell.scored)));
+        sum({without_verdict}));
 
 -- one row per run in its experiment's history: its pass rate, cost and duration
 CREATE VIEW run_history AS SELECT
@@ -267,39 +205,20 @@ CREATE VIEW run_history AS SELECT
         SELECT count(*) FROM slot
         WHERE slot.run_no = run.run_no AND slot.supersedes IS NOT NULL) AS scheduled,
     count(outcome.status) AS committed,
-    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
-    count(outcome.verdict) AS scored,
-    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    {verdict_counts},
     avg(outcome.passed) AS pass_rate,
     avg(outcome.passed) FILTER (WHERE run_variant.role = 'baseline') AS baseline_pass_rate,
-    (SELECT sum(metric.value) FROM metric
-     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'tokens_in'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_in,
-    (SELECT sum(metric.value) FROM metric
-     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'tokens_out'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_out,
-    (SELECT sum(metric.value) FROM metric
-     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'cost_usd'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_usd,
-    (SELECT count(*) FROM metric
-     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'cost_usd'
-       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_known,
+    {run_metric sum(metric.value) tokens_in} AS tokens_in,
+    {run_metric sum(metric.value) tokens_out} AS tokens_out,
+    {run_metric sum(metric.value) cost_usd} AS cost_usd,
+    {run_metric count(*) cost_usd} AS cost_known,
     CAST(round((julianday(schedule_progress.ended_at) - julianday(run.created_at)) * 86400000)
         AS INTEGER) AS duration_ms,
     sum(outcome.duration_ms) AS trials_ms,
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
-    (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
-    coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.digest) AS digest
-FROM run
-CROSS JOIN counted ON counted.root_no = run.run_no
-CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN outcome
-  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
+    {generation counted} AS generation,
+    {newest run_digest run digest} AS digest
+{variants_with_outcomes}
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id;
@@ -327,13 +246,7 @@ CREATE VIEW gradings AS SELECT
         AS grader_digest,
     schedule_progress.status, own.created_at, schedule_progress.ended_at,
     schedule.total_slots AS scheduled, schedule_progress.next_schedule_idx AS committed,
-    count(*) FILTER (WHERE outcome.passed = 1) AS passed,
-    count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,
-    count(outcome.verdict) AS scored,
-    count(*) FILTER (WHERE outcome.verdict = 'pass') AS pass,
-    count(*) FILTER (WHERE outcome.verdict = 'fail') AS fail,
-    count(*) FILTER (WHERE outcome.verdict = 'missing') AS missing,
-    count(*) FILTER (WHERE outcome.verdict = 'error') AS error,
+    {verdict_counts},
     avg(outcome.passed) AS pass_rate,
     EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts
 FROM run
@@ -348,9 +261,7 @@ GROUP BY run.run_no, run.run_id, run.experiment_id, grading.generation;
 -- status; each slot counts once, however many attempts it had
 CREATE VIEW coverage AS SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
-    (SELECT count(*) FROM slot
-     WHERE slot.run_no = counted.run_no
-       AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL) AS scheduled,
+    {scheduled_cells} AS scheduled,
     (SELECT count(DISTINCT dispatch.schedule_idx)
      FROM dispatch
      JOIN slot ON slot.run_no = dispatch.run_no AND slot.schedule_idx = dispatch.schedule_idx
@@ -368,10 +279,6 @@ CREATE VIEW coverage AS SELECT
     count(*) FILTER (WHERE outcome.status = 'infra_error') AS infra_error,
     count(*) FILTER (WHERE outcome.status = 'cancelled') AS cancelled,
     count(*) FILTER (WHERE outcome.status = 'skipped_pruned') AS skipped_pruned
-FROM run
-CROSS JOIN counted ON counted.root_no = run.run_no
-CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
-LEFT JOIN outcome
-  ON outcome.run_no = counted.run_no AND outcome.variant_idx = run_variant.variant_idx
+{variants_with_outcomes}
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     run_variant.variant_idx, run_variant.variant_id, run_variant.role;

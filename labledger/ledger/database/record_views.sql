@@ -16,20 +16,15 @@ CREATE VIEW runs AS SELECT
     schedule_progress.next_schedule_idx AS committed,
     lease.host AS owner_host, lease.pid AS owner_pid, lease.expires_at AS lease_expires_at,
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
-    (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
+    {generation counted} AS generation,
     (SELECT json_group_array(tag) FROM
       (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
-    coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.digest) AS digest,
-    coalesce((SELECT run_part.source_path FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.source_path) AS source_path,
+    {newest run_digest run digest} AS digest,
+    {newest source_path run source_path} AS source_path,
     run.labledger_version,
-    coalesce((SELECT run_part.images FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.images) AS images,
-    coalesce((SELECT run_part.resolved FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.resolved) AS resolved,
-    coalesce((SELECT run_part.authored FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
-      ORDER BY run_part.part DESC LIMIT 1), run.authored) AS authored
+    {newest images run images} AS images,
+    {newest resolved run resolved} AS resolved,
+    {newest authored run authored} AS authored
 FROM run
 JOIN counted ON counted.root_no = run.run_no
 JOIN schedule ON schedule.run_no = run.run_no
@@ -38,161 +33,60 @@ LEFT JOIN lease ON lease.run_no = run.run_no;
 
 -- one row per committed slot: how its trial ended; times are null if nothing ran
 CREATE VIEW trials AS SELECT
-    run.run_id,
-    slot_commit.schedule_idx,
-    printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity slot_commit},
     slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
-    (SELECT outcome.passed FROM outcome
-     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
-       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx) AS passed,
-    score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
-    trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
-    trial.setup_duration_ms, trial.setup_exit_status,
-    trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
-    trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
-    trial.image_ref, trial.image_id, trial.events_dropped,
-    (SELECT dispatch.host FROM dispatch
-     WHERE dispatch.run_no = trial.run_no AND dispatch.schedule_idx = trial.schedule_idx
-       AND dispatch.attempt = trial.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
-    slot_commit.slot_commit_id, slot_commit.committed_at
+    ({passed_of_cell}) AS passed,
+    {trial_details}
 FROM slot_commit
-JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-LEFT JOIN trial
-  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
-LEFT JOIN score
-  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx);
+{current_slot_of slot_commit}
+{trial_and_score}
+WHERE {not_superseded slot};
 
 -- one row per committed slot, also of those that a rerun superseded; the view `trials` has those
 -- that count
 CREATE VIEW all_trials AS SELECT
-    run.run_id,
-    slot_commit.schedule_idx,
-    printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity slot_commit},
     slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
-    coalesce((SELECT outcome.passed FROM outcome
-     WHERE outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
-       AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx
-       AND outcome.schedule_idx = slot.schedule_idx), CASE
-    WHEN slot_commit.status = 'completed' THEN trial.verdict = 'pass'
-    WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(trial.verdict = 'pass', 0)
-    WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
-  END) AS passed,
-    score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
-    trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
-    trial.setup_duration_ms, trial.setup_exit_status,
-    trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
-    trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
-    trial.image_ref, trial.image_id, trial.events_dropped,
-    (SELECT dispatch.host FROM dispatch
-     WHERE dispatch.run_no = trial.run_no AND dispatch.schedule_idx = trial.schedule_idx
-       AND dispatch.attempt = trial.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
-    slot_commit.slot_commit_id, slot_commit.committed_at, slot.supersedes,
+    coalesce(({passed_of_cell}
+       AND outcome.schedule_idx = slot.schedule_idx), {passed slot_commit.status trial.verdict trial.agent_exit_status}) AS passed,
+    {trial_details}, slot.supersedes,
     (SELECT newer.schedule_idx FROM slot AS newer
      JOIN slot_commit AS replacement
        ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
      WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx) AS superseded_by
 FROM slot_commit
-JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-LEFT JOIN trial
-  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
-LEFT JOIN score
-  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0;
+{current_slot_of slot_commit}
+{trial_and_score};
 
 -- one row per container that ran for a committed slot, including retried ones
 CREATE VIEW attempts AS SELECT
-    run.run_id,
-    attempt.schedule_idx,
-    printf('%s-s%06d', run.run_id, attempt.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity attempt},
     attempt.attempt, attempt.status, attempt.reason, attempt.message, attempt.exit_status,
     attempt.started_at, attempt.ended_at, attempt.duration_ms, attempt.container,
-    (SELECT dispatch.host FROM dispatch
-     WHERE dispatch.run_no = attempt.run_no AND dispatch.schedule_idx = attempt.schedule_idx
-       AND dispatch.attempt = attempt.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
+    {host attempt} AS host,
     attempt.image_id
 FROM attempt
-JOIN slot ON slot.run_no = attempt.run_no AND slot.schedule_idx = attempt.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = attempt.run_no AND newer.supersedes = attempt.schedule_idx);
+{current_slot_of attempt}
+WHERE {not_superseded attempt};
 
 -- one row per score: the grader's verdict and primary metric, and the whole record as JSON
 --
 -- Without INDEXED BY, SQLite reads whole records even to count verdicts.
 CREATE VIEW scores AS SELECT
-    run.run_id,
-    score.schedule_idx,
-    printf('%s-s%06d', run.run_id, score.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
-    score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
-    (SELECT trial.status FROM trial
-     WHERE trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx) AS status,
-    score.record ->> '$.evaluator.name' AS evaluator_name,
-    score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
-    (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation, score.record ->> '$.ext.grader.digest' AS grader_digest,
+    {identity score},
+    {score_details},
+    {generation counted} AS generation, score.record ->> '$.ext.grader.digest' AS grader_digest,
     score.record
 FROM score INDEXED BY ix_score_outcome
-JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = score.run_no AND newer.supersedes = score.schedule_idx);
+{current_slot_of score}
+WHERE {not_superseded score};
 
 -- one row per score of every generation of a run, with the verdict of the first generation
 --
 -- Without INDEXED BY, SQLite reads whole records even to count verdicts.
 CREATE VIEW all_scores AS SELECT
-    run.run_id,
-    score.schedule_idx,
-    printf('%s-s%06d', run.run_id, score.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
-    score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
-    (SELECT trial.status FROM trial
-     WHERE trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx) AS status,
-    score.record ->> '$.evaluator.name' AS evaluator_name,
-    score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
+    {identity score},
+    {score_details},
     grading.generation AS generation, score.record ->> '$.ext.grader.digest' AS grader_digest,
     grading.root_id || '.g' || grading.generation AS grading_id, EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts,
     (SELECT slot_outcome.verdict FROM slot_outcome
@@ -204,105 +98,43 @@ FROM score INDEXED BY ix_score_outcome
 JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
 JOIN grading ON grading.run_no = slot.run_no
 JOIN run ON run.run_id = grading.root_id
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = score.run_no AND newer.supersedes = score.schedule_idx);
+{slot_names}
+WHERE {not_superseded score};
 
 -- one row per prediction: what the agent answered, and the whole record as JSON
 CREATE VIEW predictions AS SELECT
-    run.run_id,
-    prediction.schedule_idx,
-    printf('%s-s%06d', run.run_id, prediction.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity prediction},
     prediction.row_seq, prediction.kind, prediction.record ->> '$.prediction.value' AS value,
     prediction.record ->> '$.prediction.artifact_ref' AS artifact_ref, prediction.record
 FROM prediction
-JOIN slot ON slot.run_no = prediction.run_no AND slot.schedule_idx = prediction.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = prediction.run_no AND newer.supersedes = prediction.schedule_idx);
+{current_slot_of prediction}
+WHERE {not_superseded prediction};
 
 -- one row per metric of a trial; `value` is a number or text
 CREATE VIEW metrics_long AS SELECT
-    run.run_id,
-    metric.schedule_idx,
-    printf('%s-s%06d', run.run_id, metric.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity metric},
     metric.row_seq, metric.metric_id, metric.source, metric.value
 FROM metric
-JOIN slot ON slot.run_no = metric.run_no AND slot.schedule_idx = metric.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = metric.run_no AND newer.supersedes = metric.schedule_idx);
+{current_slot_of metric}
+WHERE {not_superseded metric};
 
 -- one row per event that an agent reported; `body` is the event as JSON
 CREATE VIEW events AS SELECT
-    run.run_id,
-    event.schedule_idx,
-    printf('%s-s%06d', run.run_id, event.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity event},
     event.row_seq, event.type, event.body
 FROM event
-JOIN slot ON slot.run_no = event.run_no AND slot.schedule_idx = event.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = event.run_no AND newer.supersedes = event.schedule_idx);
+{current_slot_of event}
+WHERE {not_superseded event};
 
 -- one row per attempt: references to its inputs, outputs and logs as JSON
 CREATE VIEW evidence AS SELECT
-    run.run_id,
-    evidence_record.schedule_idx,
-    printf('%s-s%06d', run.run_id, evidence_record.schedule_idx) AS trial_id,
-    run_variant.variant_id,
-    run_task.task_id,
-    slot.repl_idx,
+    {identity evidence_record},
     evidence_record.attempt, evidence_record.row_seq,
     evidence_record.record ->> '$.runtime.executor' AS executor,
     evidence_record.record -> '$.evidence' AS evidence, evidence_record.record
 FROM evidence_record
-JOIN slot ON slot.run_no = evidence_record.run_no AND slot.schedule_idx = evidence_record.schedule_idx
-JOIN counted ON counted.run_no = slot.run_no
-JOIN run ON run.run_no = counted.root_no
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = evidence_record.run_no AND newer.supersedes = evidence_record.schedule_idx);
+{current_slot_of evidence_record}
+WHERE {not_superseded evidence_record};
 
 -- one row per part of a run's schedule: what it was started with, and what extended or reran it
 CREATE VIEW run_parts AS SELECT

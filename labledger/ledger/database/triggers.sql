@@ -38,15 +38,15 @@ CREATE TRIGGER counted_refuses_insert BEFORE INSERT ON counted WHEN NEW.root_no 
 
 -- Then it moves on to a newer, complete grading of the same run, and back when the run grows.
 CREATE TRIGGER counted_refuses_update BEFORE UPDATE ON counted WHEN NEW.root_no <> OLD.root_no
-OR ((SELECT generation FROM grading WHERE grading.run_no = NEW.run_no) <= (SELECT generation FROM grading WHERE grading.run_no = OLD.run_no)
+OR ({generation NEW} <= {generation OLD}
   AND NOT (NEW.run_no = NEW.root_no
-    AND (SELECT total_slots FROM schedule WHERE schedule.run_no = OLD.run_no) < (SELECT total_slots FROM schedule WHERE schedule.run_no = NEW.run_no)))
+    AND {total_slots OLD.run_no} < {total_slots NEW.run_no}))
 OR NEW.run_no <> NEW.root_no AND NOT EXISTS (
   SELECT 1 FROM grading
   JOIN run ON run.run_id = grading.root_id AND run.run_no = NEW.root_no
   JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
   WHERE grading.run_no = NEW.run_no AND schedule_progress.next_schedule_idx =
-  (SELECT total_slots FROM schedule WHERE schedule.run_no = NEW.root_no)) BEGIN SELECT RAISE(ABORT, 'counted: it moves on to a newer, complete grading of the same run alone'); END;
+  {total_slots NEW.root_no}) BEGIN SELECT RAISE(ABORT, 'counted: it moves on to a newer, complete grading of the same run alone'); END;
 
 CREATE TRIGGER counted_refuses_delete BEFORE DELETE ON counted BEGIN SELECT RAISE(ABORT, 'counted: every run has a grading that counts'); END;
 
@@ -57,54 +57,22 @@ OR NEW.run_no <> OLD.run_no OR NEW.variant_idx <> OLD.variant_idx OR NEW.task_id
 OR NEW.repl_idx <> OLD.repl_idx BEGIN SELECT RAISE(ABORT, 'slot_outcome: a row changes only when its cell has run again'); END;
 
 -- A slot that was not run:
-CREATE TRIGGER slot_outcome_unexecuted AFTER INSERT ON slot_commit WHEN NEW.status IN ('cancelled', 'skipped_pruned') BEGIN INSERT INTO slot_outcome
-  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, passed, verdict,
-   metric_name, metric_value)
-SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, NEW.status, NULL, NULL, NULL, NULL, NULL
+CREATE TRIGGER slot_outcome_unexecuted AFTER INSERT ON slot_commit WHEN NEW.status IN ('cancelled', 'skipped_pruned') {outcome_of_slot} NEW.status, NULL, NULL, NULL, NULL, NULL
 FROM slot
-WHERE slot.run_no = NEW.run_no AND slot.schedule_idx = NEW.schedule_idx
-ON CONFLICT (run_no, variant_idx, task_idx, repl_idx) DO UPDATE SET
-  schedule_idx = excluded.schedule_idx, status = excluded.status, duration_ms = excluded.duration_ms,
-  passed = excluded.passed, verdict = excluded.verdict, metric_name = excluded.metric_name,
-  metric_value = excluded.metric_value
-WHERE excluded.schedule_idx > slot_outcome.schedule_idx; END;
+{if_newest};
 
 -- A slot without a verdict, or whose score is stored but does not count:
-CREATE TRIGGER slot_outcome_unscored AFTER INSERT ON trial WHEN NEW.verdict IS NULL OR NEW.status = 'grade_error' BEGIN INSERT INTO slot_outcome
-  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, passed, verdict,
-   metric_name, metric_value)
-SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, NEW.status, NEW.duration_ms, CASE
-    WHEN NEW.status = 'completed' THEN NULL = 'pass'
-    WHEN NEW.status IN ('agent_error', 'agent_timeout') THEN coalesce(NULL = 'pass', 0)
-    WHEN NEW.status = 'grade_error' AND NEW.agent_exit_status <> 0 THEN 0
-  END, NULL, NULL, NULL
+CREATE TRIGGER slot_outcome_unscored AFTER INSERT ON trial WHEN NEW.verdict IS NULL OR NEW.status = 'grade_error' {outcome_of_slot} NEW.status, NEW.duration_ms, {passed NEW.status NULL NEW.agent_exit_status}, NULL, NULL, NULL
 FROM slot
-WHERE slot.run_no = NEW.run_no AND slot.schedule_idx = NEW.schedule_idx
-ON CONFLICT (run_no, variant_idx, task_idx, repl_idx) DO UPDATE SET
-  schedule_idx = excluded.schedule_idx, status = excluded.status, duration_ms = excluded.duration_ms,
-  passed = excluded.passed, verdict = excluded.verdict, metric_name = excluded.metric_name,
-  metric_value = excluded.metric_value
-WHERE excluded.schedule_idx > slot_outcome.schedule_idx; END;
+{if_newest};
 
 -- A slot whose score counts:
-CREATE TRIGGER slot_outcome_scored AFTER INSERT ON score WHEN NEW.row_seq = 0 BEGIN INSERT INTO slot_outcome
-  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, passed, verdict,
-   metric_name, metric_value)
-SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, trial.status, trial.duration_ms, CASE
-    WHEN trial.status = 'completed' THEN NEW.verdict = 'pass'
-    WHEN trial.status IN ('agent_error', 'agent_timeout') THEN coalesce(NEW.verdict = 'pass', 0)
-    WHEN trial.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
-  END,
+CREATE TRIGGER slot_outcome_scored AFTER INSERT ON score WHEN NEW.row_seq = 0 {outcome_of_slot} trial.status, trial.duration_ms, {passed trial.status NEW.verdict trial.agent_exit_status},
   NEW.verdict, NEW.primary_metric_name, NEW.primary_metric_value
 FROM slot
 JOIN trial ON trial.run_no = slot.run_no AND trial.schedule_idx = slot.schedule_idx
   AND trial.status <> 'grade_error'
-WHERE slot.run_no = NEW.run_no AND slot.schedule_idx = NEW.schedule_idx
-ON CONFLICT (run_no, variant_idx, task_idx, repl_idx) DO UPDATE SET
-  schedule_idx = excluded.schedule_idx, status = excluded.status, duration_ms = excluded.duration_ms,
-  passed = excluded.passed, verdict = excluded.verdict, metric_name = excluded.metric_name,
-  metric_value = excluded.metric_value
-WHERE excluded.schedule_idx > slot_outcome.schedule_idx; END;
+{if_newest};
 
 -- A run that is created is a generation of scores: the first of itself or, if its resolved
 -- experiment says `regrades`, a later one of its root.
@@ -118,21 +86,7 @@ SELECT NEW.run_no, NEW.run_no WHERE NEW.resolved -> '$.regrades' IS NULL; END;
 
 -- A root's own rows count until a newer generation of all its slots is complete, from the transaction
 -- on that completes it.
-CREATE TRIGGER counted_moves AFTER UPDATE OF next_schedule_idx ON schedule_progress WHEN NEW.next_schedule_idx =
-  (SELECT total_slots FROM schedule WHERE schedule.run_no = NEW.run_no) BEGIN
-UPDATE counted SET run_no = NEW.run_no
-WHERE root_no = (
-    SELECT run.run_no FROM grading JOIN run ON run.run_id = grading.root_id
-    WHERE grading.run_no = NEW.run_no)
-  AND (SELECT total_slots FROM schedule WHERE schedule.run_no = counted.root_no) = NEW.next_schedule_idx
-  AND (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) < (SELECT generation FROM grading WHERE grading.run_no = NEW.run_no); END;
+CREATE TRIGGER counted_moves AFTER UPDATE OF next_schedule_idx ON schedule_progress {count_if_complete};
 
 -- An import inserts the progress of a run that is complete already.
-CREATE TRIGGER counted_moves_at_once AFTER INSERT ON schedule_progress WHEN NEW.next_schedule_idx =
-  (SELECT total_slots FROM schedule WHERE schedule.run_no = NEW.run_no) BEGIN
-UPDATE counted SET run_no = NEW.run_no
-WHERE root_no = (
-    SELECT run.run_no FROM grading JOIN run ON run.run_id = grading.root_id
-    WHERE grading.run_no = NEW.run_no)
-  AND (SELECT total_slots FROM schedule WHERE schedule.run_no = counted.root_no) = NEW.next_schedule_idx
-  AND (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) < (SELECT generation FROM grading WHERE grading.run_no = NEW.run_no); END;
+CREATE TRIGGER counted_moves_at_once AFTER INSERT ON schedule_progress {count_if_complete};

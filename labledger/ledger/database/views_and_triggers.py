@@ -1,9 +1,9 @@
 """The ledger's views and triggers, which every upgrade drops and creates again.
 
 Views are in `record_views.sql` and `analysis_views.sql`; they count by the view in `pass_rate.sql`,
-which is not for users. Triggers that keep derived tables up to
-date are in `triggers.sql`; this module makes those that refuse changes. A ledger stores all these
-texts, and `labledger verify` compares them: a change of one needs a migration.
+which is not for users. Triggers that keep derived tables up to date are in `triggers.sql`; this
+module makes those that refuse changes. What several of them share is in `fragments.sql`. A ledger
+stores all these texts, and `labledger verify` compares them: a change of one needs a migration.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.row_digests import NO_ROWS, TALLIED
+from labledger.ledger.database.sql_fragments import expand
 
 APPEND_ONLY = (
     "ledger_meta",
@@ -59,8 +60,12 @@ class View:
         return f"CREATE VIEW {name} AS {self.sql}"
 
 
+def _read(file: str) -> str:
+    return expand((_FOLDER / file).read_text("utf-8"))
+
+
 def _read_views(file: str) -> Iterator[tuple[str, View]]:
-    for comment, name, sql in _VIEW.findall((_FOLDER / file).read_text("utf-8")):
+    for comment, name, sql in _VIEW.findall(_read(file)):
         first_paragraph = comment.partition("\n--\n")[0]
         yield name, View(re.sub(r"\s*--\s*", " ", first_paragraph).strip(), sql)
 
@@ -97,7 +102,7 @@ def _triggers() -> Iterator[tuple[str, str]]:
         "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
     )
     yield from _tally_triggers()
-    for match in _TRIGGER.finditer((_FOLDER / "triggers.sql").read_text("utf-8")):
+    for match in _TRIGGER.finditer(_read("triggers.sql")):
         yield match[1], match[0]
 
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS, AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
@@ -25,9 +26,11 @@ from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 _HEAD_SQL = """
-SELECT schedule.genesis_digest, schedule_progress.next_schedule_idx
-FROM schedule JOIN schedule_progress ON schedule_progress.run_no = schedule.run_no
-WHERE schedule.run_no = ?"""
+SELECT run.run_id, schedule.genesis_digest, schedule_progress.next_schedule_idx
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+WHERE run.run_no = ?"""
 _CHECKED_SQL = """
 SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_digest
 FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
@@ -36,9 +39,7 @@ PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
 """The digest of each part that was appended to a run, by the number of its first slot."""
 
 
-def find_chain_problems(
-    connection: Connection, run_no: int, run_id: str
-) -> Iterator[tuple[int | None, str]]:
+def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[int | None, str]]:
     """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
 
     Each link is compared with the one before it as stored, so that one change is one problem.
@@ -46,7 +47,7 @@ def find_chain_problems(
     were changed while their commit was not are not looked at.
     """
     part_digests = dict(map(tuple, connection.exec_driver_sql(PARTS_SQL, (run_no,))))
-    head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
+    run_id, head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
     next_idx = 0
     for row in connection.exec_driver_sql(_CHECKED_SQL, (run_no,)):
         idx, *commit, digest = row
@@ -103,7 +104,7 @@ _PARTS_SQL = f"{row_sql.select('run_part', start=1)} ORDER BY part"
 _CHAIN_SQL = f"{row_sql.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 
-def stream_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
+def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
     """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
 
     Before the commits, each part that was appended follows with its variants, tasks and slots. The
@@ -173,24 +174,20 @@ _SQL = {
     "metrics": _rows_sql("metric", "row_seq"),
     "events": _rows_sql("event", "row_seq"),
 }
-_TRIALS_SQL = f"""
+_TRIALS_SQL = expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
   {row_sql.columns("trial", qualified=True)}
 FROM trial
-CROSS JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
-CROSS JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{{slot_of trial}}
 WHERE {_IN_RANGE.format("trial")}
-ORDER BY trial.run_no, trial.schedule_idx"""  # noqa: S608
-_COMMITS_SQL = f"""
+ORDER BY trial.run_no, trial.schedule_idx""")  # noqa: S608
+_COMMITS_SQL = expand(f"""
 SELECT {row_sql.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+{{slot_variant}}
 WHERE {_IN_RANGE.format("slot_commit")}
-ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
+ORDER BY slot_commit.run_no, slot_commit.schedule_idx""")  # noqa: S608
 
 _AFTER_LAST_SLOT = 2**62
 _MANY_EVENTS = 5_000

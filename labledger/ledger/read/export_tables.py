@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sql_fragments import expand
 
 FORMAT = "labledger_table_v1"
 """The name of the columns and types below; a format with others gets another name."""
@@ -40,12 +41,6 @@ class FlatTable:
 
     columns: tuple[Column, ...]
     sql: str
-
-    def rows(self, connection: Connection, run_no: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the committed rows of a run in schedule order."""
-        result = connection.exec_driver_sql(self.sql, (run_no,))
-        while batch := result.fetchmany(200):
-            yield from map(tuple, batch)
 
 
 def _columns(column_type: ColumnType, table: str, *names: str) -> tuple[Column, ...]:
@@ -82,20 +77,13 @@ def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") 
     columns = (*identity, *(column for group in groups for column in group))
     select_list = ", ".join(column.sql for column in columns)
     order = ", ".join(f"{name}.{column}" for column in ("run_no", "schedule_idx", *order.split()))
-    sql = f"""
+    sql = expand(f"""
 SELECT {select_list} FROM {name}
 CROSS JOIN run ON run.run_no = {name}.run_no
-CROSS JOIN slot ON slot.run_no = {name}.run_no AND slot.schedule_idx = {name}.schedule_idx
-CROSS JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{{slot_of {name}}}
 {joins}
-WHERE {name}.run_no = ? AND NOT EXISTS (
-  SELECT 1 FROM slot AS newer
-  JOIN slot_commit AS replacement
-    ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-  WHERE newer.run_no = {name}.run_no AND newer.supersedes = {name}.schedule_idx)
-ORDER BY {order}"""  # noqa: S608
+WHERE {name}.run_no = ? AND {{not_superseded {name}}}
+ORDER BY {order}""")  # noqa: S608
     return FlatTable(columns, sql)
 
 
@@ -195,3 +183,10 @@ TABLES: dict[str, FlatTable] = {
     ),
 }
 """The tables by kind; all begin with the columns of run, slot, trial, variant and task."""
+
+
+def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
+    result = connection.exec_driver_sql(TABLES[kind].sql, (run_no,))
+    while batch := result.fetchmany(200):
+        yield from map(tuple, batch)

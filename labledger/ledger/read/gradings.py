@@ -222,12 +222,12 @@ def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -
     return reruns
 
 
-def pending_slots(connection: Connection, run_no: int) -> set[int]:
+def read_pending_slots(connection: Connection, run_no: int) -> set[int]:
     """Return the slots of a run whose replacement is scheduled and not committed yet."""
     return set(connection.exec_driver_sql(_PENDING_SQL, (run_no,)).scalars())
 
 
-def replacement(connection: Connection, run_no: int, schedule_idx: int) -> int | None:
+def read_replacement(connection: Connection, run_no: int, schedule_idx: int) -> int | None:
     """Return the slot that supersedes another one, committed or not; None if none does."""
     idx = connection.exec_driver_sql(_REPLACEMENT_SQL, (run_no, schedule_idx)).scalar()
     return None if idx is None else int(idx)

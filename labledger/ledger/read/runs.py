@@ -31,6 +31,7 @@ from labledger.ledger.database.model import (
     Variant,
     VariantCounts,
 )
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records.outcomes import NEVER_RUN, RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
@@ -230,17 +231,13 @@ SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
 FROM outcome
 WHERE run_no = ? {{condition}}
 GROUP BY variant_idx"""  # noqa: S608
-_NOT_RUN_AGAIN = """AND NOT EXISTS (
-  SELECT 1 FROM slot AS newer
-  WHERE newer.run_no = outcome.run_no AND newer.supersedes = outcome.schedule_idx)"""
-_CONSECUTIVE_FAILURES_SQL = """
+_NOT_RUN_AGAIN = expand("AND {not_run_again outcome}")
+_CONSECUTIVE_FAILURES_SQL = expand("""
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-  WHERE slot_commit.run_no = ?1 AND NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx)
+  WHERE slot_commit.run_no = ?1 AND {not_run_again slot}
 ),
 last_completed AS (
   SELECT variant_idx, max(schedule_idx) AS schedule_idx FROM committed
@@ -254,24 +251,19 @@ LEFT JOIN committed
   AND committed.status NOT IN ('completed', 'skipped_pruned')
   AND committed.schedule_idx > coalesce(last_completed.schedule_idx, -1)
 WHERE run_variant.run_no = ?1
-GROUP BY run_variant.variant_idx"""
-_METRICS_SQL = """
+GROUP BY run_variant.variant_idx""")
+_METRICS_SQL = expand("""
 SELECT run_variant.variant_id, score.primary_metric_name, score.primary_metric_value
 FROM score
 JOIN slot_commit
   ON slot_commit.run_no = score.run_no AND slot_commit.schedule_idx = score.schedule_idx
 JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
-JOIN run_variant
-  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+{slot_variant}
 WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-  AND NOT EXISTS (
-    SELECT 1 FROM slot AS newer
-    JOIN slot_commit AS replacement
-      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
-    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx)"""
+  AND {not_superseded slot}""")
 
 
-def variant_counts(
+def count_slots(
     connection: Connection, run_no: int, *, without_pending: bool = False
 ) -> list[VariantCounts]:
     """Return the counts of each variant, in the order of the experiment.
@@ -300,7 +292,7 @@ def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int
     return {word: count for word, count in zip(words, counts, strict=True) if count}
 
 
-def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
+def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     """Return how many slots of each variant were committed since its last `completed` one.
 
     Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
@@ -310,7 +302,7 @@ def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     return dict(map(tuple, rows))
 
 
-def primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
+def read_primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
     """Return the mean primary metric of each variant whose scored slots all have the same one.
 
     Scores of slots with the status `grade_error` are not counted. The sum is exact (`math.fsum`),

@@ -45,7 +45,7 @@ _COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
 
-def committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
+def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
     """Return what the attempts of a run's committed slots spent, by kind.
 
     Attempts that were never started are not counted. Of each slot, only the last attempt has
@@ -59,9 +59,9 @@ def committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
     return spent
 
 
-def spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """Return what `committed_spending` does, plus the spending of staged attempts."""
-    spent = committed_spending(connection, run_no)
+def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
+    """Return what `read_committed_spending` does, plus the spending of staged attempts."""
+    spent = read_committed_spending(connection, run_no)
     for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
         for kind, amount in attempt_spending(AttemptResult.from_json(json.loads(payload))).items():
             spent[kind] = spent[kind].plus(amount)
@@ -102,7 +102,7 @@ _TIMEOUTS_SQL = (
 )
 
 
-def timeout_counts(connection: Connection, run_no: int) -> TimeoutCounts | None:
+def count_timeouts(connection: Connection, run_no: int) -> TimeoutCounts | None:
     """Return how many attempts timed out with and without pressure; None if none did with it."""
     if not _counted(connection, _TIMEOUTS_SQL, run_no).short_timed_out:
         return None

@@ -22,6 +22,7 @@ from labledger.ledger.commit_rows import slot_rows as trial_rows
 from labledger.ledger.commit_rows.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.ledger.read import commit_stream
@@ -29,7 +30,6 @@ from labledger.ledger.read.commit_stream import Commit
 from labledger.records import canonical_json
 from labledger.records.attempt_result import REFERENCE
 from labledger.records.identity import slot_commit_id
-from labledger.records.pass_rate import PASSED_SQL
 from labledger.records.slot_records import RECORD_KINDS
 
 UNREADABLE = (
@@ -241,25 +241,17 @@ def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[st
         yield "the commit does not follow from the one before it"
 
 
-_PASSED = PASSED_SQL.format(
-    status="slot_commit.status",
-    verdict="score.verdict",
-    agent_exit_status="trial.agent_exit_status",
-)
 _VALUES = [name for name in COLUMNS["slot_outcome"] if name not in KEYS["slot_outcome"]]
-_OUTCOMES_SQL = f"""
+_OUTCOMES_SQL = expand(f"""
 WITH committed AS (
   SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx,
-    slot_commit.status, score.verdict, {_PASSED} AS passed,
+    slot_commit.status, score.verdict,
+    {{passed slot_commit.status score.verdict trial.agent_exit_status}} AS passed,
     score.primary_metric_name AS metric_name, score.primary_metric_value AS metric_value,
     trial.duration_ms
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-  LEFT JOIN trial
-    ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
-  LEFT JOIN score
-    ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-    AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+  {{trial_and_score}} AND slot_commit.status <> 'grade_error'
   WHERE slot_commit.run_no = ?1
 )
 SELECT committed.schedule_idx, stored.schedule_idx
@@ -275,7 +267,7 @@ SELECT NULL, stored.schedule_idx FROM slot_outcome AS stored
 WHERE stored.run_no = ?1 AND NOT EXISTS (
   SELECT 1 FROM committed WHERE committed.schedule_idx = stored.schedule_idx
     AND committed.variant_idx = stored.variant_idx AND committed.task_idx = stored.task_idx
-    AND committed.repl_idx = stored.repl_idx)"""  # noqa: S608
+    AND committed.repl_idx = stored.repl_idx)""")  # noqa: S608
 """The slots whose cell has no row, an older one or one with other values, and the slots of rows
 that are not those of a committed slot of their cell.
 
