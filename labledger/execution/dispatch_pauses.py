@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
-from labledger.execution.events import Listener, run_event
+from labledger.execution.run_events import Listener, run_event
 from labledger.ledger.database.model import Stop
 from labledger.records.outcomes import StopCause
 

@@ -21,9 +21,9 @@ from queue import Empty, SimpleQueue
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.execution.disk_space import FolderRetention
 from labledger.execution.dispatch_pauses import PATIENCE_S, DispatchPauses
-from labledger.execution.events import Listener, run_event
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.local_executor import drain
+from labledger.execution.run_events import Listener, run_event
 from labledger.execution.stop_requests import StopRequest
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject

@@ -23,8 +23,8 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.budget import check_limits
-from labledger.execution.events import run_event
 from labledger.execution.process_identity import process_is_dead
+from labledger.execution.run_events import run_event
 from labledger.experiment import changes as growth
 from labledger.experiment.changes import Growth
 from labledger.experiment.resolve import ResolvedExperiment
@@ -39,8 +39,8 @@ from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, exhausted_kind
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.run_start import (
     Append,
     RunStart,

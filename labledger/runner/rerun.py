@@ -27,8 +27,8 @@ from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
 from labledger.runner.extend import because_problems, require_budget
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of, require_host
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.run_start import (
     Append,
     RunStart,

@@ -12,7 +12,7 @@ from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.own_folders import expand_home
 from labledger.ledger.database.model import RunInfo
-from labledger.runner.options import RunOptions
+from labledger.runner.run_options import RunOptions
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
 
 LOCAL = "local"

@@ -25,7 +25,7 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
-from labledger.execution.events import run_event
+from labledger.execution.run_events import run_event
 from labledger.experiment.changes import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.image_builds import find_build
@@ -36,9 +36,9 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Lease, RunInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus
-from labledger.runner import environment_values
-from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner import run_options
 from labledger.runner.run_hosts import given_cluster
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.session import Session
 
 Append = Callable[[Lease], object]
@@ -73,7 +73,7 @@ class RunStart:
     def opened(cls, options: RunOptions) -> Iterator[Self]:
         """Find the lab and gather the environment. Nothing is connected or written yet."""
         lab = LabFolder.find(options.lab_dir)
-        values = environment_values.gather(options.env, options.env_files)
+        values = run_options.gather(options.env, options.env_files)
         with closing(Engine()) as engine:
             yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options)
 
@@ -204,7 +204,7 @@ def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str,
     """Raise `InvalidInput` unless each of the variables `names` has a value."""
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`")
-        for name in environment_values.missing(names, values)
+        for name in run_options.missing(names, values)
     ]
     if problems:
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)

@@ -23,7 +23,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.execution.budget import check_limits
-from labledger.execution.events import run_event
+from labledger.execution.run_events import run_event
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
@@ -33,8 +33,8 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings, require_limits
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.run_start import (
     RunStart,
     refuse_changed,

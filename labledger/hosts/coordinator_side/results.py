@@ -39,7 +39,7 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA
+from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
 from labledger.trial.evidence.grading import PREDICTION_SCHEMA, SCORE_SCHEMA
 from labledger.trial.output_folders import event_file_for
 

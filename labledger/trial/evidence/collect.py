@@ -22,11 +22,14 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
-from labledger.trial.evidence.container_changes.collection import StoppedContainer
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.change_collection import StoppedContainer, collect_changes
+from labledger.trial.evidence.container_exit import ContainerExit, unknown_isolation_facts
+from labledger.trial.evidence.evidence_collection import (
+    EVIDENCE_SCHEMA,
+    RESULT_SCHEMA,
+    EvidenceCollector,
+)
 from labledger.trial.evidence.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
@@ -87,7 +90,10 @@ def collect_result(
     evidence.collect_reports(outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
-    autoloaded = evidence.collect_workspace(container)
+    if spec.runs_agent and not spec.has_mounted_workspace:
+        autoloaded = collect_changes(evidence, container)
+    else:
+        autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
@@ -360,7 +366,7 @@ def infra_error_result(
     redactor = redactor_for(spec)
     evidence = EvidenceCollector(TrialOutputs.of(spec), redactor)
     add_inputs(spec, evidence)
-    add_facts(spec, evidence, isolation_facts.unknown_isolation_facts(spec, message))
+    add_facts(spec, evidence, unknown_isolation_facts(spec, message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
     return AttemptResult(

@@ -26,17 +26,15 @@ from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.collect import (
     add_facts,
     add_inputs,
     evidence_record,
     redactor_for,
 )
-from labledger.trial.evidence.container_changes.collection import StoppedContainer
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import ContainerExit, facts_without_agent
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import TrialOutputs
 from labledger.trial.regrading.restored_container import snapshot_chunks
@@ -101,7 +99,7 @@ class RegradedEvidence(EvidenceCollector):
             self._refer_to("agent_outputs")
         super().collect_outputs(*(phase for phase in phases if phase == "grader"))
 
-    def collect_workspace(self, _container: StoppedContainer | None = None) -> list[str]:
+    def collect_workspace(self) -> list[str]:
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
         collected = (name for name in self.stored.references if name.startswith("collect_"))
@@ -220,7 +218,7 @@ class RegradedTrial(TrialKind):
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
     ) -> JsonObject:
-        return isolation_facts.facts_without_agent(engine, spec, self.stored.extension("isolation"))
+        return facts_without_agent(engine, spec, self.stored.extension("isolation"))
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
         return RegradedEvidence(spec, redactor, self.stored)

@@ -29,10 +29,6 @@ from labledger.records.identity import Stamp
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_notes import read_collect_statuses
 from labledger.trial.evidence import tampering
-from labledger.trial.evidence.container_changes.collection import (
-    StoppedContainer,
-    collect_changes,
-)
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.grading import (
     GradingOutcome,
@@ -184,20 +180,12 @@ class EvidenceCollector:
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
         return read_events(file, cap, self.redactor, self.outputs.event_file)
 
-    def collect_workspace(self, container: StoppedContainer | None) -> list[str]:
-        """Add what the trial changed in its workspace.
+    def collect_workspace(self) -> list[str]:
+        """Add what the trial changed in a mounted workspace.
 
+        These are the listings before and after, the patch, and the files that it cannot represent.
         Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
-        without being asked to. `container` is needed only for a workspace that is not mounted.
-        """
-        if self.outputs.has_mounted_workspace:
-            return self._collect_mounted_workspace()
-        return collect_changes(self, container)
-
-    def _collect_mounted_workspace(self) -> list[str]:
-        """Add the listings before and after, the patch, and the files that it cannot represent.
-
-        Return the first files that are loaded without being asked to.
+        without being asked to.
         """
         seed, folder = self.outputs.seed, self.outputs.folder / "workspace"
         before = workspace_listing.list_seed(seed)

@@ -24,7 +24,7 @@ from labledger.engine.container_files import ChangeKind, ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.files.tar_writer import END, padded
 from labledger.files.untrusted_files import MIB
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
     MAX_NAMES,
     STORABLE,

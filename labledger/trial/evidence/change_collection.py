@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed
@@ -22,21 +22,19 @@ from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.evidence import tampering
-from labledger.trial.evidence.container_changes.archives import (
-    ArchiveReader,
-    HelperContainer,
-    SnapshotWriter,
-)
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence.container_changes import (
     Change,
     ChangeList,
     ChangesReader,
     Exclusions,
 )
-from labledger.trial.evidence.container_changes.overlay import OverlayReader, OverlayUnusable
-
-if TYPE_CHECKING:
-    from labledger.trial.evidence.artifacts import EvidenceCollector
+from labledger.trial.evidence.engine_archives import (
+    ArchiveReader,
+    HelperContainer,
+    SnapshotWriter,
+)
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.overlay_changes import OverlayReader, OverlayUnusable
 
 _MAX_ORIGINALS = 64 * MIB
 """How many bytes of the image's files are held in memory; further files are not compared."""
