@@ -194,7 +194,11 @@ def _resolved(root: Any, definition: Any) -> dict[str, Any]:
     if not isinstance(definition, dict):
         return {}
     if "$ref" in definition:
-        return dict(root["$defs"][definition["$ref"].rpartition("/")[2]])
+        named = root["$defs"][definition["$ref"].rpartition("/")[2]]
+        return {**named, **definition}
+    if [*definition.get("anyOf", [])[1:]] == [{"type": "null"}]:
+        value = _resolved(root, definition["anyOf"][0])
+        return {**value, **definition, "type": [value["type"], "null"]}
     return definition
 
 

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.records.json_codec import JsonForm
 
 if TYPE_CHECKING:
-    from labledger.records import JsonObject
     from labledger.runner.run_options import RunOptions, RunOutcome
 
 _TRIALS_SQL = (
@@ -36,7 +36,7 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedTrial:
+class CheckedTrial(JsonForm):
     """A trial of an agent that comes with a benchmark."""
 
     task_id: str
@@ -46,6 +46,8 @@ class CheckedTrial:
     status: str
     reason: str | None
     verdict: str | None
+
+    _JSON = ("task_id", "agent", "expected", "status", "reason", "verdict", "finding")
 
     @property
     def finding(self) -> Finding | None:
@@ -58,17 +60,6 @@ class CheckedTrial:
                 return Finding.NOT_GRADED
             case _:
                 return Finding.NOT_RUN
-
-    def as_json(self) -> JsonObject:
-        return {
-            "task_id": self.task_id,
-            "agent": self.agent,
-            "expected": self.expected,
-            "status": self.status,
-            "reason": self.reason,
-            "verdict": self.verdict,
-            "finding": self.finding,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,15 @@ Dask is needed to serve and to list them, and imported when a function is called
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.execution.executor import HostState
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
-
-if TYPE_CHECKING:
-    from labledger.execution.executor import HostState
+from labledger.records.json_codec import members, to_json
 
 _MAX_REASON = 1_000
 
@@ -35,13 +33,12 @@ class ClusterHost:
     name: str = ""
     """The host's name, also of one that does not answer; empty for a worker that is no host."""
 
+    _JSON = ("name", "address", "clock_offset_s", "problem")
+
     def as_json(self) -> JsonObject:
         """Return what `labledger hosts --json` prints."""
-        state = {} if self.state is None else asdict(self.state)
-        for key in ("images", "inputs"):
-            state[key] = sorted(state.get(key, ()))
-        own = {"name": self.name, "address": self.address, "clock_offset_s": self.clock_offset_s}
-        return state | own | {"problem": self.problem}
+        state = {"images": [], "inputs": []} if self.state is None else to_json(self.state)
+        return {**state, **members(self)}
 
 
 def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -21,6 +21,7 @@ from labledger.ledger.database.model import (
 )
 from labledger.ledger.read.spending import exhausted_kinds
 from labledger.records import JsonObject
+from labledger.records.json_codec import members
 from labledger.records.outcomes import RunStatus
 
 
@@ -52,6 +53,9 @@ class RunState:
     wanted_by: TakeoverRequest | None
     """The takeover request that has not expired, if any."""
 
+    _JSON = ("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent")
+    _KEYS: ClassVar = {"open_slots": "open"}
+
     @property
     def owned_s(self) -> float:
         """The seconds since the coordinator that owns the run acquired it; 0 if none does."""
@@ -67,17 +71,7 @@ class RunState:
 
     def as_json(self) -> JsonObject:
         """Return what `labledger status --json` prints."""
-        return {
-            **self.run.as_json(),
-            "begun": self.begun,
-            "open": {str(idx): host for idx, host in self.open_slots.items()},
-            "staged": self.staged,
-            "variants": [counts.as_json() for counts in self.variants],
-            "notes": [asdict(note) for note in self.notes],
-            "gradings": [grading.as_json() for grading in self.gradings],
-            "reruns": [rerun.as_json() for rerun in self.reruns],
-            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
-        }
+        return self.run.as_json() | members(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from labledger.api.experiment_sources import experiment_to_check, read_runnable, read_source
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
+from labledger.records.json_codec import JsonForm
 from labledger.runner import extend as extending
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
@@ -25,7 +26,6 @@ from labledger.runner.start_and_resume import resume_run, start_run
 
 if TYPE_CHECKING:
     from labledger.benchmarks.translate import TranslatedExperiment
-    from labledger.records import JsonObject
     from labledger.records.identity import Slot
 
 
@@ -147,7 +147,7 @@ def regrade(
 
 
 @dataclass(frozen=True, slots=True)
-class RunExtension:
+class RunExtension(JsonForm):
     """What `extend` would add to a run."""
 
     run_id: str
@@ -162,19 +162,11 @@ class RunExtension:
     """The experiment's digest from this part on."""
     _plan: extending.ExtensionPlan = field(repr=False)
 
+    _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest")
+
     def slots(self) -> Iterator[Slot]:
         """Yield the new slots in schedule order."""
         return self._plan.growth.slots()
-
-    def as_json(self) -> JsonObject:
-        return {
-            "run_id": self.run_id,
-            "first_idx": self.first_idx,
-            "slot_count": self.slot_count,
-            "variants": list(self.variants),
-            "tasks": list(self.tasks),
-            "digest": self.digest,
-        }
 
 
 def plan_extension(

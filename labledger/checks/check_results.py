@@ -13,7 +13,7 @@ from pathlib import Path
 from labledger.errors import Exit
 from labledger.execution.disk_space import DiskSpace
 from labledger.experiment.settings.trial_settings import TrialSettings
-from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size
 
 _MANY_SLOTS = 100_000
@@ -24,7 +24,7 @@ _LEAST_TRIAL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(JsonForm):
     """The result of one check."""
 
     name: str
@@ -42,14 +42,7 @@ class CheckResult:
     """Whether a container with these settings needs what was checked, so that tasks with such a
     container alone cannot run if it failed. None if the check is of the whole run."""
 
-    def as_json(self) -> JsonObject:
-        return {
-            "name": self.name,
-            "ok": self.ok,
-            "warning": self.warning,
-            "detail": self.detail,
-            "hint": self.hint,
-        }
+    _JSON = ("name", "ok", "warning", "detail", "hint")
 
 
 def runs_in(image: str) -> Callable[[TrialSettings], bool]:
@@ -58,19 +51,18 @@ def runs_in(image: str) -> Callable[[TrialSettings], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSupport:
+class TaskSupport(JsonForm):
     """Whether a task of a benchmark can be run."""
 
     task_id: str
     reason: str | None = None
     """Why it cannot be run, and what would be needed; None if it can."""
 
+    _JSON = ("task_id", "runs", "reason")
+
     @property
     def runs(self) -> bool:
         return self.reason is None
-
-    def as_json(self) -> JsonObject:
-        return {"task_id": self.task_id, "runs": self.runs, "reason": self.reason}
 
 
 def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult]:

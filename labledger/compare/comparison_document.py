@@ -6,17 +6,25 @@ against the schema. All modules that present a comparison read these types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated, Self
 
-from labledger.compare.options import PASS_RATE, Validity
+from labledger.compare.options import PASS_RATE, ErrorCounting, Estimand, Validity
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
+from labledger.records.schema_types import (
+    LATER,
+    Count,
+    NonNegative,
+    PositiveInt,
+    Share,
+    Text,
+    one_of,
+)
 
 SCHEMA = "comparison_v1"
 
@@ -25,13 +33,13 @@ SCHEMA = "comparison_v1"
 class SideGrading:
     """The grading that a side's scores come from."""
 
-    run_id: str
+    run_id: Text
     """The run whose agents ran."""
-    generation: int
-    generations: int
+    generation: PositiveInt
+    generations: PositiveInt
     """How many gradings the run has, complete or not."""
     grader_digest: str | None
-    """None where an older labledger did not write it."""
+    """Digest of the grader; None where an older labledger did not write it."""
 
     @classmethod
     def of(cls, graded: Graded) -> Self:
@@ -43,17 +51,18 @@ class SideGrading:
 class SideReport:
     """The results of one side, over the compared tasks."""
 
-    run_id: str
+    run_id: Text
     """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
-    variant_id: str
+    variant_id: Text
     mean: Estimate | None
     """The pass rate or the metric's mean, as the mean of the tasks' means."""
     pass_at: tuple[PassAt, ...] = ()
-    grading: SideGrading | None = None
-    """None where several runs are taken as one: `runs` has the grading of each."""
-    trials: int = 0
+    grading: Annotated[SideGrading | None, LATER] = None
+    """Who graded the trials; None where several runs are taken as one: `runs` has the grading of
+    each."""
+    trials: Annotated[Count, LATER] = 0
     """How many counted trials the compared tasks have on this side."""
-    runs: tuple[SideGrading, ...] = ()
+    runs: Annotated[tuple[SideGrading, ...], LATER] = ()
     """The runs that are taken as one; empty for a single run."""
 
     @property
@@ -65,21 +74,21 @@ class SideReport:
 class Counts:
     """How many tasks each side passed, if each task has one trial on each side."""
 
-    both: int
-    only_a: int
-    only_b: int
-    neither: int
+    both: Count
+    only_a: Count
+    only_b: Count
+    neither: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Significance:
     """A test that there is no difference; the difference's interval is its inversion."""
 
-    name: str
-    p: float
-    p_adjusted: float | None = None
+    name: Text
+    p: Share
+    p_adjusted: Annotated[Share | None, LATER] = None
     """Corrected by Bonferroni's method for the number of comparisons; None where there is one."""
-    p_holm: None = None
+    p_holm: Share | None = None
     """Always None. Earlier versions corrected by Holm's method, which has no intervals that agree
     with it (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
 
@@ -92,7 +101,7 @@ class Significance:
 class Effect:
     """`odds_ratio`: pairs that only B passed over those that only A passed. `d_z`: Cohen's d_z."""
 
-    name: str
+    name: Annotated[str, one_of("odds_ratio", "d_z")]
     value: float | None
     """None where it is undefined: all pairs that differ go one way, or nothing varies."""
 
@@ -103,7 +112,7 @@ class Detectable:
 
     difference: float | None
     """None where no difference is large enough, or where it cannot be computed."""
-    power: float
+    power: Share
     discordant: float | None
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
@@ -112,41 +121,44 @@ class Detectable:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutCount:
-    side: str
+    side: Annotated[str, one_of("a", "b", "both")]
     """`a`, `b` or `both`."""
-    reason: str
-    pairs: int
+    reason: Text
+    pairs: PositiveInt
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """The difference with errors counted in another way."""
 
-    errors: str
-    pairs: int
+    errors: Annotated[str, one_of(*ErrorCounting)]
+    pairs: Count
     difference: Estimate | None
-    a: float | None
+    a: Annotated[float | None, LATER]
     """A's pass rate, over the tasks compared then; None where nothing is paired."""
-    b: float | None
+    b: Annotated[float | None, LATER]
+    """B's pass rate, over the same tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """One task: how many pairs, the means of both sides, and why pairs were left out."""
 
-    task_id: str
-    pairs: int
+    task_id: Text
+    pairs: Count
     a: float | None
     b: float | None
-    left_out: tuple[str, ...]
+    left_out: tuple[Text, ...]
     """Distinct reasons, each with its side, such as ``b: infra_error``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    verdict: str
+    verdict: Annotated[
+        str, one_of("better", "worse", "higher", "lower", "not_shown", "nothing_paired")
+    ]
     """`better`, `worse`, `higher`, `lower` (of B), `not_shown`, or `nothing_paired`."""
-    text: str
+    text: Text
     """A plain sentence or two."""
 
 
@@ -154,12 +166,12 @@ class Decision:
 class Equivalence:
     """Whether both sides are shown to be equivalent: to differ by less than a limit."""
 
-    limit: float
+    limit: NonNegative
     """In the metric's unit; a share for pass rates."""
-    verdict: str
+    verdict: Annotated[str, one_of("equivalent", "different", "not_shown")]
     """`equivalent` if every value in the difference's interval is smaller than the limit, in either
     direction; `different` if none is; else `not_shown`."""
-    text: str
+    text: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +180,14 @@ class Compared:
 
     a: SideReport
     b: SideReport
-    tasks: int
+    tasks: Count
     """Tasks with at least one pair."""
-    pairs: int
+    pairs: Count
     """Pairs of trials: in each task as many as the side with fewer counted trials has."""
-    replications: int
+    replications: Count
     """The largest number of pairs of a task."""
     counts: Counts | None
-    """None for metrics."""
+    """Tasks by who passed, where each has one trial on each side; None for metrics."""
     difference: Estimate | None
     """None where nothing is paired, as are `test`, `effect` and `detectable`. The intervals of all
     comparisons of the family hold together. There are no bounds where nothing varies."""
@@ -186,22 +198,25 @@ class Compared:
     """None also where nothing varies, and where runs can still grow."""
     left_out: tuple[LeftOutCount, ...]
     by_task: tuple[TaskRow, ...]
-    same_trials: bool = False
+    same_trials: Annotated[bool, LATER] = False
     """Whether both sides are gradings of the same trials, so that only the graders differ."""
     sensitivity: tuple[Sensitivity, ...] = ()
-    warnings: tuple[str, ...] = ()
-    clusters: int | None = None
+    warnings: tuple[Text, ...] = ()
+    clusters: Annotated[PositiveInt | None, LATER] = None
     """The number of clusters of the tasks, where clusters are the sample."""
-    effective_clusters: float | None = None
+    effective_clusters: Annotated[float | None, ("minimum", 1), LATER] = None
     """How many clusters of one size would tell as much; the fewer, the less equal they are."""
-    validity: str = Validity.FIXED_SAMPLE.value
-    """For which looks `difference` and `test` hold; see `Validity`."""
-    pass_at: tuple[PassAt, ...] = ()
+    validity: Annotated[str, one_of(*Validity), LATER] = Validity.FIXED_SAMPLE.value
+    """For which looks `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
+    `anytime`: all looks together; `none`: a run is not finished, and there are none. See
+    `Validity`."""
+    pass_at: Annotated[tuple[PassAt, ...], LATER] = ()
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for
     several k."""
-    equivalence: Equivalence | None = None
-    """None where it was not asked for."""
+    equivalence: Annotated[Equivalence | None, LATER] = None
+    """Whether both sides are shown to differ by less than a limit; None where it was not asked
+    for."""
     decision: Decision = Decision("nothing_paired", "")
     """Set last, because it needs everything above."""
 
@@ -217,14 +232,14 @@ class Compared:
 class Standing:
     """A side's place among all sides that were compared in pairs."""
 
-    run_id: str
+    run_id: Text
     """As that of `SideReport`."""
-    variant_id: str
+    variant_id: Text
     mean: Estimate | None
     """Over the side's own counted trials; None where it has none."""
-    tasks: int
-    trials: int
-    groups: tuple[str, ...] = ()
+    tasks: Count
+    trials: Count
+    groups: Annotated[tuple[Annotated[str, ("pattern", "^[a-z]+$")], ...], ("minItems", 1)] = ()
     """The letters of its tie groups: sides that share one are not shown to differ."""
 
     @property
@@ -234,22 +249,22 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    option: str
+    option: Annotated[str, one_of("--fail-if-worse", "--require-not-worse", "--require-equivalent")]
     """The gate, by the option of the command line, as the format `comparison_v1` names it."""
-    limit: float
-    b: str
+    limit: NonNegative
+    b: Text
     """The side that was tested."""
     passed: bool
-    text: str
+    text: Text
 
 
 @dataclass(frozen=True, slots=True)
 class RunReruns:
     """The reruns of a run whose trials are compared: which of its slots were run again, and why."""
 
-    run_id: str
+    run_id: Text
     """The run whose agents ran."""
-    reruns: tuple[Rerun, ...]
+    reruns: Annotated[tuple[Rerun, ...], ("minItems", 1)]
     """The oldest first; never empty."""
 
 
@@ -257,24 +272,25 @@ class RunReruns:
 class Comparison:
     """Every comparison that was asked for."""
 
-    metric: str
+    metric: Text
     lower_is_better: bool | None
-    confidence: float
-    errors: str
-    seed: int
+    confidence: Share
+    errors: Annotated[str, one_of(*ErrorCounting)]
+    seed: Count
     comparisons: tuple[Compared, ...]
     gates: tuple[GateResult, ...]
-    estimand: str
-    """`tasks` or `suite`; see `Estimand`."""
-    cluster: str | None
+    estimand: Annotated[str, one_of(*Estimand), LATER]
+    """`tasks`: tasks like these, of which those compared are a sample; `suite`: exactly these
+    tasks, whose replications are the sample. See `Estimand`."""
+    cluster: Annotated[str | None, LATER]
     """The field of the tasks' rows whose values were taken as the sample; None for tasks."""
-    family: int
+    family: Annotated[PositiveInt, LATER]
     """For how many comparisons intervals, p values and gates are corrected."""
-    ranking: tuple[Standing, ...] = ()
+    ranking: Annotated[tuple[Standing, ...], LATER] = ()
     """The sides, the best first, where all were compared in pairs; else empty."""
-    reruns: tuple[RunReruns, ...] = ()
+    reruns: Annotated[tuple[RunReruns, ...], LATER] = ()
     """The runs that slots were run again of."""
-    unfinished: tuple[str, ...] = ()
+    unfinished: Annotated[tuple[Text, ...], LATER] = ()
     """A clause for each run compared that is not complete. Gates are not decided then."""
 
     @property
@@ -302,31 +318,6 @@ class Comparison:
 
     def as_json(self) -> JsonObject:
         """Return the document `comparison_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         json_schemas.require_valid(document, SCHEMA)
         return document
-
-
-@cache
-def field_names(cls: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass; none of another type."""
-    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
-
-
-@cache
-def _json_keys(cls: type) -> Mapping[str, str]:
-    """Return the JSON key of each field: its name, or `json_key` of its metadata."""
-    if not is_dataclass(cls):
-        return {}
-    return {field.name: field.metadata.get("json_key", field.name) for field in fields(cls)}
-
-
-def to_json(value: Any) -> Any:
-    """Return a dataclass as a JSON object and a tuple as a JSON list, with all that they hold."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if keys := _json_keys(value.__class__):
-        return {key: to_json(getattr(value, name)) for name, key in keys.items()}
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    return [to_json(item) for item in value] if isinstance(value, tuple | list) else value

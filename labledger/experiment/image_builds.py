@@ -14,8 +14,8 @@ from typing import Self
 from labledger.engine.build_context import DEFAULT_DOCKERFILE, BuildContext, UnusableContext
 from labledger.engine.dockerfiles import with_tag
 from labledger.experiment.field_problems import UnusablePath, relative_name
-from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
+from labledger.records.json_codec import Section, normalize_number
 
 DEFAULT_TIMEOUT_S = 600
 _HINT = "paths start from the experiment file's folder"

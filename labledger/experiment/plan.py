@@ -33,9 +33,9 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.staged_files import StagedFile
-from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
+from labledger.records.json_codec import Section
 
 SlotIndices = tuple[int, int, int]
 """Indices of a variant, a task and a replication."""

@@ -20,8 +20,8 @@ from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.settings.grading import HIDING_MODES, Grading
 from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
-from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject
+from labledger.records.json_codec import Section
 from labledger.records.outcomes import Reason, SlotStatus
 
 _IDENTITY = ("adapter_id", "name", "version", "split")

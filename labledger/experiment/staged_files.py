@@ -15,8 +15,8 @@ from pathlib import Path
 
 from labledger.errors import ExperimentChanged
 from labledger.experiment.field_problems import UnusablePath, relative_name
-from labledger.experiment.stored_sections import Section
 from labledger.files.artifact_store import ArtifactStore
+from labledger.records.json_codec import Section
 
 MAX_FILES = 5_000
 """The largest number of files that one entry may expand to."""

@@ -18,11 +18,11 @@ from labledger.errors import LedgerError
 from labledger.experiment.field_problems import FieldPath, FieldProblem, lookup, relative_name
 from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import overlap, unusable, user_name
-from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
 from labledger.records import JsonObject, canonical_json
+from labledger.records.json_codec import Section, normalize_number
 
 
 class FilesPlace(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,30 +18,17 @@ from urllib.parse import urlsplit
 import yaml
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.experiment.field_problems import FieldPath
 from labledger.files.own_folders import expand_home
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_side.host_service import HostSettings
-from labledger.records import JsonObject
+from labledger.records import JsonObject, json_schemas
 
 if TYPE_CHECKING:
     from distributed import Security
 
 _SCHEMES = ("tcp", "tls")
-_OF_CLASSES = frozenset({"arguments", "scale", "host"})
-_KINDS: Mapping[str, type] = {
-    "address": str,
-    "tls": dict,
-    "insecure": bool,
-    "cluster": str,
-    "arguments": dict,
-    "scale": int,
-    "host": dict,
-    "object_store": dict,
-}
-_KIND_NAMES = {str: "text", dict: "a mapping", bool: "true or false", int: "a whole number"}
-_TLS_KEYS = ("ca", "cert", "key")
-_HOST_KEYS = frozenset({"slots", "folder", "name", "gpus"})
-_STORE_KEYS = frozenset({"url", "options"})
+_OF_CLASSES = ("arguments", "scale", "host")
 _STORE_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^@?#\s]*[^@?#\s/]/*")
 _SECRET_OPTION = re.compile(
     r"(?<!kms)key|secret|token|passw|credential|connection_string|auth", re.IGNORECASE
@@ -132,19 +119,22 @@ class Cluster:
             raise InvalidInput("the cluster", [problem]) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InvalidInput("the cluster", [Problem(str(path), str(error))]) from error
-        problems = [Problem(str(path), message) for message in _file_problems(document)]
+        problems = [
+            Problem(str(path), message, field=json_schemas.dotted(field) or None)
+            for field, message in _file_problems(document)
+        ]
         if problems:
             raise InvalidInput("the cluster", problems)
         folder, tls, host = path.absolute().parent, document.get("tls"), document.get("host")
-        store = document.get("object_store")
+        store, scale = document.get("object_store"), document.get("scale")
         return cls(
             given=str(path.absolute()),
             address=document.get("address"),
-            tls=None if tls is None else TlsFiles(*(folder / tls[key] for key in _TLS_KEYS)),
+            tls=None if tls is None else TlsFiles(**{key: folder / tls[key] for key in tls}),
             insecure=insecure or document.get("insecure", False),
             cluster_class=document.get("cluster"),
             arguments=document.get("arguments") or {},
-            scale=document.get("scale"),
+            scale=None if scale is None else int(scale),
             host=None if host is None else _host_settings(folder, host),
             object_store=None if store is None else StorePlace(**store),
         )
@@ -213,71 +203,37 @@ def is_secure(address: str) -> bool:
 
 
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
-    given = host.get("folder")
-    own = None if given is None else folder / expand_home(str(given))
-    return HostSettings(host.get("slots", 1), own, host.get("name"), host.get("gpus"))
+    given, gpus = host.get("folder"), host.get("gpus")
+    own = None if given is None else folder / expand_home(given)
+    gpus = None if gpus is None else int(gpus)
+    return HostSettings(int(host.get("slots", 1)), own, host.get("name"), gpus)
 
 
-def _file_problems(document: Any) -> Iterable[str]:
-    """Yield what is wrong with the content of a cluster file."""
+def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
+    """Yield what is wrong with the content of a cluster file, each with its field."""
+    yield from json_schemas.problems(document, "cluster_file_v1")
     if not isinstance(document, dict):
-        yield "expected a mapping with `address` or `cluster`"
         return
-    yield from _unknown(document, frozenset(_KINDS), "")
     if ("address" in document) == ("cluster" in document):
-        yield "expected exactly one of `address` and `cluster`"
-    for key, kind in _KINDS.items():
-        if key in document and type(document[key]) is not kind:
-            yield f"{key}: expected {_KIND_NAMES[kind]}"
-            return
+        yield (), "expected exactly one of `address` and `cluster`"
     if "address" in document:
-        for key in _OF_CLASSES & document.keys():
-            yield f"{key}: only for a `cluster` that the run starts"
-    if "tls" in document:
-        yield from _tls_problems(document["tls"])
-    yield from _host_problems(document.get("host", {}))
-    if "object_store" in document:
-        yield from _store_problems(document["object_store"])
+        for key in _OF_CLASSES:
+            if key in document:
+                yield (key,), "only for a `cluster` that the run starts"
+    if isinstance(store := document.get("object_store"), dict):
+        # What may hold a password is not repeated.
+        url = store.get("url")
+        if isinstance(url, str) and ("::" in url or not _STORE_URL.fullmatch(url)):
+            expected = "a URL such as s3://BUCKET/FOLDER, without a password"
+            yield ("object_store", "url"), f"expected {expected}"
+        yield from _secret_options(store.get("options"), ("object_store", "options"))
 
 
-def _tls_problems(tls: JsonObject) -> Iterable[str]:
-    yield from _unknown(tls, frozenset(_TLS_KEYS), "tls.")
-    for key in _TLS_KEYS:
-        if not isinstance(tls.get(key), str):
-            yield f"tls.{key}: expected the path of a file"
-
-
-def _host_problems(host: JsonObject) -> Iterable[str]:
-    yield from _unknown(host, _HOST_KEYS, "host.")
-    slots = host.get("slots", 1)
-    if type(slots) is not int or slots < 1:
-        yield "host.slots: expected a number from 1 on"
-    gpus = host.get("gpus", 0)
-    if type(gpus) is not int or gpus < 0:
-        yield "host.gpus: expected a number from 0 on"
-
-
-def _store_problems(store: JsonObject) -> Iterable[str]:
-    yield from _unknown(store, _STORE_KEYS, "object_store.")
-    url, options = store.get("url"), store.get("options", {})
-    if not isinstance(url, str) or "::" in url or not _STORE_URL.fullmatch(url):
-        yield "object_store.url: expected a URL such as s3://BUCKET/FOLDER, without a password"
-    if not isinstance(options, dict):
-        yield "object_store.options: expected a mapping"
-    else:
-        yield from _secret_options(options, "object_store.options.")
-
-
-def _secret_options(options: JsonObject, prefix: str) -> Iterable[str]:
+def _secret_options(options: Any, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     """Yield the options that would hold secrets: this file is no place for them."""
-    for key, value in options.items():
+    for key, value in options.items() if isinstance(options, dict) else ():
         if _SECRET_OPTION.search(str(key)):
-            yield f"{prefix}{key}: each machine has its own credentials, from its environment"
-        elif isinstance(value, dict):
-            yield from _secret_options(value, f"{prefix}{key}.")
-
-
-def _unknown(mapping: JsonObject, known: frozenset[str], prefix: str) -> Iterable[str]:
-    for key in mapping:
-        if key not in known:
-            yield f"{prefix}{key}: unknown; known are {', '.join(sorted(known))}"
+            message = "each machine has its own credentials, from its environment"
+            yield (*path, str(key)), message
+        else:
+            yield from _secret_options(value, (*path, str(key)))

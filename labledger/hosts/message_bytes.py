@@ -22,10 +22,10 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from labledger import __version__
-from labledger.experiment.stored_sections import Section
 from labledger.hosts import host_messages
 from labledger.hosts.host_messages import PROTOCOL, HostRefused, RunSetup
 from labledger.records import JsonObject
+from labledger.records.json_codec import Section
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 from labledger.trial.trial_kind import FreshTrial, TrialKind

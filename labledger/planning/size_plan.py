@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from labledger import optional_libraries
-from labledger.compare.comparison_document import to_json
 from labledger.compare.options import PASS_RATE, Estimand
 from labledger.compare.statistics import power as planned_power
 from labledger.compare.statistics import variance_components
@@ -29,6 +29,8 @@ from labledger.planning.history import (
     usual_spending,
 )
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
+from labledger.records.schema_types import Count, NonNegative, Share, Text, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,10 @@ class PlannedExperiment:
     """The size of an experiment as it is written."""
 
     experiment_id: str
-    tasks: int
-    replications: int
+    tasks: Count
+    replications: Count
     variants: tuple[str, ...]
-    max_concurrency: int
+    max_concurrency: Count
     cluster: str | None
     """The field of its tasks' rows that names their cluster."""
 
@@ -105,14 +107,14 @@ class PlannedExperiment:
 class Design:
     """A number of tasks and replications, with what it can show, costs and takes."""
 
-    estimand: str
-    tasks: int
-    replications: int
-    total_trials: int
+    estimand: Annotated[str, one_of(*Estimand)]
+    tasks: Count
+    replications: Count
+    total_trials: Count
     """Of all variants."""
-    power: float
+    power: Share
     """The probability to show the difference of the plan."""
-    detectable: float | None
+    detectable: NonNegative | None
     """The smallest difference that is shown with the plan's power; None where none is."""
     cost_usd: Estimate | None
     """None where earlier trials did not report their cost."""
@@ -123,15 +125,15 @@ class Design:
 class Requirement:
     """The fewest tasks, or replications, that show the difference."""
 
-    estimand: str
+    estimand: Annotated[str, one_of(*Estimand)]
     design: Design | None
     """None where no number of tasks or replications is enough."""
-    replications: int | None
+    replications: Count | None
     """For tasks like these: the number for which tasks were sought."""
-    low: int | None = None
+    low: Count | None = None
     """The range of the number sought, as far as the variances are known; None where they are known
     from too few tasks."""
-    high: int | None = None
+    high: Count | None = None
     """None also where the upper end is beyond what is sought."""
 
 
@@ -142,22 +144,22 @@ class SizePlan:
     The JSON form, `size_plan_v1`, has the names of these attributes.
     """
 
-    metric: str
-    detect: float
+    metric: Text
+    detect: NonNegative
     """The difference to show: a share for pass rates."""
-    power: float
-    confidence: float
+    power: Share
+    confidence: Share
     experiment: PlannedExperiment
     runs: tuple[str, ...]
     """The runs that everything is estimated from."""
-    observed_tasks: int
+    observed_tasks: Count
     """How many tasks these runs tell about."""
-    between: float
+    between: NonNegative
     """The variance of the tasks' true differences."""
-    within: float | None
+    within: NonNegative | None
     """The variances of single trials of a task on both sides, added up; None where the runs have no
     replications: replications are then taken to add nothing for tasks like these."""
-    design_effect: float
+    design_effect: Annotated[float, ("minimum", 1)]
     """By how much clusters of tasks increase the variance of tasks like these."""
     as_written: tuple[Design, ...]
     """The experiment as it is, for tasks like these and for these tasks."""
@@ -175,7 +177,7 @@ class SizePlan:
 
     def as_json(self) -> JsonObject:
         """Return the document `size_plan_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         json_schemas.require_valid(document, SCHEMA)
         return document
 

@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import SlotStatus
 
 _PREFIX = "artifact://sha256/"
@@ -60,7 +61,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class EventFile:
+class EventFile(JsonForm):
     """A file of events that are too many to be held in memory: one canonical JSON body per line.
 
     Iterating yields each `Event`, as often as needed, as with a tuple.
@@ -71,6 +72,10 @@ class EventFile:
     count: int
     sha256: str | None = None
     """The file's digest in hex; None if an earlier version of labledger staged it."""
+
+    _JSON = ("name", "count", "sha256")
+    _KEYS: ClassVar = {"name": "file"}
+    _OPTIONAL = frozenset({"sha256"})
 
     @property
     def path(self) -> Path:
@@ -86,10 +91,6 @@ class EventFile:
         except OSError as error:
             return f"cannot be read: {error.strerror}"
         return None if self.sha256 in (None, digest) else "was changed since it was staged"
-
-    def as_json(self) -> JsonObject:
-        digest = {} if self.sha256 is None else {"sha256": self.sha256}
-        return {"file": self.name, "count": self.count, **digest}
 
     def __len__(self) -> int:
         return self.count

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
 
 MAX_RUN_ID = 100
 """The length of the longest run id."""
@@ -23,7 +24,7 @@ RUN_SEPARATOR = "+"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(JsonForm):
     """A cell (variant, task, replication) with its position in the schedule."""
 
     schedule_idx: int
@@ -33,15 +34,7 @@ class Slot:
     supersedes: int | None = None
     """The earlier slot of the same cell that this one replaces in all answers once committed."""
 
-    def as_json(self) -> JsonObject:
-        """Return the fields, without `supersedes` if it is None."""
-        fields: JsonObject = {
-            "schedule_idx": self.schedule_idx,
-            "variant_id": self.variant_id,
-            "task_id": self.task_id,
-            "repl_idx": self.repl_idx,
-        }
-        return fields if self.supersedes is None else {**fields, "supersedes": self.supersedes}
+    _OPTIONAL = frozenset({"supersedes"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ was probably meant.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -42,9 +43,17 @@ def _validator(name: str) -> Draft202012Validator:
 
     # Typed as Any, because the library's annotations do not cover `extend`.
     untyped: Any = validators
-    validator_type = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
+    draft = untyped.Draft202012Validator
+    number = draft.TYPE_CHECKER.redefine("number", _is_number)
+    validator_type = untyped.extend(draft, {"pattern": _pattern_problems}, type_checker=number)
     validator: Draft202012Validator = validator_type(load_schema(name))
     return validator
+
+
+def _is_number(_checker: Any, value: Any) -> bool:
+    """Return whether a value is a number that JSON can represent."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (isinstance(value, int) or math.isfinite(value))
 
 
 def _pattern_problems(
@@ -110,7 +119,7 @@ def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
     match error.validator:
         case "additionalProperties":
             known = sorted(schema.get("properties", {}))
-            for key in sorted(set(value) - set(known)):
+            for key in sorted(str(key) for key in value if key not in known):
                 name = _shortened(key)
                 yield (*path, name), f"unknown key {name!r}; {_suggestion(name, known)}"
         case "required":

@@ -16,9 +16,10 @@ whether a slot passed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 
 
@@ -49,7 +50,7 @@ CASE
 
 
 @dataclass(frozen=True, slots=True)
-class PassCounts:
+class PassCounts(JsonForm):
     """How many slots the pass rate counts, and how many that ran it leaves out."""
 
     passed: int = 0
@@ -58,6 +59,10 @@ class PassCounts:
     """How many of `not_passed` have no verdict because their agent broke the grader."""
     left_out: int = 0
     """Slots that ran and are in neither number."""
+
+    _JSON = ("passed", "not_passed", "rate", "graders_broken")
+    _KEYS: ClassVar = {"rate": "pass_rate"}
+    _OPTIONAL = frozenset({"graders_broken"})
 
     @property
     def counted(self) -> int:
@@ -87,12 +92,6 @@ class PassCounts:
         )
         broken = counts.get("graders_broken", 0)
         return cls(passed, not_passed, broken, ran - passed - not_passed)
-
-    def as_json(self) -> JsonObject:
-        """The counts and the rate, as the summary and `--json` show them."""
-        broken = {"graders_broken": self.graders_broken} if self.graders_broken else {}
-        rate = {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
-        return rate | broken
 
     def alone(self) -> PassCounts:
         """Return the counts of before ledger revision 0013, when each slot counted alone."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import Reason
 from labledger.text import percent
 
@@ -110,7 +111,7 @@ def timed_out_under_pressure(result: AttemptResult) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeoutCounts:
+class TimeoutCounts(JsonForm):
     """How many attempts timed out while short of processors, and how many without.
 
     Attempts of which no pressure was recorded are in none of the numbers.
@@ -124,9 +125,6 @@ class TimeoutCounts:
     @classmethod
     def of_json(cls, counts: JsonObject) -> Self:
         return cls(**counts)
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
     def plus(self, reason: str | None, pressure: Mapping[str, object] | None) -> TimeoutCounts:
         """Return the counts with one more attempt."""

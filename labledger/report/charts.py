@@ -10,8 +10,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from labledger.compare.comparison_document import Comparison, to_json
+from labledger.compare.comparison_document import Comparison
 from labledger.records import JsonObject
+from labledger.records.json_codec import to_json
 from labledger.report.chart_drawing import Chart, layered
 from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
 from labledger.report.spending import VariantCost

@@ -1,23 +1,33 @@
 """The facts of a report as frozen dataclasses, and their JSON form, `report_v1`.
 
-Fields have the names of the document's keys, unless their metadata names another `json_key`. Only
-`Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are made
-from these types, after `with_plain_text` has removed hidden characters from all text.
+Only `Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are
+made from these types, after `with_plain_text` has removed hidden characters from all text.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from labledger.compare.comparison_document import Comparison, RunReruns, field_names, to_json
+from labledger.compare.comparison_document import Comparison, RunReruns
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
+from labledger.records.outcomes import RunStatus, Verdict
 from labledger.records.pass_rate import PassCounts
+from labledger.records.schema_types import (
+    LATER,
+    Count,
+    PositiveInt,
+    Share,
+    Text,
+    one_of,
+    one_of_each,
+)
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.text import plain_text
 
@@ -28,34 +38,37 @@ SCHEMA = "report_v1"
 class Extension:
     """A part by which a run was extended after it was started."""
 
-    part: int
-    created_at: str
-    slots: int
+    part: Annotated[int, ("minimum", 2)]
+    created_at: Text
+    slots: PositiveInt
+    """How many slots it added."""
     because: str | None
+    """The reason that was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
     """The run, when its agents ran, and how far it is graded."""
 
-    run_id: str
+    run_id: Text
     """As it was named: a run stands for its current grading."""
-    experiment_id: str
-    name: str | None
-    status: str
-    created_at: str
-    updated_at: str
+    experiment_id: Text
+    name: str
+    status: Annotated[str, one_of(*RunStatus)]
+    created_at: Text
+    updated_at: Text
     ended_at: str | None
-    scheduled: int
-    committed: int
-    scored: int
-    passed: int
-    extensions: tuple[Extension, ...] = ()
+    scheduled: Count
+    committed: Count
+    scored: Count
+    passed: Count
+    extensions: Annotated[tuple[Extension, ...], LATER] = ()
+    """The parts by which the run was extended after it was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrimaryMetric:
-    name: str
+    name: Text
     mean: float
 
 
@@ -63,20 +76,22 @@ class PrimaryMetric:
 class VariantOutcomes:
     """The outcomes of a variant's slots."""
 
-    variant_id: str
-    role: str
+    variant_id: Text
+    role: Annotated[str, one_of("baseline", "treatment")]
     bindings: JsonObject
-    scheduled: int
-    committed: int
-    scored: int
-    verdicts: Mapping[str, int]
+    scheduled: Count
+    committed: Count
+    scored: Count
+    verdicts: Annotated[Mapping[str, Count], one_of_each(*Verdict)]
     """Of scored slots."""
-    statuses: Mapping[str, int]
-    not_passed: int
-    agent_failed: int
-    """Slots without a verdict that did not pass: their agent failed, or broke its grader."""
-    left_out: int
-    """Slots that ran and that the pass rate leaves out."""
+    statuses: Mapping[str, Count]
+    not_passed: Annotated[Count, LATER]
+    """Committed slots that the pass rate counts and that did not pass."""
+    agent_failed: Annotated[Count, LATER]
+    """Committed slots without a verdict that did not pass: their agent failed, or broke its
+    grader."""
+    left_out: Annotated[Count, LATER]
+    """Committed slots that ran and that the pass rate leaves out."""
     pass_rate: Estimate | None
     """None where no slot is counted."""
     primary_metric: PrimaryMetric | None
@@ -92,11 +107,11 @@ class VariantOutcomes:
 class Cell:
     """The slots of a variant on a task."""
 
-    scheduled: int
-    committed: int
-    scored: int
-    passed: int
-    not_passed: int
+    scheduled: Count
+    committed: Count
+    scored: Count
+    passed: Count
+    not_passed: Annotated[Count, LATER]
 
     @property
     def counted(self) -> int:
@@ -125,8 +140,9 @@ def _counted_and_share(cells: tuple[Cell, ...]) -> tuple[int, float | None]:
 class TaskOutcomes:
     """The outcomes of a task's slots, with a cell for each variant in the experiment's order."""
 
-    task_id: str
+    task_id: Text
     cells: tuple[Cell, ...]
+    """One a variant, in the order of variants."""
 
     @property
     def passed(self) -> int:
@@ -167,21 +183,21 @@ class TaskOutcomes:
 class Spread:
     """How many durations there are, their sum and quartiles, in milliseconds."""
 
-    trials: int
-    sum: int
+    trials: PositiveInt
+    sum: Annotated[int, ("type", "number")]
     mean: float
-    min: int
+    min: Annotated[int, ("type", "number")]
     q1: float
     median: float
     q3: float
-    max: int
+    max: Annotated[int, ("type", "number")]
 
 
 @dataclass(frozen=True, slots=True)
 class VariantTimes:
-    variant_id: str
+    variant_id: Text
     trial: Spread | None
-    phases: Mapping[str, Spread | None]
+    phases: Annotated[Mapping[str, Spread | None], one_of_each("setup", "agent", "grader")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +211,22 @@ class Times:
 class VariantMetric:
     """The values of a metric that a variant's trials reported."""
 
-    variant_id: str
-    known: int
-    unknown: int
+    variant_id: Text
+    known: Count
+    unknown: Count
     """Trials that ran and reported none."""
     sum: float | None
     mean: float | None
     median: float | None
-    mean_low: float | None = None
+    mean_low: Annotated[float | None, LATER] = None
     """The bounds of the mean's interval, which takes account of tasks; None where it is not known,
     as for a single task."""
-    mean_high: float | None = None
+    mean_high: Annotated[float | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    metric_id: str
+    metric_id: Text
     variants: tuple[VariantMetric, ...]
 
 
@@ -218,11 +234,11 @@ class Metric:
 class ErrorGroup:
     """The slots that ended with the same status and reason."""
 
-    status: str
+    status: Text
     reason: str | None
-    count: int
-    variants: Mapping[str, int]
-    examples: tuple[int | str, ...]
+    count: Count
+    variants: Mapping[str, Count]
+    examples: tuple[Count | str, ...]
     """The first few slots; RUN:SLOT where there are several runs."""
     message: str | None
     """The first message."""
@@ -230,24 +246,29 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReportedGrading:
-    root_id: str
+    root_id: Text
     """The run whose agents ran."""
-    run_id: str
+    run_id: Text
     """The run that holds the rows."""
-    generation: int
-    generations: int
+    generation: PositiveInt
+    generations: PositiveInt
+    """How many gradings the run has."""
     counts: bool
+    """Whether it is the current one."""
     grader_digest: str | None
-    created_at: str
+    """Digest of the grader; None where an older labledger did not write it."""
+    created_at: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """Isolation facts, and how many scores have them."""
 
-    facts: Any = field(metadata={"json_key": "says"})
+    facts: Any
     """As JSON."""
-    scores: int
+    scores: Count
+
+    _KEYS: ClassVar = {"facts": "says"}
 
     @property
     def is_suspected(self) -> bool:
@@ -258,19 +279,22 @@ class Isolation:
 class Verification:
     """Which of the run's rows were verified, and the result."""
 
-    extent: str
-    """`all`, or `chain` for the chain of commits alone."""
+    extent: Annotated[str, one_of("chain", "all"), LATER]
+    """`chain`: that each commit follows from the one before it; `all`: every record and artifact
+    too, as in documents that do not say it."""
     clean: bool
-    commits: int
-    artifacts: int
-    findings: int
-    listed_findings: tuple[str, ...] = field(metadata={"json_key": "told"})
+    commits: Count
+    artifacts: Count
+    findings: Count
+    listed_findings: tuple[Text, ...]
     """The first findings, as sentences."""
+
+    _KEYS: ClassVar = {"listed_findings": "told"}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    ref: str
+    ref: Text
     id: str
 
 
@@ -278,14 +302,15 @@ class Image:
 class Provenance:
     """Where the numbers come from."""
 
-    experiment_digest: str
-    labledger_version: str
-    ledger_id: str
-    chain_head: str
+    experiment_digest: Text
+    labledger_version: Text
+    ledger_id: Text
+    chain_head: Text
     images: tuple[Image, ...]
     benchmark: Mapping[str, str]
     evaluator: Mapping[str, str]
-    grading: ReportedGrading
+    grading: Annotated[ReportedGrading, LATER]
+    """Which grading of the run the numbers are from."""
     isolation: tuple[Isolation, ...]
     verification: Verification
 
@@ -302,18 +327,19 @@ class ReportedPart:
 class Report:
     """Everything that a report says about a run."""
 
-    written_at: str
-    written_by: str
-    confidence: float
+    written_at: Text
+    written_by: Text
+    confidence: Share
     run: ReportedRun
-    headline: str
-    missing: tuple[str, ...]
+    headline: Text
+    missing: tuple[Text, ...]
     """What the report lacks and why, what it takes as one, and whether the machine was too busy, as
     sentences."""
-    reruns: tuple[RunReruns, ...]
+    reruns: Annotated[tuple[RunReruns, ...], LATER]
     """Which slots of its runs were run again, and why."""
     variants: tuple[VariantOutcomes, ...]
     comparisons: tuple[Comparison, ...]
+    """Documents of `comparison_v1`."""
     tasks: tuple[TaskOutcomes, ...]
     """In the order of the dataset."""
     time: Times
@@ -322,23 +348,15 @@ class Report:
     trials: tuple[Trial, ...]
     provenance: Provenance
     """Of several runs: what they have in common, and digests joined by `+`."""
-    runs: tuple[ReportedPart, ...] = ()
-    """The runs, where the report takes several as one; else empty."""
+    runs: Annotated[tuple[ReportedPart, ...], ("minItems", 2)] = ()
+    """The runs, where the report takes several as one; else it is empty, and not in the
+    document."""
+
+    _OPTIONAL = frozenset({"runs"})
 
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
-        document: JsonObject = {"schema_version": SCHEMA}
-        for name in field_names(Report):
-            match name:
-                case "comparisons":
-                    document[name] = [each.as_json() for each in self.comparisons]
-                case "trials":
-                    document[name] = [trial.as_json() for trial in self.trials]
-                case "runs":
-                    if self.runs:
-                        document[name] = to_json(self.runs)
-                case _:
-                    document[name] = to_json(getattr(self, name))
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
         # The rows of long lists are alike: only their ends are checked.
         ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
         json_schemas.require_valid({**document, **ends}, SCHEMA)
@@ -398,6 +416,12 @@ def _plain(value: Any) -> Any:
         if all(map(operator.is_, items, value)):
             return value
         return Trial(*items) if isinstance(value, Trial) else type(value)(items)
-    old = {name: getattr(value, name) for name in field_names(value.__class__)}
+    old = {name: getattr(value, name) for name in _field_names(value.__class__)}
     changed = {name: new for name, item in old.items() if (new := _plain(item)) is not item}
     return replace(value, **changed) if changed else value
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass; none of another type."""
+    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()

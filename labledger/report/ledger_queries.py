@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from labledger.ledger.query import query_run
 from labledger.records import JsonObject
+from labledger.records.schema_types import Count, Text
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
@@ -38,11 +39,11 @@ TRIAL_FIELDS = (
 class Trial(NamedTuple):
     """A committed slot."""
 
-    schedule_idx: int
-    variant_id: str
-    task_id: str
-    repl_idx: int
-    status: str
+    schedule_idx: Count
+    variant_id: Text
+    task_id: Text
+    repl_idx: Count
+    status: Text
     reason: str | None
     message: str | None
     verdict: str | None
@@ -57,7 +58,7 @@ class Trial(NamedTuple):
     grader_ms: int | None
     image_ref: str | None
     image_id: str | None
-    run_id: str | None = None
+    run_id: Annotated[str | None, ("type", "string"), ("minLength", 1)] = None
     """The run that holds it, where a report takes several runs as one; else None."""
 
     @property

@@ -20,12 +20,13 @@ from typing import Any, Self
 
 from labledger import __version__, clock, optional_libraries
 from labledger.compare.compare import compare_family, read_reruns
-from labledger.compare.comparison_document import Comparison, to_json
+from labledger.compare.comparison_document import Comparison
 from labledger.compare.side_trials import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
+from labledger.records.json_codec import to_json
 from labledger.records.timeouts import TimeoutCounts
 from labledger.report import markdown, outcomes, page, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -23,8 +23,8 @@ from labledger.ledger.database.model import NewPart, RunInfo, Spent
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject
 from labledger.records.identity import Slot
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
 from labledger.runner.extend import because_problems, require_budget
 from labledger.runner.run_hosts import cluster_of, require_host
@@ -51,7 +51,7 @@ FROM trial_facts WHERE run_id = :run"""
 
 
 @dataclass(frozen=True, slots=True)
-class RerunSelection:
+class RerunSelection(JsonForm):
     """Which slots of a run to run again: those that fit everything that is given.
 
     Args:
@@ -75,14 +75,9 @@ class RerunSelection:
     despite_verdict: bool = False
     because: str | None = None
 
-    def as_json(self) -> JsonObject:
-        """Return what was given, without the reason, as the ledger stores it with the rerun."""
-        values = {name: value for name, value in asdict(self).items() if name != "because"}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value
-        }
+    _JSON = ("statuses", "reasons", "tasks", "variants", "where", "despite_verdict")
+    _OPTIONAL = frozenset(_JSON)
+    """The ledger stores with the rerun what was given, without the reason."""
 
     def check(self) -> None:
         """Raise `InvalidInput` unless the options can be what somebody meant."""
@@ -118,7 +113,7 @@ class RerunSlot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RerunPlan:
+class RerunPlan(JsonForm):
     """The slots of a run that were chosen to be run again, and what they cost last time."""
 
     run_id: str
@@ -136,23 +131,21 @@ class RerunPlan:
     pending: int
     """How many other slots fit but are about to be run again already."""
 
+    _JSON = (
+        *("run_id", "selection", "because", "slots", "duration_ms", "spent", "with_verdict"),
+        "pending",
+    )
+
     @property
     def counts(self) -> dict[tuple[str, str, str | None], int]:
         """The number of chosen slots by variant, status and reason, the most frequent first."""
         counter = Counter((slot.variant_id, slot.status, slot.reason) for slot in self.slots)
         return dict(counter.most_common())
 
-    def as_json(self) -> JsonObject:
-        return {
-            "run_id": self.run_id,
-            "selection": self.selection.as_json(),
-            "because": self.selection.because,
-            "slots": [slot._asdict() for slot in self.slots],
-            "duration_ms": self.duration_ms,
-            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
-            "with_verdict": self.with_verdict,
-            "pending": self.pending,
-        }
+    @property
+    def because(self) -> str | None:
+        """The reason that was given."""
+        return self.selection.because
 
 
 def choose_slots(reader: LedgerReader, run_id: str, selection: RerunSelection) -> RerunPlan:

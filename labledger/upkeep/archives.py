@@ -38,6 +38,7 @@ from labledger.ledger.exchange.source import Source
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.json_codec import JsonForm
 
 SCHEMA = "archive_v1"
 
@@ -62,7 +63,7 @@ class ArchivedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(JsonForm):
     """An archive that was written."""
 
     path: Path
@@ -74,10 +75,6 @@ class Archive:
     """How many artifacts are files of their own in it; smaller ones are in its ledger."""
     uncommitted_results: int
     """How many finished results of its runs are not committed. They are not in it."""
-
-    def as_json(self) -> JsonObject:
-        """Return the fields as a JSON object."""
-        return asdict(self) | {"path": str(self.path), "runs": [asdict(run) for run in self.runs]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from labledger.ledger.read.tombstones import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 
 DELETED_PREFIX = ".deleted-"
@@ -52,7 +52,7 @@ _WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class GarbageCollection:
+class GarbageCollection(JsonForm):
     """What a garbage collection removed, or would remove. Sizes are in bytes."""
 
     artifacts: int
@@ -72,10 +72,6 @@ class GarbageCollection:
     def freed_bytes(self) -> int:
         """The space on the disk that was freed, or would be, without that of a smaller ledger."""
         return self.artifact_bytes + self.leftover_bytes + self.ledger_bytes
-
-    def as_json(self) -> JsonObject:
-        """Return the fields as a JSON object."""
-        return asdict(self)
 
 
 def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollection:
@@ -239,7 +235,7 @@ _MAX_BECAUSE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRun:
+class DeletedRun(JsonForm):
     """A run that was deleted, or would be."""
 
     run_id: str
@@ -249,10 +245,6 @@ class DeletedRun:
     """How many slots its schedule has."""
     chain_head: str
     """The digest of its last commit, or of its creation if there is none."""
-
-    def as_json(self) -> JsonObject:
-        """Return the fields as a JSON object."""
-        return asdict(self)
 
 
 def delete_run(

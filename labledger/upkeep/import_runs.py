@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from labledger import clock
 from labledger.errors import InvalidInput, LedgerError, LedgerMissing, Problem, RunNotFound
@@ -33,7 +34,7 @@ from labledger.ledger.read import gradings
 from labledger.ledger.read.lookup import ledger_holds_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
 from labledger.upkeep import archives
 
 
@@ -133,15 +134,10 @@ def _rebuild(folder: Path, ledger: Path) -> None:
 
 
 _MAX_LISTED = 10
-_JSON_KEYS = {
-    "relation": "standing",
-    "committed_locally": "here",
-    "uncommitted_results": "left_staged",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedRun:
+class ImportedRun(JsonForm):
     """A run of the source, and how it was imported."""
 
     run_id: str
@@ -157,10 +153,12 @@ class ImportedRun:
     missing_artifacts: int = 0
     """How many artifacts its records refer to that the source does not have."""
 
-    def as_json(self) -> JsonObject:
-        """Return the fields with the keys of `labledger import --json`, which are older."""
-        fields = asdict(self)
-        return {_JSON_KEYS.get(name, name): value for name, value in fields.items()}
+    _KEYS: ClassVar = {
+        "relation": "standing",
+        "committed_locally": "here",
+        "uncommitted_results": "left_staged",
+    }
+    """Those of `labledger import --json`, which are older."""
 
 
 def import_runs(

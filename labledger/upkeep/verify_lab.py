@@ -23,7 +23,7 @@ from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import Verification, verify
-from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
 from labledger.trial.life import staged_programs, task_file_delivery
@@ -65,7 +65,7 @@ def find_unknown_runs(
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationReport:
+class VerificationReport(JsonForm):
     """How much was verified, and everything that differs from what was committed."""
 
     runs: int
@@ -91,15 +91,6 @@ class VerificationReport:
                 return line
             return f"{line}, except {counted(len(self.deleted), 'run')} deleted with a tombstone"
         return f"{counted(len(self.findings), 'finding')} in {verified}"
-
-    def as_json(self) -> JsonObject:
-        return {
-            "runs": self.runs,
-            "slots": self.slots,
-            "artifacts": self.artifacts,
-            "deleted": list(self.deleted),
-            "findings": list(self.findings),
-        }
 
 
 def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:

@@ -123,8 +123,8 @@ def test_a_dataset(tmp_path: Path) -> None:
 def test_broken_datasets(tmp_path: Path) -> None:
     """Unknown keys and digests that are none are problems of the dataset."""
     message = problem(write_dataset(tmp_path, ("org/a", "md5:1"), extra="surprise = 1\n"))
-    assert "tasks[0].digest: found 'md5:1'" in message
-    assert "tasks[0].surprise: is not a key of this format" in message
+    assert 'tasks[0].digest: found "md5:1"' in message
+    assert "tasks[0].surprise: unknown key 'surprise'" in message
     assert "tasks: lists no task" in problem(write_dataset(tmp_path))
 
 
@@ -204,5 +204,7 @@ def test_broken_registries(tmp_path: Path) -> None:
         path.write_text(content)
         assert message in problem(path)
     surprising = dataset({"name": "a", "path": "a", "surprise": 1})
-    assert "tasks[0].surprise: is not a key" in problem(write_registry(tmp_path, surprising))
+    assert "tasks[0].surprise: unknown key 'surprise'" in problem(
+        write_registry(tmp_path, surprising)
+    )
     assert "tasks: lists no task" in problem(write_registry(tmp_path, dataset()))

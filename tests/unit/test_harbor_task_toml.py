@@ -176,37 +176,44 @@ def test_every_schema(tmp_path: Path, schema: str) -> None:
 )
 def test_unknown_keys(tmp_path: Path, text: str, field: str) -> None:
     """A key that no schema has is refused in every table, with file and key."""
-    assert problems(tmp_path, text) == [f"{field}: is not a key of this format"]
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith(f"{field}: unknown key 'surprise'; known keys: ")
 
 
 def test_a_key_with_a_mistake(tmp_path: Path) -> None:
     """The hint names the key that was probably meant."""
-    with pytest.raises(InvalidInput, match=r"did you mean timeout_sec\?"):
+    with pytest.raises(InvalidInput, match=r"did you mean 'timeout_sec'\?"):
         read(tmp_path, "[agent]\ntimeout_secs = 5")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[agent]\ntimeout_sec = '5'", "agent.timeout_sec: found '5'; expected a number"),
-        ("[agent]\ntimeout_sec = true", "agent.timeout_sec: found True; expected a number"),
-        ("[agent]\ntimeout_sec = nan", "agent.timeout_sec: found nan; expected a finite number"),
-        ("[agent]\nuser = []", "agent.user: found []; expected a user's name or number"),
+        ("[agent]\ntimeout_sec = '5'", 'agent.timeout_sec: found "5"; expected a number'),
+        ("[agent]\ntimeout_sec = true", "agent.timeout_sec: found true; expected a number"),
+        ("[agent]\ntimeout_sec = nan", "agent.timeout_sec: found NaN; expected a number"),
+        ("[agent]\nuser = []", "agent.user: found []; expected text or a whole number"),
         ("[environment]\nmemory_mb = 1.5", "environment.memory_mb: found 1.5; expected a whole"),
-        ("[environment]\ncpus = -1", "environment.cpus: found -1; expected a finite number"),
+        ("[environment]\ncpus = -1", "environment.cpus: found -1; expected 0 or more"),
         ("[environment]\ndocker_image = 5", "environment.docker_image: found 5; expected text"),
-        ("[environment]\nos = 'plan9'", "environment.os: found 'plan9'"),
+        ("[environment]\nos = 'plan9'", 'environment.os: found "plan9"; expected linux'),
         ("[environment.env]\nA = 5", "environment.env.A: found 5; expected text"),
-        ("[environment.env]\n'A-B' = 'x'", "environment.env.A-B: is not the name of"),
-        ("[environment]\ngpu_types = 'T4'", "environment.gpu_types: found 'T4'; expected a list"),
-        ("[environment.healthcheck]\nretries = 2", "environment.healthcheck.command: is missing"),
-        ("[environment]\nnetwork_mode = 'some'", "environment.network_mode: found 'some'"),
+        (
+            "[environment.env]\n'A-B' = 'x'",
+            'environment.env.A-B: found "A-B"; expected the name',
+        ),
+        ("[environment]\ngpu_types = 'T4'", 'environment.gpu_types: found "T4"; expected a list'),
+        ("[environment.healthcheck]\nretries = 2", "environment.healthcheck: 'command' is missing"),
+        (
+            "[environment]\nnetwork_mode = 'some'",
+            'environment.network_mode: found "some"',
+        ),
         ("[environment]\nallowed_hosts = ['a']", "environment.allowed_hosts: is only for"),
-        ("environment = 5", "environment: found 5; expected a table"),
-        ("[verifier]\ncollect = [5]", "verifier.collect: found [5]; expected an array of tables"),
-        ("[task]\nname = 'short'", "task.name: found 'short'; expected org/name"),
-        ("artifacts = ['/a/../b']", "artifacts[0]: found '/a/../b'; expected a path without .."),
-        ("artifacts = [5]", "artifacts[0]: expected a path or a table"),
+        ("environment = 5", "environment: found 5; expected a mapping"),
+        ("[verifier]\ncollect = [5]", "verifier.collect[0]: found 5; expected a mapping"),
+        ("[task]\nname = 'short'", 'task.name: found "short"; expected org/name'),
+        ("artifacts = ['/a/../b']", 'artifacts[0]: found "/a/../b"; expected a path without ..'),
+        ("artifacts = [5]", "artifacts[0]: found 5; expected a path or a table"),
         (
             "artifacts = [{source = '/a', destination = '/abs'}]",
             "artifacts[0].destination: found '/abs'",

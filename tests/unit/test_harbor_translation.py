@@ -415,7 +415,7 @@ def test_refused_tasks(one: Path, name: str) -> None:
             {"artifacts": [{"source": "/a"}, {"source": "/b", "destination": "a"}]},
             "/a and /b have overlapping places",
         ),
-        ({"surprise": 1}, "task.toml: surprise: is not a key of this format"),
+        ({"surprise": 1}, "task.toml: surprise: unknown key 'surprise'"),
         ({"schema_version": "9"}, "task.toml: schema_version: found '9'"),
     ],
 )

@@ -16,16 +16,16 @@ import re
 import secrets
 import shutil
 import subprocess
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.benchmarks.harbor.toml_tables import TomlTable
+from labledger.benchmarks.harbor.task_toml import read_toml, refuse_problems
 from labledger.errors import InvalidInput, Problem
 from labledger.files import own_folders
+from labledger.records import JsonObject, json_schemas
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600
@@ -147,7 +147,6 @@ def _git_problem(where: str, message: str, hint: str | None = None) -> InvalidIn
 TASK_FILE = "task.toml"
 DATASET_FILE = "dataset.toml"
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_BYTES = 256 << 20
 
 
@@ -220,58 +219,24 @@ def _task_folders(path: Path) -> list[Path]:
 
 def _read_dataset(path: Path) -> TaskSource:
     """Return the tasks of a `dataset.toml` that are in the folder beside it with their digests."""
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _problem(path, f"is not TOML: {error}") from error
-    problems: list[Problem] = []
-    top = TomlTable(path, values, problems)
-    top.text("schema_version")
-    top.value("metadata")
-    about = top.table("dataset")
-    name = about.text("name", required=True) or ""
-    version = about.text("version")
-    about.text("description")
-    about.texts("keywords")
-    for author in about.tables("authors"):
-        author.text("name", required=True)
-        author.text("email")
-        author.end()
-    about.end()
-    listed = [_listed_task(table) for table in top.tables("tasks")]
-    unused = [_listed_file(table) for table in top.tables("files")]
-    top.end()
-    if not listed:
-        top.add_problem("tasks", "lists no task")
-    if problems:
-        raise InvalidInput(f"cannot read {path}", problems)
+    values = read_toml(path, "harbor_dataset_v1")
+    _require_tasks(path, values)
+    about = values["dataset"]
     folders, refused = [], []
-    for task_name, digest in dict(listed).items():
+    for task_name, digest in {row["name"]: row["digest"] for row in values["tasks"]}.items():
         folder, reason = _checked_folder(path, task_name, digest)
         if reason is None:
             folders.append(TaskFolder(folder, task_name))
         else:
             refused.append(RefusedTask(task_name.rpartition("/")[2], reason))
-    notes = [f"{file} of the dataset is not used." for file in unused]
-    return TaskSource(
-        _as_name(name.rpartition("/")[2]), version, tuple(folders), tuple(refused), tuple(notes)
-    )
+    notes = tuple(f"{row['path']} of the dataset is not used." for row in values.get("files", ()))
+    name = _as_name(about["name"].rpartition("/")[2])
+    return TaskSource(name, about.get("version"), tuple(folders), tuple(refused), notes)
 
 
-def _listed_task(table: TomlTable) -> tuple[str, str]:
-    name = table.text("name", required=True) or ""
-    digest = table.text("digest", required=True) or ""
-    if not _DIGEST.fullmatch(digest):
-        table.add_problem("digest", f"found {digest!r}; expected sha256: and 64 digits")
-    table.end()
-    return name, digest
-
-
-def _listed_file(table: TomlTable) -> str:
-    path = table.text("path", required=True) or ""
-    table.text("digest")
-    table.end()
-    return path
+def _require_tasks(path: Path, listing: JsonObject) -> None:
+    if not listing.get("tasks"):
+        refuse_problems(path, [(("tasks",), "lists no task")])
 
 
 def _checked_folder(dataset: Path, name: str, digest: str) -> tuple[Path, str | None]:
@@ -303,27 +268,19 @@ def _read_registry(path: Path, wanted: str) -> TaskSource:
     if not isinstance(datasets, list) or not all(isinstance(row, dict) for row in datasets):
         raise _problem(path, "expected a list of datasets")
     chosen = _chosen_dataset(path, datasets, wanted)
-    problems: list[Problem] = []
-    table = TomlTable(path, chosen, problems)
-    name = table.text("name", required=True) or ""
-    version = table.text("version", required=True)
-    table.text("description")
-    metrics = table.value("metrics")
-    tasks = [_RegistryTask.of(item) for item in table.tables("tasks")]
-    table.end()
-    if not tasks:
-        table.add_problem("tasks", "lists no task")
-    if problems:
-        raise InvalidInput(f"cannot read {path}", problems)
+    refuse_problems(path, json_schemas.problems(chosen, "harbor_registry_v1"))
+    _require_tasks(path, chosen)
     folders, refused = [], []
     clones = Clones()
-    for task in tasks:
+    for row in chosen["tasks"]:
+        task = _RegistryTask(row["name"], row.get("git_url"), row.get("git_commit_id"), row["path"])
         try:
             folders.append(TaskFolder(task.folder(path, clones), task.name))
         except InvalidInput as error:
             refused.append(RefusedTask(task.name, "; ".join(map(str, error.problems))))
-    notes = ("The metrics of the dataset are not used.",) if metrics else ()
-    return TaskSource(_as_name(name), version, tuple(folders), tuple(refused), notes)
+    notes = ("The metrics of the dataset are not used.",) if chosen.get("metrics") else ()
+    name, version = _as_name(chosen["name"]), chosen["version"]
+    return TaskSource(name, version, tuple(folders), tuple(refused), notes)
 
 
 def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
@@ -347,17 +304,6 @@ class _RegistryTask:
     git_url: str | None
     commit: str | None
     path: str
-
-    @classmethod
-    def of(cls, table: TomlTable) -> _RegistryTask:
-        task = cls(
-            table.text("name", required=True) or "",
-            table.text("git_url"),
-            table.text("git_commit_id"),
-            table.text("path", required=True) or "",
-        )
-        table.end()
-        return task
 
     def folder(self, registry: Path, clones: Clones) -> Path:
         """Return the task's folder, cloned if need be. Raises `InvalidInput`."""

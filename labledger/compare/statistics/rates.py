@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from labledger.compare.statistics.permutation_test import Units, sampled_units
 from labledger.compare.statistics.samples import (
@@ -106,8 +107,8 @@ def _interval(value: float, size: float, confidence: float) -> Estimate:
 class PassAt:
     """How often at least one, and how often every one, of `k` replications passes."""
 
-    k: int
-    tasks: int
+    k: Annotated[int, ("minimum", 1)]
+    tasks: Annotated[int, ("minimum", 0)]
     """Tasks that have at least `k` replications; the others are left out."""
     any: Estimate | None
     """pass@k."""

@@ -11,8 +11,8 @@ from labledger.experiment.settings.runtime_values import (
     text,
     user_name,
 )
-from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject
+from labledger.records.json_codec import Section, normalize_number
 
 
 class GradingMode(StrEnum):

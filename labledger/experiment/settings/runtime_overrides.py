@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.runtime_values import ResourceOverrides, text, texts, user_name
-from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject
+from labledger.records.json_codec import Section, normalize_number
 
 T = TypeVar("T", bound=Section)
 

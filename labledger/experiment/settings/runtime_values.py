@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Self
 
-from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
+from labledger.records.json_codec import Section, normalize_number
 from labledger.text import parse_size
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm, members
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.records.schema_types import Count, PositiveInt, Text
 
 USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
 """Metrics that mean the same in every experiment; views have columns for them."""
@@ -83,7 +86,7 @@ class NewPart:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPart:
+class RunPart(JsonForm):
     """A part of a run's schedule after the first, without the experiment's texts."""
 
     part: int
@@ -97,29 +100,23 @@ class RunPart:
     created_at: str
     digest: str
 
-    def as_json(self) -> JsonObject:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class Rerun(JsonForm):
     """Slots of a run that were run again together: a part of its schedule."""
 
-    part: int
-    created_at: str
-    slots: int
+    part: Annotated[int, ("minimum", 2)]
+    created_at: Text
+    slots: PositiveInt
     """How many slots were run again."""
-    committed: int
+    committed: Count
     """How many of them have their new result; the others still count as they were."""
-    superseded: Mapping[str, int]
+    superseded: Mapping[str, PositiveInt]
     """How many of the slots that were run again had each status."""
     despite_verdict: bool
     """Whether slots that counted in the pass rate could be chosen too."""
     because: str | None
     """The reason that was given."""
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +146,10 @@ class LeaseInfo:
     renewed_at: str
     expires_at: str
 
+    def as_json(self) -> JsonObject:
+        """Return the owner and when it expires."""
+        return members(self.owner) | {"expires_at": self.expires_at}
+
 
 @dataclass(frozen=True, slots=True)
 class TakeoverRequest:
@@ -158,6 +159,10 @@ class TakeoverRequest:
     """The process that waits for the run."""
     requested_at: str
     expires_at: str
+
+    def as_json(self) -> JsonObject:
+        """Return the owner and when it expires."""
+        return members(self.owner) | {"expires_at": self.expires_at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +208,13 @@ class StagedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(JsonForm):
     """Why a run stopped before every slot was committed."""
 
     cause: str
     """One of `StopCause`."""
     message: str
     """The cause as a sentence, with what to do."""
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class LostHost:
 
 
 @dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(JsonForm):
     """What the ledger stores about a run as a whole."""
 
     run_id: str
@@ -274,6 +276,18 @@ class RunInfo:
     lost_hosts: tuple[LostHost, ...] = ()
     """The hosts that were declared lost, by name."""
 
+    _JSON = (
+        *("run_id", "experiment_id", "name", "status", "created_at", "updated_at", "ended_at"),
+        *("stop", "total_slots", "next_schedule_idx", "digest", "source_path", "lease"),
+        *("takeover_request", "budget", "tags", "parts", "on", "window", "lost_hosts"),
+    )
+    """Without the experiment's text."""
+    _KEYS: ClassVar = {
+        "next_schedule_idx": "committed",
+        "lease": "owner",
+        "takeover_request": "wanted_by",
+    }
+
     @property
     def on(self) -> str | None:
         """The cluster on whose hosts the trials run; None for the coordinator's own machine."""
@@ -284,34 +298,6 @@ class RunInfo:
         """How many slots may be dispatched ahead of the first that is not committed, if given."""
         window = self.settings.get("window", "")
         return int(window) if window.isdecimal() else None
-
-    def as_json(self) -> JsonObject:
-        """Return the run without the experiment's text."""
-        owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
-        request = self.takeover_request
-        wanted_by = request and {**asdict(request.owner), "expires_at": request.expires_at}
-        return {
-            "run_id": self.run_id,
-            "experiment_id": self.experiment_id,
-            "name": self.name,
-            "status": self.status.value,
-            "created_at": self.created_at,
-            "updated_at": self.updated_at,
-            "ended_at": self.ended_at,
-            "stop": self.stop and self.stop.as_json(),
-            "total_slots": self.total_slots,
-            "committed": self.next_schedule_idx,
-            "digest": self.digest,
-            "source_path": self.source_path,
-            "owner": owner,
-            "wanted_by": wanted_by,
-            "budget": dict(self.budget),
-            "tags": list(self.tags),
-            "parts": [part.as_json() for part in self.parts],
-            "on": self.on,
-            "window": self.window,
-            "lost_hosts": [asdict(lost) for lost in self.lost_hosts],
-        }
 
     @property
     def resolved(self) -> JsonObject:
@@ -327,7 +313,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Grading:
+class Grading(JsonForm):
     """One generation of a run's scores: the run's own, or a regrading's."""
 
     root_id: str
@@ -346,9 +332,6 @@ class Grading:
     created_at: str
     slots: int
     """How many slots it grades: fewer than the run has if that has grown since."""
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,15 +364,10 @@ class VariantCounts:
     passes: PassCounts = field(default_factory=PassCounts)
     """How committed slots count for the pass rate."""
 
+    _JSON = ("variant_id", "scheduled", "committed", "statuses", "verdicts")
+
     def as_json(self) -> JsonObject:
-        return {
-            "variant_id": self.variant_id,
-            "scheduled": self.scheduled,
-            "committed": self.committed,
-            "statuses": dict(self.statuses),
-            "verdicts": dict(self.verdicts),
-            **self.passes.as_json(),
-        }
+        return members(self) | self.passes.as_json()
 
     @property
     def scored(self) -> int:
@@ -401,7 +379,7 @@ SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out"
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(JsonForm):
     """What attempts spent of one kind (USD or tokens), as far as they reported it."""
 
     total: float = 0
@@ -415,9 +393,6 @@ class Spent:
         if amount is None:
             return Spent(self.total, self.known, self.unknown + 1)
         return Spent(self.total + amount, self.known + 1, self.unknown)
-
-    def as_json(self) -> JsonObject:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

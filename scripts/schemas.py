@@ -1,0 +1,183 @@
+"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
+
+    python scripts/schemas.py            write the files anew
+    python scripts/schemas.py --print    print them instead
+
+A property's description is the docstring of its field, and its constraints are in the annotation:
+see `labledger/records/schema_types.py`. A test fails if the files are not what this prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from labledger.compare.comparison_document import Comparison
+from labledger.planning.size_plan import SizePlan
+from labledger.records import JsonObject
+from labledger.records.json_codec import ALWAYS, members_of
+from labledger.records.schema_types import LATER
+from labledger.report.document import Report
+from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
+
+FOLDER = Path(__file__).parents[1] / "schemas"
+
+DOCUMENTS: Mapping[str, tuple[type, str]] = {
+    "comparison_v1": (
+        Comparison,
+        "Variants or runs compared, task by task; differences are B less A",
+    ),
+    "report_v1": (Report, "The facts of a run's report; what is unknown is null, never 0"),
+    "size_plan_v1": (
+        SizePlan,
+        "How large an experiment must be to show a difference, what it costs and how long it takes",
+    ),
+}
+
+TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def main() -> None:
+    texts = {name: json.dumps(schema(name), indent=2) + "\n" for name in DOCUMENTS}
+    if sys.argv[1:] == ["--print"]:
+        sys.stdout.write(json.dumps(texts))
+        return
+    for name, text in texts.items():
+        (FOLDER / f"{name}.jsonschema").write_text(text, "utf-8")
+
+
+def schema(name: str) -> JsonObject:
+    """Return the schema of a document."""
+    kind, title = DOCUMENTS[name]
+    definitions: JsonObject = {}
+    version = {"schema_version": {"const": name}}
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:labledger:{name}",
+        "title": title,
+        **_object(kind, definitions),
+    }
+    document["required"] = ["schema_version", *document["required"]]
+    document["properties"] = version | document["properties"]
+    return document | {"$defs": dict(sorted(definitions.items()))}
+
+
+def _object(kind: Any, definitions: JsonObject) -> JsonObject:
+    """Return the schema of a class, and add those of the classes in it to `definitions`."""
+    described = _descriptions(kind)
+    properties, required = {}, []
+    for key, declared, is_always_there in _members(kind):
+        markers = declared.__metadata__ if get_origin(declared) is Annotated else ()
+        description = described.get(key, "")
+        if LATER in markers:
+            description = "; ".join(
+                filter(None, [description, "not in documents of earlier versions"])
+            )
+        elif is_always_there:
+            required.append(key)
+        text = {"description": description} if description else {}
+        properties[key] = text | _type(declared, definitions)
+    fixed = {"type": "object", "additionalProperties": False}
+    return fixed | {"required": required, "properties": properties}
+
+
+def _members(kind: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the key of each member, its type, and whether a new document always has it."""
+    types = get_type_hints(kind, include_extras=True)
+    if kind is Trial:
+        for name in (*TRIAL_FIELDS, "run_id"):
+            declared = types.get(name) or get_type_hints(getattr(kind, name).fget)["return"]
+            yield name, declared, name != "run_id"
+    else:
+        for member in members_of(kind):
+            yield member.key, types[member.name], member.omitted is ALWAYS
+
+
+def _type(declared: Any, definitions: JsonObject) -> JsonObject:
+    """Return the schema of a type."""
+    arguments, origin = get_args(declared), get_origin(declared)
+    if origin is Annotated:
+        keywords = dict(each for each in declared.__metadata__ if each is not LATER)
+        keys = keywords.pop("keys", None)
+        if keys is None:
+            return _type(arguments[0], definitions) | keywords
+        return _one_of_each(keys, get_args(arguments[0])[1], definitions)
+    if origin in {Union, UnionType}:
+        return _union([_type(each, definitions) for each in arguments])
+    if declared in TYPES:
+        return {"type": TYPES[declared]}
+    if declared is Any:
+        return {}
+    if origin is tuple:
+        return {"type": "array", "items": _type(arguments[0], definitions)}
+    if origin in {Mapping, dict}:
+        items = _type(arguments[1], definitions)
+        return {"type": "object"} | ({"additionalProperties": items} if items else {})
+    if isinstance(declared, type) and issubclass(declared, StrEnum):
+        return {"enum": [each.value for each in declared]}
+    assert is_dataclass(declared) or declared is Trial, declared
+    for name, (kind, _) in DOCUMENTS.items():
+        if declared is kind:
+            version = {"schema_version": {"const": name}}
+            return {"type": "object", "required": [*version], "properties": version}
+    name = declared.__name__
+    if name not in definitions:
+        definitions[name] = {}  # It may hold itself.
+        definitions[name] = _object(declared, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _one_of_each(keys: tuple[str, ...], declared: Any, definitions: JsonObject) -> JsonObject:
+    properties = {key: _type(declared, definitions) for key in keys}
+    fixed = {"type": "object", "additionalProperties": False}
+    return fixed | {"required": [*keys], "properties": properties}
+
+
+def _union(schemas: list[JsonObject]) -> JsonObject:
+    """Return the schema of what fits one of several: one with several types, where that is enough.
+
+    A keyword such as `minimum` says nothing of values of other types.
+    """
+    if not all("type" in each for each in schemas):
+        return {"anyOf": schemas}
+    merged: JsonObject = {}
+    for each in schemas:
+        merged |= each
+    return merged | {"type": [each["type"] for each in schemas]}
+
+
+@cache
+def _descriptions(kind: Any) -> Mapping[str, str]:
+    """Return what the docstrings below the fields of a class say, by key."""
+    keys = getattr(kind, "_KEYS", {})
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    described = {}
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        match node, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                described[keys.get(name, name)] = _description(text)
+    return described
+
+
+def _description(docstring: str) -> str:
+    """Return a docstring as a clause about JSON."""
+    text = re.sub(r"\bNone\b", "null", " ".join(docstring.split())).removesuffix(".")
+    return text[:1].lower() + text[1:] if re.match("[A-Z][a-z]", text) else text
+
+
+if __name__ == "__main__":
+    main()
