@@ -24,16 +24,16 @@ from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
 from labledger.execution.executor import HostState
 from labledger.hosts import host_messages as messages
-from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
-from labledger.hosts.host_side.host_identity import (
+from labledger.hosts.host_identity import (
     HostIdentity,
     count_gpus,
     default_folder,
     serving_host,
 )
-from labledger.hosts.host_side.host_inputs import HostInputs, StoreTransfers
-from labledger.hosts.host_side.host_run import HostRun
-from labledger.hosts.host_side.host_run_folder import HostRunFolder
+from labledger.hosts.host_inputs import HostInputs, StoreTransfers
+from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.hosts.host_run import HostRun
+from labledger.hosts.host_run_folder import HostRunFolder
 from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
