@@ -20,7 +20,7 @@ from typing import BinaryIO
 from labledger.errors import MalformedJson
 from labledger.files import artifact_tars, workspace_listing
 from labledger.files.durable_files import replace_file
-from labledger.files.tar_writer import END
+from labledger.files.tars import END
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json

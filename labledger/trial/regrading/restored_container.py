@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from labledger.files import patches
+from labledger.files.tars import content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB
 from labledger.files.workspace_listing import MalformedListing
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
@@ -142,11 +143,9 @@ def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
 
 def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
     """Remove each member from `expected`. Raises `EvidenceIncomplete` if one is another."""
-    with tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as archive:
+    with open_stream(file) as archive:
         end = 0
-        while (member := archive.next()) is not None:
-            # The library remembers all members.
-            archive.members = []  # type: ignore[attr-defined]
+        for member in each_member(archive):
             change = expected.pop(member.name, None)
             if change is None or member.offset != end:
                 raise EvidenceIncomplete(f"the snapshot has {_shortened(member.name)} besides")
@@ -156,10 +155,8 @@ def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
                 raise EvidenceIncomplete(f"the snapshot has another {_shortened(member.name)}")
             if change.kind != "file":
                 continue
-            content = archive.extractfile(member)
-            assert content is not None
             hasher = hashlib.sha256()
-            while chunk := content.read(MIB):
+            for chunk in content_of(archive, member):
                 hasher.update(chunk)
             if hasher.hexdigest() != change.sha256:
                 raise EvidenceIncomplete(f"the snapshot has another {_shortened(member.name)}")
