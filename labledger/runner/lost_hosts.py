@@ -1,6 +1,6 @@
 """Losing a host: what becomes of the attempts of a host that somebody has declared lost.
 
-A declaration is a row of the ledger (`ledger.commit_rows.run_rows`), which refuses every later
+A declaration is a row of the ledger (`ledger.run_rows`), which refuses every later
 result of that host. The coordinator reads the declarations with each renewal of its lease, and
 tells the executor: each open attempt of the host ends with `HostLost`, once the host certainly
 starts nothing any more. Such an attempt is stored as an `infra_error`, and the retry policy decides
