@@ -219,20 +219,24 @@ class HostService:
         return path
 
     def _list_attempts(self, request: host_messages.ListAttempts) -> host_messages.ListedAttempts:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
         key = request.setup.run
-        return host_messages.ListedAttempts(run.attempts(key.ledger_id, key.run_id))
+        attempts = self._entered_run(request).attempts(key.ledger_id, key.run_id)
+        return host_messages.ListedAttempts(attempts)
 
     def _clean_up(self, request: host_messages.CleanUp) -> host_messages.CleanedUp:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
-        return host_messages.CleanedUp(tuple(run.clean_up(request)))
+        return host_messages.CleanedUp(tuple(self._entered_run(request).clean_up(request)))
 
     def _forget_attempts(self, request: host_messages.ForgetAttempts) -> host_messages.CleanedUp:
+        return host_messages.CleanedUp(tuple(self._entered_run(request).forget_attempts(request)))
+
+    def _entered_run(
+        self,
+        request: host_messages.ListAttempts | host_messages.CleanUp | host_messages.ForgetAttempts,
+    ) -> HostRun:
+        """Return the run of a request, in the epoch of the coordinator that asks."""
         run = self._run(request.setup.run)
         run.enter_epoch(request.setup)
-        return host_messages.CleanedUp(tuple(run.forget_attempts(request)))
+        return run
 
     def _run(self, key: RunKey) -> HostRun:
         """Return a run, which is opened if this process has not seen it yet."""

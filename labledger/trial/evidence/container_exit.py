@@ -19,6 +19,7 @@ from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.files.durable_files import write_file
 from labledger.records import JsonObject, canonical_json
+from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
@@ -259,6 +260,25 @@ class AgentPart:
 
 def _path(spec: AttemptSpec) -> Path:
     return spec.folder / "first_part.json"
+
+
+def inspect_agent_part(
+    engine: Engine, spec: AttemptSpec, state: ContainerState
+) -> tuple[ContainerExit, AgentPart | None]:
+    """Return how the stopped container of an agent ended, and its part if the grader is due.
+
+    The agent can forge the exit status that says so, but not the phases. Raises
+    `EngineUnavailable`.
+    """
+    changes = inspect_changes(engine, spec, state.container_id, "before_grading", state)
+    ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
+    ended = replace(ended, changes=changes)
+    if state.exit_status != ExitStatus.AGENT_ENDED:
+        return ended, None
+    fields = phase_fields(spec.folder)
+    if "agent" not in fields:
+        return replace(ended, exit_status_forged=True), None
+    return ended, AgentPart.of(state, ended, phase_lines(fields), changes)
 
 
 def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:

@@ -23,13 +23,16 @@ from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.files import artifact_tars
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
+from labledger.trial.evidence.container_exit import (
+    AgentPart,
+    ContainerExit,
+    combined_exit,
+    inspect_agent_part,
+)
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
-from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.life import container_start, inputs, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
 from labledger.trial.life.trial_context import TrialContext
@@ -115,23 +118,16 @@ def grade_if_due(
     """
     agent_part = AgentPart.read(spec)
     if agent_part is None:
-        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
-        ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
-        ended = replace(ended, changes=changes)
-        if state.exit_status != ExitStatus.AGENT_ENDED:
+        ended, agent_part = inspect_agent_part(context.engine, spec, state)
+        if agent_part is None:
             return ended
-        fields = phase_fields(spec.folder)
-        if "agent" not in fields:
-            return replace(ended, exit_status_forged=True)
         faults.fault_point("before_artifacts", spec.slot.schedule_idx)
         taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
         faults.fault_point("after_artifacts", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        ended = replace(ended, disk_was_full=was_full)
-        agent_part = AgentPart.of(state, ended, phase_lines(fields), changes)
-        agent_part = replace(agent_part, artifacts=asdict(taken))
+        agent_part = replace(agent_part, disk_was_full=was_full, artifacts=asdict(taken))
         agent_part.write(spec)
     return grade(spec, context, agent_part)
 
