@@ -218,8 +218,8 @@ class AgentPart:
     """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
     processes_left: bool | None = None
     """`delivered`, with processes kept: whether any runs on; None if it is not known."""
-    artifacts: JsonObject | None = None
-    """What was taken for a separate grader, in the form of `TakenArtifacts`."""
+    artifacts: TakenArtifacts | None = None
+    """What was taken for a separate grader."""
 
     @classmethod
     def of(
@@ -251,7 +251,9 @@ class AgentPart:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in fields["seen"].items()
         }
-        return cls(**fields | {"seen": FilesystemChanges(**seen)})
+        taken = fields.get("artifacts")
+        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
+        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
 
     def write(self, spec: AttemptSpec) -> None:
         """Store the outcome durably. Raises `OSError`."""
@@ -294,4 +296,5 @@ def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> Containe
         changes=agent_part.seen,
         unchecked_processes=agent_part.unchecked_processes,
         processes_left=agent_part.processes_left,
+        artifacts=agent_part.artifacts,
     )

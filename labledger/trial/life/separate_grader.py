@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,8 @@ def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> Attem
     """
     kind = GraderPart()
     if agent_part is not None:
-        kind = GraderPart(agent_part.phases, taken_artifacts(agent_part))
+        kind = GraderPart(agent_part.phases, agent_part.artifacts)
     return replace(spec, kind=kind, part="grader")
-
-
-def taken_artifacts(agent_part: AgentPart) -> TakenArtifacts:
-    """Return the artifacts that a stored agent part names."""
-    assert agent_part.artifacts is not None
-    return TakenArtifacts.from_json(agent_part.artifacts)
 
 
 def is_due(spec: AttemptSpec) -> bool:
@@ -127,7 +121,7 @@ def grade_if_due(
             return replace(ended, artifacts=taken)
         faults.fault_point("after_artifacts", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        agent_part = replace(agent_part, disk_was_full=was_full, artifacts=asdict(taken))
+        agent_part = replace(agent_part, disk_was_full=was_full, artifacts=taken)
         agent_part.write(spec)
     return grade(spec, context, agent_part)
 
@@ -168,7 +162,6 @@ def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> Co
     agents = find_container(context.engine, spec)
     return replace(
         combined_exit(agent_part, grader_part),
-        artifacts=taken_artifacts(agent_part),
         deadline_s=part.deadline_s,
         other_container_id=None if agents is None else agents.container_id,
     )
