@@ -29,7 +29,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.schema_types import LATER
 from labledger.report.document import Report
-from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
+from labledger.report.report_queries import TRIAL_FIELDS, Trial
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from labledger import optional_libraries
 from labledger.compare import decision as looks
 from labledger.compare import estimates, sides
+from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -27,7 +28,6 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.ranking import rank
 from labledger.compare.run_differences import unfinished, warnings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from labledger.compare.options import PASS_RATE, ErrorCounting, Estimand, Validity
+from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand, Validity
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from labledger import optional_libraries
-from labledger.compare.options import PASS_RATE, Estimand
-from labledger.compare.statistics import power as planned_power
-from labledger.compare.statistics import variance_components
-from labledger.compare.statistics.power import Variation
+from labledger.compare.compare_options import PASS_RATE, Estimand
+from labledger.compare.statistics import planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
 from labledger.errors import InvalidInput, Parameter, Problem

@@ -28,7 +28,7 @@ from labledger.records.schema_types import (
     one_of,
     one_of_each,
 )
-from labledger.report.ledger_queries import ReportedCommits, Trial
+from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import plain_text
 
 SCHEMA = "report_v1"

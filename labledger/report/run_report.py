@@ -28,12 +28,12 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
 from labledger.records.timeouts import TimeoutCounts
-from labledger.report import markdown, outcomes, page, sentences, spending
+from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
-from labledger.report.ledger_queries import ReportedCommits, Texts, Trial
-from labledger.report.options import ReportOptions
-from labledger.report.outcomes import Tally
+from labledger.report.outcome_tally import Tally
 from labledger.report.provenance import combined_provenance, provenance
+from labledger.report.report_options import ReportOptions
+from labledger.report.report_queries import ReportedCommits, Texts, Trial
 from labledger.text import counted
 
 Row = Mapping[str, Any]
@@ -171,7 +171,7 @@ def collect(
     tally = Tally()
     trials = _worst(tally.counting(_trials(parts, texts)), max_trials)
     scheduled, totals = _scheduled(reader, run_ids, texts)
-    variants = outcomes.by_variant(combined.variants, tally, scheduled, options.confidence)
+    variants = outcome_tally.by_variant(combined.variants, tally, scheduled, options.confidence)
     reported = [
         part.reported(reader, tally, total, options)
         for part, total in zip(parts, totals, strict=True)
@@ -187,12 +187,14 @@ def collect(
         reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
-        tasks=outcomes.by_task(combined.variants, tally, scheduled, task_ids),
-        time=spending.times(
-            combined.variants, tally, spending.wall_ms(parts[0].root) if len(parts) == 1 else None
+        tasks=outcome_tally.by_task(combined.variants, tally, scheduled, task_ids),
+        time=time_and_metrics.times(
+            combined.variants,
+            tally,
+            time_and_metrics.wall_ms(parts[0].root) if len(parts) == 1 else None,
         ),
-        metrics=spending.metrics(combined.variants, tally, values, options.confidence),
-        errors=outcomes.errors(combined.variants, tally),
+        metrics=time_and_metrics.metrics(combined.variants, tally, values, options.confidence),
+        errors=outcome_tally.errors(combined.variants, tally),
         trials=trials,
         provenance=reported[0].provenance
         if len(parts) == 1
@@ -238,7 +240,7 @@ class _Part:
 
 def _scheduled(
     reader: LedgerReader, run_ids: Sequence[str], texts: Texts
-) -> tuple[outcomes.Scheduled, list[int]]:
+) -> tuple[outcome_tally.Scheduled, list[int]]:
     """Return how many slots each task of some runs has, by variant, and how many each run has."""
     scheduled: dict[str, dict[str, int]] = defaultdict(dict)
     totals = []

@@ -28,8 +28,8 @@ from labledger.errors import (
 from labledger.execution.budget import check_limits
 from labledger.execution.events import run_event
 from labledger.execution.process_identity import process_is_dead
-from labledger.experiment import changes as growth
-from labledger.experiment.changes import Growth
+from labledger.experiment import experiment_differences
+from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -127,8 +127,8 @@ def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> Exten
         experiment = resolve_experiment(_source(run, path), options)
         rows = reader.task_row_digests(run_id)
         variants = [variant.variant_id for variant in run.variants]
-        added = growth.find_growth(experiment, reader.slots(run_id), variants, rows)
-        changes = growth.changes(run.resolved, rows, added)
+        added = experiment_differences.find_growth(experiment, reader.slots(run_id), variants, rows)
+        changes = experiment_differences.changes(run.resolved, rows, added)
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = (

@@ -32,9 +32,9 @@ from labledger.errors import (
 )
 from labledger.execution.budget import check_limits
 from labledger.execution.events import run_event
-from labledger.experiment.changes import differences, is_of_grader
+from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.image_builds import find_build
+from labledger.experiment.image_definitions import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.files.artifact_store import ArtifactStore

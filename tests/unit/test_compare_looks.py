@@ -12,12 +12,12 @@ import pytest
 import sample_ledgers as kit
 
 from labledger import open_ledger
+from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.statistics import paired_rates, rates
 from labledger.compare.statistics.permutation_test import sampled_units
 from labledger.records.outcomes import RunStatus
-from labledger.report.options import ReportOptions
+from labledger.report.report_options import ReportOptions
 
 ALL = 0.95
 

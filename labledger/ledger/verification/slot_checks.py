@@ -17,8 +17,7 @@ from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece, PieceHasher, batched
-from labledger.ledger.commit_rows import digest_chain
-from labledger.ledger.commit_rows import slot_rows as trial_rows
+from labledger.ledger.commit_rows import digest_chain, slot_rows
 from labledger.ledger.commit_rows.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
@@ -156,7 +155,7 @@ class SlotChecks:
             if head is not None:
                 head = digest_chain.with_part(head, part_digests.get(idx))
             messages = list(_check_digests(run_id, commit, head))
-            if commit.trial is not None and not trial_rows.fits_its_record(commit.trial):
+            if commit.trial is not None and not slot_rows.fits_its_record(commit.trial):
                 messages.append("the columns of the row of trial do not fit its record")
             yield from ((idx, message) for message in messages)
             if self._extra_check is not None:
@@ -187,8 +186,8 @@ class SlotChecks:
     def _references(self, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
         """Yield each artifact that the evidence of a slot refers to, with the slot."""
         rows = self._driver.execute(_EVIDENCE_SQL, (run_no, start, stop))
-        for idx, slot_rows in groupby(rows, key=itemgetter(0)):
-            referred = {sha256 for _, text in slot_rows for sha256 in REFERENCE.findall(text)}
+        for idx, of_slot in groupby(rows, key=itemgetter(0)):
+            referred = {sha256 for _, text in of_slot for sha256 in REFERENCE.findall(text)}
             yield from ((idx, sha256) for sha256 in sorted(referred))
 
     def _find_damage(self, store: ArtifactStore, digests: Collection[str]) -> dict[str, str]:
