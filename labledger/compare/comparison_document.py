@@ -16,7 +16,7 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.schema_types import (
+from labledger.records.json_schemas import (
     LATER,
     Count,
     NonNegative,

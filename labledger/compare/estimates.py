@@ -17,6 +17,7 @@ from labledger.compare.comparison_document import Counts, Detectable, Effect, Si
 from labledger.compare.pairs import Paired
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics import (
+    confidence_sequence,
     paired_means,
     paired_rates,
     permutation_test,
@@ -98,7 +99,7 @@ def inference(sample: Sample) -> Inference | None:
         return None
     a, b, confidence = sample.a, sample.b, sample.confidence
     if sample.validity is Validity.ANYTIME:
-        return rates.of_tasks(
+        return confidence_sequence.of_tasks(
             sample.differences, confidence, sample.clusters, sample.largest_cluster
         )
     if sample.is_suite:
@@ -165,7 +166,7 @@ def _rate(groups: Groups, sample: Sample) -> Estimate:
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
-        return rates.of_tasks(
+        return confidence_sequence.of_tasks(
             spread, confidence, sample.clusters, sample.largest_cluster
         ).estimate.shifted(0.5, 0.5)
     if not sample.is_suite:

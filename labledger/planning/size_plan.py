@@ -29,7 +29,7 @@ from labledger.planning.history import (
 )
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.schema_types import Count, NonNegative, Share, Text, one_of
+from labledger.records.json_schemas import Count, NonNegative, Share, Text, one_of
 
 
 @dataclass(frozen=True, slots=True)
