@@ -89,12 +89,14 @@ def image_ids() -> dict[str, str]:
 def readable_layers(image_ids: dict[str, str]) -> bool:
     """Whether this process can read the engine's folders of what containers changed.
 
-    Docker 29 keeps them in containerd, and does not say where. Programs that an agent changed are
-    not recorded then.
+    Those of a rootless engine belong to its user. Docker 29 keeps them in containerd, and does not
+    say where. Programs that an agent changed are not recorded then.
     """
     engine = Engine().connect()
     try:
-        return os.geteuid() == 0 and engine.info()["Driver"] == "overlay2"
+        info = engine.info()
+        is_readable = os.access(info["DockerRootDir"], os.R_OK | os.X_OK)
+        return is_readable and info["Driver"] in {"overlay", "overlay2"}
     finally:
         engine.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.experiment.consistency_checks import user_of_phase
+from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
     Benchmark,
@@ -221,6 +221,12 @@ class AttemptSpec:
     @property
     def _image_facts(self) -> ImageFacts:
         return self.plan.image_facts.get(self.image_id, ImageFacts())
+
+    @property
+    def starts_as_root(self) -> bool:
+        """Whether the container's first user is root."""
+        user = self.settings.runtime.user
+        return is_root(self._image_facts.user) if user is None else starts_as_root(user)
 
     def user_of_phase(self, own: str | None) -> str | None:
         """Return the user that `trial.sh` switches to for a phase that names the user `own`.

@@ -12,9 +12,9 @@
 # in/phases, the phases so far. With `delivered` it writes state/agent_ended then, and waits for in/go.
 # With `separate` it ends after the collect commands, and the grader runs in another container, with
 # in/phases. AGENT_USER is the user that the agent runs as, empty for the user of this script. YIELDS is
-# the oom_score_adj of phases, in thousandths of the memory limit, so that a kernel that is out of memory
-# kills one of their processes and not this one. The check of a user runs nothing: it prints why no
-# command can run as USER, if so.
+# by how much the oom_score_adj of phases is above that of this script, in thousandths of the memory
+# limit, so that a kernel that is out of memory kills one of their processes and not this one. The check
+# of a user runs nothing: it prints why no command can run as USER, if so.
 #
 # KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
 # go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER;
@@ -428,12 +428,17 @@ kill_all_but_keepers() {
 }
 
 # Waits for the processes that store output, and continues them again until they have ended: a child
-# that is forked while STOP and CONT are sent is stopped by the kernel, and misses the CONT.
+# that is forked while STOP and CONT are sent is stopped by the kernel, and misses the CONT. One whose
+# phase was killed before it opened its pipes still waits for somebody to open them.
 await_keepers() {
     for keeper in $keepers; do
         read_process "$keeper"
         while case $state in Z | X | gone) false ;; esac; do
             kill -CONT -1
+            for pipe in $pipes; do
+                # Reading and writing: to open a pipe for one of them may wait.
+                [ ! -p "$pipe" ] || { :; } <>"$pipe"
+            done
             read_process "$keeper"
         done
     done
@@ -505,7 +510,7 @@ reopen() {
 
 # Replaces this process, a child of the script, with the command of phase $1.
 launch() {
-    { echo "$YIELDS" >/proc/self/oom_score_adj; } 2>/dev/null
+    { echo "$phase_score" >/proc/self/oom_score_adj; } 2>/dev/null
     script=$IN/$1.sh
     if [ "$1" = grader ]; then
         case $SEALED in none) grader_in=$IN ;; *) grader_in=$SEALED_IN ;; esac
@@ -526,6 +531,7 @@ store_outputs() {
     remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
     # An agent that is another user may reopen its own output, as /dev/stderr.
     mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || no_pipes
+    pipes="$pipes $PIPES.$1.out $PIPES.$1.err"
     store_output "$PIPES.$1.out" "$STATE/$1.stdout" & keepers="$keepers $!"
     store_output "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
 }
@@ -573,7 +579,7 @@ end_processes() {
     PROCESSES=kill
     kill_all_but_keepers 2>/dev/null
     await_keepers 2>/dev/null
-    keepers=none
+    keepers=none pipes=''
     kill_all 2>/dev/null
 }
 
@@ -700,11 +706,15 @@ read_earlier_phases() {
     done <"$IN/phases"
 }
 
-AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none shared=''
+AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none pipes='' shared=''
 # Not by the engine: Podman raises other limits with any that it is given, which may be refused.
 ulimit -c 0
 read_limits
 first_limits=$limits
+# What systemd starts for a user has more than 0, and so have the containers of a rootless engine.
+read -r own_score </proc/self/oom_score_adj || own_score=0
+phase_score=$((own_score + YIELDS))
+[ "$phase_score" -le 1000 ] || phase_score=1000
 pressure='' pressure_file=pressure
 find_cgroup
 add_times begin

@@ -12,6 +12,7 @@ from sample_trials import (
     ENGINE,
     GRADES,
     PYTHON,
+    RUNTIME,
     SHELLS,
     Trials,
     brief,
@@ -225,6 +226,15 @@ def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
     assert trials.content(result, "agent_stderr") == b"last\n"
     assert trials.content(result, "grader_stdout") == b"done\n"
     assert "only the first are stored" in problems(result)["agent_stdout"]
+
+
+def test_time_limit_before_the_agent_begins(trials: Trials, image: str) -> None:
+    """An agent that is killed before its outputs are open does not hold up the end of its phase."""
+    slow = RUNTIME["resources"] | {"cpus": 0.02}
+    agent = phase("sleep 60", timeout_s=0.01)
+    result = trials.run(agent, image=image, runtime={"resources": slow})
+    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
+    assert result.verdict == "pass"
 
 
 def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:

@@ -34,8 +34,13 @@ from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.contract import ExitStatus
+from labledger.trial.image_facts import ImageFacts
 from labledger.trial.life import inputs, staged_programs
-from labledger.trial.life.container_config import container_config
+from labledger.trial.life.container_config import (
+    CAPABILITIES,
+    container_config,
+    permission_container_config,
+)
 
 
 @pytest.fixture
@@ -151,6 +156,32 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     assert config["HostConfig"]["NetworkMode"] == "default"
     assert config["NetworkDisabled"] is False
     assert (config["User"], config["HostConfig"]["ReadonlyRootfs"]) == ("1000", True)
+
+
+@pytest.mark.parametrize(
+    ("user", "of_image", "is_root"),
+    [
+        (None, "", True),
+        (None, "0:0", True),
+        (None, "agent", False),
+        ("root", "agent", True),
+        ("1000", "", False),
+        ("image", "agent", True),
+    ],
+)
+def test_only_root_has_capabilities(
+    made: Trials, user: str | None, of_image: str, is_root: bool
+) -> None:
+    """A container whose first user is not root gets none, which Podman would make effective.
+
+    The helper that opens its files is root's.
+    """
+    spec = made.spec(runtime={"user": user})
+    facts = {spec.image_id: ImageFacts(user=of_image)}
+    spec = replace(spec, plan=replace(spec.plan, image_facts=facts))
+    kept = list(CAPABILITIES) if is_root else []
+    assert container_config(spec)["HostConfig"]["CapAdd"] == kept
+    assert permission_container_config(spec)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
 
 
 def test_folder_before_the_start(made: Trials) -> None:

@@ -24,7 +24,11 @@ from labledger.trial.output_folders import (
 )
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""What common tasks need as root: to install packages and to end their own processes."""
+"""What common tasks need as root: to install packages and to end their own processes.
+
+Another user gets none of them: on Docker they would be of no use to it, and Podman would give them
+to its processes, and with them the rights of root in the container.
+"""
 
 _SHELL_BYTES = 8 << 20
 """More memory than any shell needs to run `trial.sh`."""
@@ -84,7 +88,13 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
         "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
         "NetworkDisabled": True,
         "HostConfig": config["HostConfig"]
-        | {"Mounts": mounts, "Tmpfs": {}, "NetworkMode": "none", "Dns": []},
+        | {
+            "CapAdd": list(CAPABILITIES),
+            "Mounts": mounts,
+            "Tmpfs": {},
+            "NetworkMode": "none",
+            "Dns": [],
+        },
     }
 
 
@@ -175,6 +185,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             *_empty_volumes(spec),
         ],
         **confinement(resources),
+        "CapAdd": list(CAPABILITIES if spec.starts_as_root else ()),
         "ReadonlyRootfs": runtime.root_read_only,
         "Tmpfs": inputs.sealed_tmpfs(spec) | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},

@@ -26,15 +26,17 @@ from labledger.trial.life.start_limiter import TrialContext
 
 
 def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
-    """Return the attempt with the facts of its image, if its settings depend on them.
+    """Return the attempt with the facts of its image.
 
-    Raises `ContainerFailed` if the image is gone, and `EngineUnavailable`.
+    Raises `ContainerFailed` if the image is gone and settings depend on it, and
+    `EngineUnavailable`.
     """
     runtime = spec.settings.runtime
-    if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
-        return spec
     config = context.engine.image_config(spec.image_id)
     if config is None:
+        # The attempt's container may exist although its image is gone.
+        if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
+            return spec
         raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
     facts = {spec.image_id: ImageFacts.of_config(config)}
     return replace(spec, plan=replace(spec.plan, image_facts=facts))
