@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from labledger import optional_libraries
-from labledger.compare.compare_options import PASS_RATE, Estimand
+from labledger.compare.compare_options import PASS_RATE, Estimand, confidence_problems
 from labledger.compare.statistics import planned_power, variance_components
 from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.samples import Estimate
@@ -67,9 +67,7 @@ class PlanOptions:
         if not 0 < self.power < 1:
             message = f"found {self.power:g}; expected more than 0 and less than 1"
             problems.append(Problem(Parameter("power"), message))
-        if not 0.5 <= self.confidence < 1:
-            message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem(Parameter("confidence"), message))
+        problems += confidence_problems(self.confidence)
         if problems:
             raise InvalidInput("the options of the plan", problems)
 
