@@ -22,8 +22,8 @@ HEADER = '''\
 """The columns and keys of the ledger's tables, without SQLAlchemy, which takes long to import.
 
 Generated from `tables.py` by `python scripts/table_rows.py`: do not edit. Columns are in the order
-of the table, without those that SQLite fills in and without `row_digest`. `row_sql` makes
-statements of them.
+of the table, without those that SQLite fills in and without `row_digest`. `statements` makes
+SQL of them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def module() -> Iterator[str]:
         yield from entry(name, [each.name for each in table.primary_key.columns])
     yield '}\n"""The columns of the primary key, by table."""\n'
     yield "DIGESTED = ("
-    yield from (f'    "{name}",' for name, table in metadata.tables.items() if digested(table))
+    names = [f'"{name}"' for name, table in metadata.tables.items() if digested(table)]
+    yield from (f"    *{group}," for group in groups(names))
     yield ')\n"""Tables with a column `row_digest`: those whose rows change or go."""\n'
 
 
@@ -110,8 +111,18 @@ def entry(table: str, value: str | list[str]) -> Iterator[str]:
         yield line
         return
     yield f'    "{table}": ('
-    yield from (f"        {word}," for word in words)
+    yield from (f"        *{group}," for group in groups(words))
     yield "    ),"
+
+
+def groups(words: list[str]) -> Iterator[str]:
+    """Tuples of as many of the words as fit on a line."""
+    while words:
+        size = len(words)
+        while len(f"        *({', '.join(words[:size])}),") > 100:
+            size -= 1
+        yield f"({', '.join(words[:size])}{',' if size == 1 else ''})"
+        words = words[size:]
 
 
 if __name__ == "__main__":

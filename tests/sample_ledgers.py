@@ -248,7 +248,7 @@ def make_older(path: Path, revision: str) -> None:
     engine = writable_engine(older, foreign_keys=False)
     with engine.connect() as connection, connection.begin():
         migrations.run_alembic(connection, revision)
-        names = connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         tables = {name for name in names.scalars() if not name.startswith("sqlite_")}
         tables.remove("alembic_version")
     raw = DRIVER.connect(str(older), isolation_level=None)
@@ -259,7 +259,7 @@ def make_older(path: Path, revision: str) -> None:
     raw.close()
     with engine.connect() as connection, connection.begin():
         for name, view in views_and_triggers.ALL_VIEWS.items():
-            connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
+            connection.execute(f"CREATE VIEW {name} AS {view.sql}")
         for sql in views_and_triggers.TRIGGERS.values():
             later = (
                 "slot_outcome",
@@ -273,8 +273,8 @@ def make_older(path: Path, revision: str) -> None:
             )
             needed = {name for name in later if name in sql}
             if needed <= tables:
-                connection.exec_driver_sql(sql)
-        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(sql)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     engine.dispose()
     for file in path.parent.glob(f"{path.name}-*"):
         file.unlink()

@@ -200,9 +200,10 @@ def upgrade_ledger(*, lab_dir: str | Path | None = None) -> LedgerUpgrade:
         '0012'
     """
     from labledger.ledger.database import migrations
+    from labledger.ledger.database.sqlite import require_ledger_file
 
     path = LabFolder.find(lab_dir).ledger
-    migrations.require_exists(path)
+    require_ledger_file(path)
     return migrations.upgrade(path)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -68,23 +68,6 @@ def write_table(
                 _write_parquet(run_id, kind, rows, file)
                 file.seek(0)
                 shutil.copyfileobj(file, handle)
-
-
-def write_tables(
-    reader: LedgerReader, run_ids: Sequence[str], form: str, folder: Path
-) -> list[Path]:
-    """Write each of `export_tables.TABLES` into a file in `folder`; return the files."""
-    files = {kind: folder / f"{kind}.{form}" for kind in export_tables.TABLES}
-    for kind, path in files.items():
-        write_table(reader, run_ids, kind, form, path)
-    return list(files.values())
-
-
-def check_format(form: str) -> None:
-    """Raise `InvalidInput` unless `form` is one of `TABULAR`."""
-    if form not in TABULAR:
-        message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
-        raise InvalidInput("the export", [Problem(Parameter("format"), message)])
 
 
 # -- CSV
@@ -214,33 +197,39 @@ def write_records(
     if folder is None and out is None:
         message = "several runs have no run folder in common; expected a file or a folder"
         raise InvalidInput("the export", [Problem(Parameter("out"), message)])
-    folder = folder or Path()
+    folder, paths = folder or Path(), _paths(form)
+    if what != "all":
+        _require_known(what, form, "all")
+        path = out or folder / paths[what]
+        if form == "jsonl":
+            with replace_output(path) as handle:
+                stream_records(reader, run_ids, what, handle, form)
+        else:
+            write_table(reader, run_ids, what, form, path)
+        return [path]
     if form != "jsonl":
-        return _write_tables(reader, run_ids, what, out, folder / FOLDER, form)
+        target = out or folder / FOLDER
+        files = [target / path.name for path in paths.values()]
+        for kind, file in zip(paths, files, strict=True):
+            write_table(reader, run_ids, kind, form, file)
+        return files
     [run_id] = run_ids
-    if what == "all":
-        folder = out or folder
-        files = mirrors.rebuild_all(reader, run_id, folder)
-        mirrors.write_chain(reader, run_id, folder / mirrors.CHAIN_PATH)
-        run_summary = summary.build_summary(reader, run_id)
-        return [*files, folder / mirrors.CHAIN_PATH, summary.write_summary(folder, run_summary)]
-    relative = _record_path(what, "all")
-    path = out or folder / relative
-    with replace_output(path) as handle:
-        stream_records(reader, run_ids, what, handle, form)
-    return [path]
+    folder = out or folder
+    files = mirrors.rebuild_all(reader, run_id, folder)
+    mirrors.write_chain(reader, run_id, folder / mirrors.CHAIN_PATH)
+    run_summary = summary.build_summary(reader, run_id)
+    return [*files, folder / mirrors.CHAIN_PATH, summary.write_summary(folder, run_summary)]
 
 
 def stream_records(
     reader: LedgerReader, run_ids: Sequence[str], what: str, stream: BinaryIO, form: str
 ) -> None:
     """Write one kind of record, the chain or the summary to a stream. Raises as `write_records`."""
+    _require_known(what, form)
     if form != "jsonl":
-        _check_table_and_format(what, form)
         write_table(reader, run_ids, what, form, stream)
         return
     [run_id] = run_ids
-    _record_path(what)
     if what == "summary":
         stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
     elif what == "chain":
@@ -249,39 +238,23 @@ def stream_records(
         mirrors.rebuild(reader, run_id, what, stream)
 
 
-def _write_tables(
-    reader: LedgerReader,
-    run_ids: Sequence[str],
-    what: str,
-    out: Path | None,
-    folder: Path,
-    form: str,
-) -> list[Path]:
-    if what == "all":
-        check_format(form)
-        return write_tables(reader, run_ids, form, out or folder)
-    _check_table_and_format(what, form, "all")
-    path = out or folder / f"{what}.{form}"
-    write_table(reader, run_ids, what, form, path)
-    return [path]
+def _paths(form: str) -> dict[str, Path]:
+    """Return the file, below the run folder, of each kind that there is as `form`.
+
+    Raises `InvalidInput` if there is no such format.
+    """
+    if form == "jsonl":
+        return {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
+    if form not in TABULAR:
+        message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
+        raise InvalidInput("the export", [Problem(Parameter("format"), message)])
+    return {kind: FOLDER / f"{kind}.{form}" for kind in export_tables.TABLES}
 
 
-def _record_path(what: str, *also: str) -> Path:
-    """Return a kind's path in the run folder. `also` are other valid values, for the message."""
-    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
+def _require_known(what: str, form: str, *also: str) -> None:
+    """Raise `InvalidInput` unless there is this kind. `also` are other values for the message."""
+    known = _paths(form)
     if what not in known:
-        raise InvalidInput("the export", [_not_one_of("", what, [*known, *also])])
-    return known[what]
-
-
-def _check_table_and_format(what: str, form: str, *also: str) -> None:
-    check_format(form)
-    if what not in export_tables.TABLES:
-        raise InvalidInput(
-            "the export", [_not_one_of(f" as {form},", what, [*export_tables.TABLES, *also])]
-        )
-
-
-def _not_one_of(form: str, given: str, known: Iterable[str]) -> Problem:
-    message = f"found {given!r};{form} expected one of {', '.join(known)}"
-    return Problem(Parameter("what"), message)
+        as_form = "" if form == "jsonl" else f" as {form},"
+        message = f"found {what!r};{as_form} expected one of {', '.join((*known, *also))}"
+        raise InvalidInput("the export", [Problem(Parameter("what"), message)])

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from labledger.ledger.database import views_and_triggers
+from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sql_fragments import expand
+from labledger.ledger.slot_rows import SLOT_TABLES
 
 _CREATE_COUNTED_SQL = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -67,31 +67,26 @@ INSERT INTO temp.horizon
 SELECT run.run_no, ?2, schedule.total_slots, NULL
 FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_id = ?1"""
 
-_COMMITTED_TABLES = (
-    *("slot_commit", "trial", "attempt", "prediction", "score", "evidence_record"),
-    *("metric", "event"),
-)
-"""The tables of which each row comes with the commit of its slot."""
-_COMMITTED_ROWS_SQL = """
-SELECT {0}.* FROM main.{0} JOIN temp.horizon ON horizon.run_no = {0}.run_no
-WHERE {0}.schedule_idx < horizon.committed"""
-_HIDING_VIEWS = {
-    **{name: _COMMITTED_ROWS_SQL.format(name) for name in _COMMITTED_TABLES},
-    "slot": """
-SELECT slot.* FROM main.slot JOIN temp.horizon ON horizon.run_no = slot.run_no
-WHERE slot.schedule_idx < horizon.scheduled""",
-    "run_variant": """
-SELECT run_variant.* FROM main.run_variant JOIN temp.horizon ON horizon.run_no = run_variant.run_no
-WHERE run_variant.variant_idx < coalesce(
+_CONDITIONS = {
+    **dict.fromkeys(SLOT_TABLES, "{0}.schedule_idx < horizon.committed"),
+    "slot": "slot.schedule_idx < horizon.scheduled",
+    "run_variant": """run_variant.variant_idx < coalesce(
   (SELECT count(*) FROM main.run_variant AS each WHERE each.run_no = horizon.run_no)
   - (SELECT sum(part.variant_count) FROM main.run_part AS part
      WHERE part.run_no = horizon.run_no AND part.first_idx >= horizon.scheduled),
   run_variant.variant_idx + 1)""",
-    "grading": """
-SELECT grading.* FROM main.grading JOIN temp.horizon ON horizon.run_no = grading.run_no""",
-    "dispatch": """
-SELECT dispatch.* FROM main.dispatch JOIN temp.horizon ON horizon.run_no = dispatch.run_no
-WHERE horizon.moment IS NULL OR dispatch.dispatched_at <= horizon.moment""",
+    "grading": "TRUE",
+    "dispatch": "horizon.moment IS NULL OR dispatch.dispatched_at <= horizon.moment",
+    "run_part": "run_part.first_idx < horizon.scheduled",
+}
+"""Which rows of a table were there; those of `SLOT_TABLES` come with the commit of their slot."""
+_EARLIER_ROWS_SQL = """
+SELECT {0}.* FROM main.{0} JOIN temp.horizon ON horizon.run_no = {0}.run_no WHERE """
+_HIDING_VIEWS = {
+    **{
+        name: (_EARLIER_ROWS_SQL + condition).format(name)
+        for name, condition in _CONDITIONS.items()
+    },
     "schedule": """
 SELECT schedule.run_no, horizon.scheduled AS total_slots, schedule.genesis_digest
 FROM main.schedule JOIN temp.horizon ON horizon.run_no = schedule.run_no""",
@@ -99,10 +94,7 @@ FROM main.schedule JOIN temp.horizon ON horizon.run_no = schedule.run_no""",
 SELECT progress.run_no, horizon.committed AS next_schedule_idx, progress.epoch, progress.status,
   progress.updated_at, progress.ended_at, progress.stop_cause, progress.stop_message
 FROM main.schedule_progress AS progress JOIN temp.horizon ON horizon.run_no = progress.run_no""",
-    "run_part": """
-SELECT run_part.* FROM main.run_part JOIN temp.horizon ON horizon.run_no = run_part.run_no
-WHERE run_part.first_idx < horizon.scheduled""",
-    "slot_outcome": expand("""
+    "slot_outcome": statements.expand("""
 SELECT slot_outcome.* FROM main.slot_outcome
 JOIN temp.horizon ON horizon.run_no = slot_outcome.run_no
 WHERE slot_outcome.schedule_idx < horizon.committed

@@ -16,21 +16,61 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, LedgerReplaced
-from labledger.ledger.commit_rows import statements
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
 from labledger.ledger.database.sqlite import FileIdentity, file_identities, translated
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.run_rows import read_total_slots
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
 """Returns whether an owner's process has certainly ended."""
+_ADVANCE = (
+    statements.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
+    + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"
+)
+_SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
+_SELECT_LEASE = (
+    f"SELECT run.run_id, {statements.columns('lease', start=1, qualified=True)} "  # noqa: S608
+    "FROM lease JOIN run ON run.run_no = lease.run_no WHERE lease.run_no = ?"
+)
+_RENEW_LEASE = (
+    statements.update("lease", renewed_at="?1", expires_at="?2")
+    + " WHERE run_no = ?3 AND epoch = ?4"
+)
+_DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
+_SELECT_CLAIM = statements.select("claim", start=1)
+_DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
+_BEGIN_EPOCH = (
+    statements.update(
+        "schedule_progress",
+        epoch="?1",
+        status="'running'",
+        updated_at="?2",
+        ended_at="NULL",
+        stop_cause="NULL",
+        stop_message="NULL",
+    )
+    + " WHERE run_no = ?3"
+)
+_END_EPOCH = (
+    statements.update(
+        "schedule_progress",
+        status="?1",
+        updated_at="?2",
+        ended_at="?3",
+        stop_cause="?4",
+        stop_message="?5",
+    )
+    + " WHERE run_no = ?6"
+)
 
 
 def checked_next_slot(connection: Connection, lease: Lease) -> int:
     """Return the run's next slot. Raise `LeaseLost` unless the run is in the lease's epoch."""
-    progress = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).first()
+    progress = connection.execute(_SELECT_PROGRESS, (lease.run_no,)).first()
     if progress is None:
         raise LeaseLost(f"run {lease.run_id} was deleted; nothing more was written")
     epoch, next_idx = progress
@@ -41,7 +81,7 @@ def checked_next_slot(connection: Connection, lease: Lease) -> int:
 
 def read_lease(connection: Connection, run_no: int) -> LeaseInfo | None:
     """Return the lease of a run that has one, even if it has expired."""
-    row = connection.exec_driver_sql(statements.SELECT_LEASE, (run_no,)).first()
+    row = connection.execute(_SELECT_LEASE, (run_no,)).first()
     if row is None:
         return None
     run_id, epoch, host, pid, token, *times = row
@@ -149,9 +189,8 @@ class UnitOfWork:
         and `LedgerError` unless it is the slot's turn; then nothing is written.
         """
         with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
-            result = connection.exec_driver_sql(
-                statements.ADVANCE,
-                (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch),
+            result = connection.execute(
+                _ADVANCE, (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch)
             )
             if result.rowcount != 1:
                 next_idx = checked_next_slot(connection, lease)
@@ -162,11 +201,11 @@ class UnitOfWork:
             yield connection
 
 
-def read_live(
+def read_live_request(
     connection: Connection, run_no: int, now: str, is_dead: IsDead
 ) -> TakeoverRequest | None:
     """Return the request for a run, unless it has expired or its sender is dead."""
-    row = connection.exec_driver_sql(statements.SELECT_CLAIM, (run_no,)).first()
+    row = connection.execute(_SELECT_CLAIM, (run_no,)).first()
     if row is None:
         return None
     host, pid, token, *times = row
@@ -184,7 +223,7 @@ def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id
         )
 
 
-def store(
+def store_request(
     connection: Connection,
     run_no: int,
     request: TakeoverRequest | None,
@@ -200,15 +239,10 @@ def store(
         return
     since = now if request is None else request.requested_at
     expires_at = clock.later(now, ttl_s)
-    connection.exec_driver_sql(
-        statements.UPSERT_CLAIM,
+    connection.execute(
+        statements.upsert("claim"),
         (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
     )
-
-
-def delete(connection: Connection, run_no: int) -> None:
-    """Delete any request for a run: the run has a new owner."""
-    connection.exec_driver_sql("DELETE FROM claim WHERE run_no = ?", (run_no,))
 
 
 class LeaseWriter:
@@ -247,12 +281,12 @@ class LeaseWriter:
         """
         with self._work.transaction(f"request the takeover of run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
-            request = read_live(connection, run_no, now, is_dead)
+            request = read_live_request(connection, run_no, now, is_dead)
             refuse_other_requester(request, owner, run_id)
             current = live_lease(connection, run_no, now, is_dead)
             if current is None:
                 return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
-            store(connection, run_no, request, owner, now, request_ttl_s)
+            store_request(connection, run_no, request, owner, now, request_ttl_s)
             return current
 
     def withdraw_request(self, run_id: str, owner: Owner) -> None:
@@ -260,8 +294,8 @@ class LeaseWriter:
         with self._work.transaction(
             f"withdraw the takeover request for run {run_id}"
         ) as connection:
-            connection.exec_driver_sql(
-                statements.DELETE_CLAIM,
+            connection.execute(
+                _DELETE_CLAIM,
                 (run_number(connection, run_id), owner.host, owner.pid, owner.process_token),
             )
 
@@ -274,11 +308,9 @@ class LeaseWriter:
             stored, now = read_lease(connection, lease.run_no), self._work.now()
             if stored is None or stored.epoch != lease.epoch:
                 raise lease_lost_error(connection, lease)
-            request = read_live(connection, lease.run_no, now, is_dead)
+            request = read_live_request(connection, lease.run_no, now, is_dead)
             expires_at = clock.later(now, lease.ttl_s) if request is None else stored.expires_at
-            connection.exec_driver_sql(
-                statements.RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch)
-            )
+            connection.execute(_RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch))
             return Renewal(expires_at, request)
 
     @contextmanager
@@ -297,7 +329,7 @@ class LeaseWriter:
         """
         key = (lease.run_no, lease.epoch)
         with self._work.transaction(f"release the lease of run {lease.run_id}") as connection:
-            if connection.exec_driver_sql(statements.DELETE_LEASE, key).rowcount != 1:
+            if connection.execute(_DELETE_LEASE, key).rowcount != 1:
                 raise lease_lost_error(connection, lease)
             now = self._work.now()
             ended_at = now
@@ -305,8 +337,8 @@ class LeaseWriter:
                 _require_all_committed(connection, lease)
                 ended_at = _last_commit_time(connection, lease)
             cause, message = (stop.cause, stop.message) if stop else (None, None)
-            connection.exec_driver_sql(
-                statements.END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
+            connection.execute(
+                _END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
             )
 
 
@@ -320,21 +352,21 @@ def _acquire(
     is_dead: IsDead,
 ) -> Lease:
     refuse_live_lease(connection, run_no, run_id, now, is_dead)
-    request = read_live(connection, run_no, now, is_dead)
+    request = read_live_request(connection, run_no, now, is_dead)
     refuse_other_requester(request, owner, run_id)
-    delete(connection, run_no)
-    epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
+    connection.execute("DELETE FROM claim WHERE run_no = ?", (run_no,))
+    epoch = connection.execute(_SELECT_PROGRESS, (run_no,)).one()[0] + 1
     process = (owner.host, owner.pid, owner.process_token)
-    connection.exec_driver_sql(
-        statements.UPSERT_LEASE, (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
+    connection.execute(
+        statements.upsert("lease"), (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
     )
-    connection.exec_driver_sql(statements.BEGIN_EPOCH, (epoch, now, run_no))
+    connection.execute(_BEGIN_EPOCH, (epoch, now, run_no))
     return Lease(run_no, run_id, epoch, ttl_s)
 
 
 def _last_commit_time(connection: Connection, lease: Lease) -> str:
     """Return when the run became complete. Resuming a complete run does not change that time."""
-    result = connection.exec_driver_sql(
+    result = connection.execute(
         "SELECT committed_at FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1",
         (lease.run_no,),
     )
@@ -342,9 +374,7 @@ def _last_commit_time(connection: Connection, lease: Lease) -> str:
 
 
 def _require_all_committed(connection: Connection, lease: Lease) -> None:
-    total = connection.exec_driver_sql(
-        "SELECT total_slots FROM schedule WHERE run_no = ?", (lease.run_no,)
-    ).scalar_one()
+    total = read_total_slots(connection, lease.run_no)
     next_idx = checked_next_slot(connection, lease)
     if next_idx != total:
         committed = counted_of(next_idx, total, "slot")

@@ -99,20 +99,19 @@ def query(
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
     what `migrations.require_current` raises.
     """
-    if as_of is not None:
-        if generation is not None:
-            problem = Problem(
-                Parameter("as_of"), "found a generation too; expected only one of both"
-            )
-            raise InvalidInput("the query", [problem])
-        prepare = partial(chosen_grading.select_time, moment=as_of)
-        return _execute(path, sql, params, prepare, views_only=views_only)
-    if generation is None:
-        return _execute(path, sql, params, lambda _: None, views_only=views_only)
-    if generation < 1:
+    if generation is not None and generation < 1:
         problem = Problem("generation", f"found {generation}; expected 1 or more")
         raise InvalidInput("the query", [problem])
-    prepare = partial(chosen_grading.select_generation, generation=generation)
+    if as_of is not None and generation is not None:
+        problem = Problem(Parameter("as_of"), "found a generation too; expected only one of both")
+        raise InvalidInput("the query", [problem])
+
+    def prepare(connection: Connection) -> None:
+        if as_of is not None:
+            chosen_grading.select_time(connection, as_of)
+        elif generation is not None:
+            chosen_grading.select_generation(connection, generation)
+
     return _execute(path, sql, params, prepare, views_only=views_only)
 
 
@@ -254,7 +253,7 @@ def _names(connection: Connection) -> dict[str, list[str]]:
     columns = {
         row[0]
         for view in views_and_triggers.VIEWS
-        for row in connection.exec_driver_sql("SELECT name FROM pragma_table_info(?)", (view,))
+        for row in connection.execute("SELECT name FROM pragma_table_info(?)", (view,))
     }
     return {"table": list(views_and_triggers.VIEWS), "column": sorted(columns)}
 

@@ -14,14 +14,16 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.commit_rows.run_rows import read_hosts
-from labledger.ledger.database import migrations
+from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
-from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.read import commit_stream
-from labledger.ledger.read.commit_stream import find_chain_problems, read_chain_records
+from labledger.ledger.read.commit_stream import (
+    find_chain_problems,
+    read_chain_head,
+    read_chain_records,
+)
 from labledger.ledger.read.export_tables import read_table
 from labledger.ledger.read.gradings import (
     read_gradings,
@@ -43,7 +45,6 @@ from labledger.ledger.read.runs import (
     count_consecutive_failures,
     count_slots,
     read_lost_hosts,
-    read_notes,
     read_primary_metrics,
     read_revisions,
     read_run,
@@ -54,23 +55,24 @@ from labledger.ledger.read.spending import (
     read_committed_spending,
     read_spending_so_far,
 )
+from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
 
-_SLOTS_SQL = expand("""
+_SLOTS_SQL = statements.expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
 FROM slot
 {slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx""")
-_TASK_SQL = """
+_TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
-JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
-WHERE run.run_id = ?1"""
-_SLOT_COUNTS_SQL = expand("""
+{task_payload}
+WHERE run.run_id = ?1""")
+_SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
 {slot_names}
@@ -172,6 +174,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
+    chain_head = _query(read_chain_head)
     flat_rows = _row_query(read_table)
 
     # -- runs
@@ -188,7 +191,7 @@ class LedgerReader:
                 "SELECT DISTINCT run_id FROM deleted_run "
                 "WHERE run_id NOT IN (SELECT run_id FROM run) ORDER BY 1"
             )
-            return list(connection.exec_driver_sql(sql).scalars())
+            return list(connection.execute(sql).scalars())
 
     def with_regradings(self, run_id: str) -> list[str]:
         """Return the ids of a run and its regradings. Raises `InvalidInput` for a regrading."""
@@ -217,7 +220,7 @@ class LedgerReader:
     def slots(self, run_id: str, start: int = 0) -> Iterator[Slot]:
         """Yield the slots of the schedule from `start` on."""
         with self._of_run(run_id) as (connection, run_no):
-            for row in connection.exec_driver_sql(_SLOTS_SQL, (run_no, start)):
+            for row in connection.execute(_SLOTS_SQL, (run_no, start)):
                 yield Slot(*row)
 
     def scheduled(self, run_id: str) -> Iterator[tuple[str, str, int]]:
@@ -226,7 +229,7 @@ class LedgerReader:
         A slot that supersedes another one is of the same cell.
         """
         with self._of_run(run_id) as (connection, run_no):
-            yield from connection.exec_driver_sql(_SLOT_COUNTS_SQL, (run_no,))
+            yield from connection.execute(_SLOT_COUNTS_SQL, (run_no,))
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
         """Return one slot. Raises `SlotNotFound`."""
@@ -242,7 +245,7 @@ class LedgerReader:
     def task(self, run_id: str, task_id: str) -> JsonObject:
         """Return the frozen row of a task. Raises `LedgerError` if the run has no such task."""
         with self._snapshot(f"read run {run_id}") as connection:
-            body = connection.exec_driver_sql(_TASK_SQL, (run_id, task_id)).scalar()
+            body = connection.execute(_TASK_SQL, (run_id, task_id)).scalar()
             if body is None:
                 run_number(connection, run_id)
                 raise LedgerError(f"run {run_id} has no task {task_id!r}")
@@ -253,21 +256,20 @@ class LedgerReader:
         """Yield the id of each task, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
             sql = "SELECT task_id FROM run_task WHERE run_no = ? ORDER BY task_idx"
-            yield from connection.exec_driver_sql(sql, (run_no,)).scalars()
+            yield from connection.execute(sql, (run_no,)).scalars()
 
     def task_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task by its id, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(
-                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
-                (run_no,),
+            rows = connection.execute(
+                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx", (run_no,)
             ).all()
             return dict(map(tuple, rows))
 
     def task_row_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task's whole frozen row by the task's id."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(
+            rows = connection.execute(
                 "SELECT task_id, payload_digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
                 (run_no,),
             ).all()
@@ -278,7 +280,7 @@ class LedgerReader:
     def staged(self, run_id: str) -> dict[int, StagedAttempt]:
         """Return the newest staged result of each slot that has one, by `schedule_idx`."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(
+            rows = connection.execute(
                 "SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ? "
                 "ORDER BY schedule_idx, attempt",
                 (run_no,),
@@ -288,7 +290,7 @@ class LedgerReader:
     def staged_result(self, run_id: str, schedule_idx: int) -> AttemptResult | None:
         """Return the newest staged result of a slot, without the contents of its artifacts."""
         with self._of_run(run_id) as (connection, run_no):
-            payload = connection.exec_driver_sql(
+            payload = connection.execute(
                 "SELECT payload FROM staged_result WHERE run_no = ? AND schedule_idx = ? "
                 "ORDER BY attempt DESC LIMIT 1",
                 (run_no, schedule_idx),
@@ -300,7 +302,7 @@ class LedgerReader:
     def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
         """Return the newest dispatch of each slot from `start` on, by `schedule_idx`."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(
+            rows = connection.execute(
                 "SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch "
                 "WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch",
                 (run_no, start),
@@ -334,28 +336,17 @@ class LedgerReader:
     def first_score(self, run_id: str) -> JsonObject | None:
         """Return the first score record in schedule order, which names benchmark and evaluator."""
         with self._of_run(run_id) as (connection, run_no):
-            record = connection.exec_driver_sql(
+            record = connection.execute(
                 "SELECT record FROM score WHERE run_no = ? ORDER BY schedule_idx, row_seq LIMIT 1",
                 (run_no,),
             ).scalar()
         return None if record is None else json.loads(record)
 
-    def chain_head(self, run_id: str) -> str:
-        """Return the chain digest of the last commit, or the genesis digest if there is none."""
-        with self._of_run(run_id) as (connection, run_no):
-            head: str = connection.exec_driver_sql(
-                "SELECT coalesce((SELECT chain_digest FROM slot_commit WHERE run_no = ?1 "
-                "ORDER BY schedule_idx DESC LIMIT 1), "
-                "(SELECT genesis_digest FROM schedule WHERE run_no = ?1))",
-                (run_no,),
-            ).scalar_one()
-            return head
-
     def has_artifact(self, sha256: str) -> bool:
         """Return whether the ledger has an artifact (64 hex digits)."""
         with self._snapshot("search for an artifact") as connection:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
-            return connection.exec_driver_sql(sql, (digest_bytes(sha256),)).first() is not None
+            return connection.execute(sql, (digest_bytes(sha256),)).first() is not None
 
     def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Return the content of each of these artifacts that the ledger itself stores, by digest.
@@ -365,7 +356,7 @@ class LedgerReader:
         with self._snapshot("read artifacts") as connection:
             contents = {}
             for sha256 in digests:
-                content = connection.exec_driver_sql(
+                content = connection.execute(
                     "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
                 ).scalar()
                 if content is not None:

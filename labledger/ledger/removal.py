@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 
 from labledger.files.file_contents import batched
 from labledger.ledger import leases
-from labledger.ledger.database import row_sql, views_and_triggers
+from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.ledger.leases import IsDead
@@ -23,16 +23,13 @@ from labledger.ledger.read import gradings, tombstones
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.read.tombstones import Tombstone
 
-_RUN_SQL = """
+_RUN_SQL = statements.expand("""
 SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
   (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = run.run_no) AS committed,
-  coalesce(
-    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = run.run_no
-     ORDER BY schedule_idx DESC LIMIT 1),
-    schedule.genesis_digest) AS chain_head
-FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"""
+  {chain_head} AS chain_head
+FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?""")
 _NEXT_DELETION_SQL = "SELECT coalesce(max(deletion_no), 0) + 1 FROM deleted_run"
-_INSERT_TOMBSTONE = row_sql.insert("deleted_run")
+_INSERT_TOMBSTONE = statements.insert("deleted_run")
 _TABLES = tuple(reversed([table for table in COLUMNS if "run_no" in COLUMNS[table]]))
 """Every table with rows of a run, those that refer to others first."""
 
@@ -53,7 +50,7 @@ def delete(
     with views_and_triggers.lifted_triggers(connection):
         for table in _TABLES:
             for run_no in numbers:
-                connection.exec_driver_sql(
+                connection.execute(
                     f"DELETE FROM {table} WHERE run_no = ?",  # noqa: S608
                     (run_no,),
                 )
@@ -62,13 +59,13 @@ def delete(
 
 def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombstone:
     """Insert the tombstone of a run that is still there."""
-    run = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()._asdict()
-    number = connection.exec_driver_sql(_NEXT_DELETION_SQL).scalar_one()
+    run = connection.execute(_RUN_SQL, (run_no,)).one()._asdict()
+    number = connection.execute(_NEXT_DELETION_SQL).scalar_one()
     stone = Tombstone(
         deletion_no=number, former_run_no=run_no, deleted_at=now, because=because, **run
     )
     digest = stone.digest(tombstones.last_digest(connection))
-    connection.exec_driver_sql(_INSERT_TOMBSTONE, (*astuple(stone), digest))
+    connection.execute(_INSERT_TOMBSTONE, (*astuple(stone), digest))
     return stone
 
 
@@ -106,10 +103,10 @@ class UnnamedRows:
 
 def collect_named(connection: Connection, also_named: Iterable[str]) -> None:
     """Store the digest of everything that is named; `also_named` are texts outside the ledger."""
-    connection.exec_driver_sql("DROP TABLE IF EXISTS temp.named")
-    connection.exec_driver_sql(_CREATE_NAMED)
+    connection.execute("DROP TABLE IF EXISTS temp.named")
+    connection.execute(_CREATE_NAMED)
     for sql in _TEXTS_SQL:
-        _add(connection, connection.exec_driver_sql(sql).scalars())
+        _add(connection, connection.execute(sql).scalars())
     _add(connection, also_named)
 
 
@@ -118,21 +115,21 @@ def _add(connection: Connection, texts: Iterable[str]) -> None:
         digests = {sha256 for text in batch for sha256 in DIGEST.findall(text)}
         rows = [(bytes.fromhex(sha256),) for sha256 in sorted(digests)]
         if rows:
-            connection.exec_driver_sql("INSERT OR IGNORE INTO named (sha256) VALUES (?)", rows)
+            connection.execute("INSERT OR IGNORE INTO named (sha256) VALUES (?)", rows)
 
 
 def is_named(connection: Connection, sha256: str) -> bool:
     """Return whether something names an artifact (64 hex digits), after `collect_named`."""
     sql = "SELECT 1 FROM named WHERE sha256 = ?"
-    return connection.exec_driver_sql(sql, (bytes.fromhex(sha256),)).first() is not None
+    return connection.execute(sql, (bytes.fromhex(sha256),)).first() is not None
 
 
 def count_rows(connection: Connection) -> UnnamedRows:
     """Count what nothing names, after `collect_named`."""
-    artifacts, artifact_size = connection.exec_driver_sql(
+    artifacts, artifact_size = connection.execute(
         f"SELECT count(content), coalesce(sum(length(content)), 0) {_UNNAMED_ARTIFACTS}"
     ).one()
-    payloads, payload_size = connection.exec_driver_sql(
+    payloads, payload_size = connection.execute(
         "SELECT count(*), coalesce(sum(length(CAST(body AS BLOB))), 0) " + _UNNAMED_PAYLOADS
     ).one()
     return UnnamedRows(artifacts, payloads, artifact_size + payload_size)
@@ -144,5 +141,5 @@ def delete_rows(connection: Connection) -> None:
     The connection must not check foreign keys: SQLite would read all tasks for each payload.
     """
     with views_and_triggers.lifted_triggers(connection):
-        connection.exec_driver_sql(f"DELETE {_UNNAMED_ARTIFACTS}")
-        connection.exec_driver_sql(f"DELETE {_UNNAMED_PAYLOADS}")
+        connection.execute(f"DELETE {_UNNAMED_ARTIFACTS}")
+        connection.execute(f"DELETE {_UNNAMED_PAYLOADS}")

@@ -18,15 +18,15 @@ from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
-from labledger.ledger.commit_rows import digest_chain, run_rows, statements
-from labledger.ledger.commit_rows.slot_rows import slot_records, slot_rows
-from labledger.ledger.database import migrations, row_digests
+from labledger.ledger import digest_chain, run_rows
+from labledger.ledger.database import migrations, row_digests, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import LeaseWriter, UnitOfWork
 from labledger.ledger.read.lookup import ledger_id, run_number
+from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
@@ -39,6 +39,24 @@ if TYPE_CHECKING:
     from labledger.ledger.read.tombstones import Tombstone
 
 _ROWS_PER_BATCH = 1000
+_SELECT_STAGED = (
+    f"{statements.select_with_digest('staged_result')} AND schedule_idx = ? ORDER BY attempt"
+)
+_DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = ?"
+_SELECT_SLOT = statements.expand("""
+SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
+  coalesce(
+    (SELECT chain_digest FROM slot_commit
+     WHERE slot_commit.run_no = slot.run_no
+       AND slot_commit.schedule_idx = slot.schedule_idx - 1),
+    (SELECT genesis_digest FROM schedule WHERE schedule.run_no = slot.run_no)),
+  (SELECT digest FROM run_part
+   WHERE run_part.run_no = slot.run_no AND run_part.first_idx = slot.schedule_idx)
+FROM slot
+{slot_names}
+WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
+"""A slot's variant, task and replication, the chain's head before it is committed, and the digest
+of the part that it begins, if it begins one."""
 
 
 class LedgerWriter:
@@ -202,11 +220,11 @@ class LedgerWriter:
 
         SQLite would look for a slot that supersedes it, among all slots of the run, for each slot.
         """
-        self._connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        self._connection.execute("PRAGMA foreign_keys = OFF")
         try:
             yield
         finally:
-            self._connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA foreign_keys = ON")
 
     # -- trials that are not committed yet
 
@@ -240,8 +258,8 @@ class LedgerWriter:
                 run_rows.require_not_lost(connection, lease.run_no, delivered_by)
             self._insert_artifacts(connection, result.artifacts)
             payload = canonical_json.dumps(result.as_json())
-            connection.exec_driver_sql(
-                statements.INSERT_STAGED,
+            connection.execute(
+                statements.insert("staged_result"),
                 (lease.run_no, idx, result.attempt, int(final), payload, self._work.now()),
             )
             _insert_dispatches(connection, lease, dispatches)
@@ -276,7 +294,7 @@ class LedgerWriter:
             results = [*self._staged_results(lease, staged), result]
             records = self._publish(connection, lease, ids, chain_head, results)
             if staged:
-                connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
+                connection.execute(_DELETE_STAGED, (lease.run_no, idx))
             return records
 
     def commit_staged(
@@ -291,7 +309,7 @@ class LedgerWriter:
                 )
             results = self._staged_results(lease, staged)
             records = self._publish(connection, lease, ids, chain_head, results)
-            connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
+            connection.execute(_DELETE_STAGED, (lease.run_no, schedule_idx))
             return records
 
     def commit_unexecuted(
@@ -329,7 +347,7 @@ class LedgerWriter:
         Yields the connection, the slot's ids, and the chain's digest before the commit.
         """
         with self._work.advance(lease, idx) as connection:
-            row = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
+            row = connection.execute(_SELECT_SLOT, (lease.run_no, idx)).first()
             if row is None:
                 raise LedgerError(f"run {lease.run_id} has no slot {idx}")
             variant_id, task_id, repl_idx, chain_head, part_digest = row
@@ -359,13 +377,8 @@ class LedgerWriter:
         stamp = Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
         records = slot_records(final.status, stamp, rows)
         self._insert_commit(connection, lease, chain_head, records)
-        connection.exec_driver_sql(statements.INSERT_TRIAL, rows.trial)
-        _insert_many(connection, statements.INSERT_ATTEMPT, rows.attempts)
-        _insert_many(connection, statements.INSERT_METRIC, rows.metrics)
-        _insert_many(connection, statements.INSERT_EVENT, rows.events)
-        _insert_many(connection, statements.INSERT_PREDICTION, rows.predictions)
-        _insert_many(connection, statements.INSERT_SCORE, rows.scores)
-        _insert_many(connection, statements.INSERT_EVIDENCE, rows.evidence)
+        for table, table_rows in rows.by_table().items():
+            _insert_many(connection, statements.insert(table), table_rows)
         return records
 
     def _insert_commit(
@@ -387,7 +400,7 @@ class LedgerWriter:
                 chain_head, commit_id, lease.epoch, committed_at, payload
             ),
         )
-        connection.exec_driver_sql(statements.INSERT_SLOT_COMMIT, row)
+        connection.execute(statements.insert("slot_commit"), row)
 
     def _insert_artifacts(self, connection: Connection, artifacts: Sequence[Artifact]) -> None:
         for artifact in artifacts:
@@ -398,7 +411,7 @@ class LedgerWriter:
                 )
         _insert_many(
             connection,
-            statements.INSERT_ARTIFACT,
+            statements.insert("artifact", unless_exists="sha256"),
             [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
         )
 
@@ -418,7 +431,7 @@ class LedgerWriter:
 
     @staticmethod
     def _staged_rows(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
-        return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
+        return connection.execute(_SELECT_STAGED, (lease.run_no, idx)).all()
 
 
 def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
@@ -433,29 +446,18 @@ def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
 def _insert_dispatches(
     connection: Connection, lease: Lease, dispatches: Sequence[Dispatch]
 ) -> None:
-    _insert_many(
-        connection,
-        statements.INSERT_DISPATCH,
-        [
-            (
-                lease.run_no,
-                dispatch.schedule_idx,
-                dispatch.attempt,
-                lease.epoch,
-                dispatch.container,
-                dispatch.host,
-                dispatch.dispatched_at,
-            )
-            for dispatch in dispatches
-        ],
-    )
+    rows = [
+        (lease.run_no, d.schedule_idx, d.attempt, lease.epoch, d.container, d.host, d.dispatched_at)
+        for d in dispatches
+    ]
+    _insert_many(connection, statements.insert("dispatch"), rows)
 
 
 def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
     """Insert rows, in batches unless they are in memory already."""
     if isinstance(rows, list):
         if rows:
-            connection.exec_driver_sql(statement, rows)
+            connection.execute(statement, rows)
         return
     for batch in batched(rows, _ROWS_PER_BATCH):
-        connection.exec_driver_sql(statement, batch)
+        connection.execute(statement, batch)

@@ -39,9 +39,9 @@ from labledger.experiment.settings.trial_settings import names_of_all_phases
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.commit_rows.run_rows import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.run_rows import TaskRow
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID

@@ -218,13 +218,13 @@ def _shrink_ledger(
     lab: LabFolder, connection: Connection, collected: GarbageCollection
 ) -> GarbageCollection:
     """Write the ledger again without its unused space, if there is much and the disk has room."""
-    page_size = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-    unused = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one() * page_size
+    page_size = connection.execute("PRAGMA page_size").scalar_one()
+    unused = connection.execute("PRAGMA freelist_count").scalar_one() * page_size
     before = lab.ledger.stat().st_size
     free = shutil.disk_usage(lab.root).free
     if unused < _MIN_FREE_BYTES or free < 3 * before:
         return collected
-    connection.exec_driver_sql("VACUUM")
+    connection.execute("VACUUM")
     empty_log(connection)
     after = lab.ledger.stat().st_size
     fields = asdict(collected) | {"ledger_bytes": max(before - after, 0)}

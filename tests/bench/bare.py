@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger.commit_rows import slot_rows, statements
+from labledger.ledger import leases, slot_rows, writer
+from labledger.ledger.database import statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
 from labledger.records import canonical_json
@@ -60,24 +61,24 @@ def stage_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that staging `result` writes."""
     payload = canonical_json.dumps(result.as_json())
     staged = (lease.run_no, result.schedule_idx, result.attempt, 1, payload, _NOW)
-    return [*_artifacts(result), (statements.INSERT_STAGED, [staged])]
+    return [*_artifacts(result), (statements.insert("staged_result"), [staged])]
 
 
 def commit_staged_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that a commit of `result` writes when it was staged before."""
     key = (lease.run_no, result.schedule_idx)
     published = _published(lease, result)
-    return [*_progress(lease, result), *published, (statements.DELETE_STAGED, [key])]
+    return [*_progress(lease, result), *published, (writer._DELETE_STAGED, [key])]
 
 
 def _progress(lease: Lease, result: AttemptResult) -> Rows:
     idx = result.schedule_idx
-    return [(statements.ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
+    return [(leases._ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
 
 
 def _artifacts(result: AttemptResult) -> Rows:
     found = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
-    return [(statements.INSERT_ARTIFACT, found)]
+    return [(statements.insert("artifact", unless_exists="sha256"), found)]
 
 
 def _published(lease: Lease, result: AttemptResult) -> Rows:
@@ -94,12 +95,12 @@ def _published(lease: Lease, result: AttemptResult) -> Rows:
         _DIGEST,
     )
     return [
-        (statements.INSERT_SLOT_COMMIT, [commit]),
-        (statements.INSERT_TRIAL, [found.trial]),
-        (statements.INSERT_ATTEMPT, found.attempts),
-        (statements.INSERT_METRIC, found.metrics),
-        (statements.INSERT_EVENT, found.events),
-        (statements.INSERT_PREDICTION, found.predictions),
-        (statements.INSERT_SCORE, found.scores),
-        (statements.INSERT_EVIDENCE, found.evidence),
+        (statements.insert("slot_commit"), [commit]),
+        (statements.insert("trial"), [found.trial]),
+        (statements.insert("attempt"), found.attempts),
+        (statements.insert("metric"), found.metrics),
+        (statements.insert("event"), found.events),
+        (statements.insert("prediction"), found.predictions),
+        (statements.insert("score"), found.scores),
+        (statements.insert("evidence_record"), found.evidence),
     ]

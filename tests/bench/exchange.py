@@ -17,8 +17,8 @@ from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
-from labledger.ledger.database import migrations
+from labledger.ledger import digest_chain, slot_rows
+from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Stamp, TrialIds
@@ -191,7 +191,7 @@ def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
     link = digest_chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)
     found = [
         (statement, [(*values[0][:-2], payload, link)])
-        if statement == statements.INSERT_SLOT_COMMIT
+        if statement == statements.insert("slot_commit")
         else (statement, values)
         for statement, values in commit_rows(lease, result)
     ]

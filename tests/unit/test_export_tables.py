@@ -168,7 +168,7 @@ def test_nothing_is_sorted_in_memory(path: Path, ledger: Ledger) -> None:
     """SQLite reads every table in the order of its key: no kind needs room for all its rows."""
     with ledger._reader._snapshot("explain") as connection:
         for kind, table in export_tables.TABLES.items():
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
             assert not [row for row in plan if "TEMP B-TREE" in row[-1]], kind
 
 

@@ -103,18 +103,16 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
     text = json.dumps({"deep": [f"artifact://sha256/{'ab' * 32}"]})
     with writable_engine(lab / "ledger.sqlite", foreign_keys=False).connect() as connection:
         for name in views_and_triggers.TRIGGERS:
-            connection.exec_driver_sql(f"DROP TRIGGER {name}")
-        connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
         if table == "task_payload":  # Another one would belong to no run.
-            connection.exec_driver_sql(f"UPDATE {table} SET {column} = ?", (text,))
+            connection.execute(f"UPDATE {table} SET {column} = ?", (text,))
         else:
-            known = connection.exec_driver_sql(f"PRAGMA table_info({table})").all()
+            known = connection.execute(f"PRAGMA table_info({table})").all()
             dummies = {"TEXT": "x", "INTEGER": 99, "REAL": 1.0, "BLOB": b"x"}
             row = {each.name: dummies.get(each.type, "x") for each in known} | {column: text}
             names, marks = ", ".join(row), ", ".join("?" * len(row))
-            connection.exec_driver_sql(
-                f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),)
-            )
+            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),))
         removal.collect_named(connection, ())
         assert removal.is_named(connection, "ab" * 32)
         assert not removal.is_named(connection, "cd" * 32)

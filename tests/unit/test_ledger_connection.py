@@ -46,56 +46,56 @@ WORDS = "SELECT n, word FROM parent ORDER BY n"
 def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
     """A row is a tuple of its values, with an attribute for each column."""
     with reading.connect() as connection:
-        row = connection.exec_driver_sql(WORDS).first()
+        row = connection.execute(WORDS).first()
         assert row == (1, "one")
         assert (row.n, row.word, row._asdict()) == (1, "one", {"n": 1, "word": "one"})
         with pytest.raises(AttributeError, match="'letters'"):
             _ = row.letters
-        assert connection.exec_driver_sql(WORDS).scalars().all() == [1, 2]
-        assert connection.exec_driver_sql(f"{WORDS} LIMIT 0").first() is None
+        assert list(connection.execute(WORDS).scalars()) == [1, 2]
+        assert connection.execute(f"{WORDS} LIMIT 0").first() is None
         for sql, what in (("LIMIT 0", "no row"), ("", "more than one")):
             with pytest.raises(LookupError, match=what):
-                connection.exec_driver_sql(f"{WORDS} {sql}").one()
+                connection.execute(f"{WORDS} {sql}").one()
 
 
 def test_a_failed_transaction_leaves_nothing(writing: Engine, reading: Engine) -> None:
     """Neither an error inside a transaction nor one of its commit keeps any of it, or its lock."""
     with writing.connect() as connection:
         with pytest.raises(DRIVER.IntegrityError, match="UNIQUE"), connection.begin():
-            connection.exec_driver_sql("INSERT INTO parent VALUES (?, ?)", [(3, ""), (1, "")])
+            connection.execute("INSERT INTO parent VALUES (?, ?)", [(3, ""), (1, "")])
         with pytest.raises(DRIVER.IntegrityError, match="FOREIGN KEY"), connection.begin():
-            connection.exec_driver_sql("INSERT INTO child VALUES (?)", (4,))
+            connection.execute("INSERT INTO child VALUES (?)", (4,))
         with connection.begin():
-            rows = connection.exec_driver_sql(WORDS)
+            rows = connection.execute(WORDS)
             assert next(iter(rows)) == (1, "one")
-            connection.exec_driver_sql("INSERT INTO child VALUES (?)", [(1,), (2,)])
+            connection.execute("INSERT INTO child VALUES (?)", [(1,), (2,)])
     with reading.connect() as connection:
-        assert len(connection.exec_driver_sql(WORDS).all()) == 2
-        assert connection.exec_driver_sql("SELECT count(*) FROM child").scalar_one() == 2
+        assert len(connection.execute(WORDS).all()) == 2
+        assert connection.execute("SELECT count(*) FROM child").scalar_one() == 2
 
 
 def test_a_reader_keeps_to_one_state_until_it_is_closed(writing: Engine, reading: Engine) -> None:
     """Rows that were not fetched do not keep an old state once their connection is closed."""
     connection = reading.connect()
-    rows = iter(connection.exec_driver_sql(WORDS))
+    rows = iter(connection.execute(WORDS))
     assert next(rows) == (1, "one")
     with writing.connect() as writer:
         with writer.begin():
-            writer.exec_driver_sql("INSERT INTO parent VALUES (3, 'three')")
-        assert connection.exec_driver_sql("SELECT count(*) FROM parent").scalar() == 2
+            writer.execute("INSERT INTO parent VALUES (3, 'three')")
+        assert connection.execute("SELECT count(*) FROM parent").scalar() == 2
         connection.close()
         busy, *_ = writer.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert busy == 0
     with reading.connect() as again:
         assert again.driver is connection.driver
-        assert again.exec_driver_sql("SELECT count(*) FROM parent").scalar() == 3
+        assert again.execute("SELECT count(*) FROM parent").scalar() == 3
 
 
 def test_a_disposed_engine_keeps_no_file_open(reading: Engine) -> None:
     """What is in use when its engine is disposed of is closed after its use."""
     connection = reading.connect()
     reading.dispose()
-    assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    assert connection.execute("SELECT 1").scalar() == 1
     connection.close()
     with pytest.raises(DRIVER.ProgrammingError, match="closed"):
         connection.driver.execute("SELECT 1")
@@ -105,7 +105,7 @@ def test_regular_expressions_can_be_asked(reading: Engine) -> None:
     """SQL's REGEXP is Python's search; of NULL it says nothing."""
     with reading.connect() as connection:
         sql = "SELECT 'slot 12' REGEXP '[0-9]+$', 'slot' REGEXP '[0-9]', NULL REGEXP 'x'"
-        assert connection.exec_driver_sql(sql).one() == (1, 0, None)
+        assert connection.execute(sql).one() == (1, 0, None)
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(

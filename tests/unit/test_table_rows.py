@@ -7,7 +7,7 @@ import sys
 
 from commands import CHECKOUT, command_env
 
-from labledger.ledger.database import row_sql, tables
+from labledger.ledger.database import statements, tables
 from labledger.ledger.database.table_rows import COLUMNS, DIGESTED
 
 
@@ -36,14 +36,14 @@ def test_rows_that_change_are_written_with_their_digest() -> None:
     """Inserting, replacing and updating a lease each set its digest."""
     names = "run_no, epoch, host, pid, process_token, acquired_at, renewed_at, expires_at"
     values = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8"
-    inserted = row_sql.insert("lease")
+    inserted = statements.insert("lease")
     assert inserted == (
         f"INSERT INTO lease ({names}, row_digest) VALUES ({values}, row_digest('lease', {values}))"
     )
-    replaced = row_sql.upsert("lease")
+    replaced = statements.upsert("lease")
     assert replaced.startswith(f"{inserted} ON CONFLICT (run_no) DO UPDATE SET epoch = ")
     assert replaced.endswith("row_digest = excluded.row_digest")
-    assert row_sql.update("lease", expires_at="?9") == (
+    assert statements.update("lease", expires_at="?9") == (
         f"UPDATE lease SET expires_at = ?9, row_digest = row_digest('lease', "
         f"{names.replace('expires_at', '?9')})"
     )

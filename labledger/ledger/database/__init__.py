@@ -2,6 +2,6 @@
 
 In: a path. Out: connections to a ledger; `migrations` checks that it has the newest revision. It
 imports no other part of the ledger. `tables.py` declares the tables for Alembic, `table_rows.py` is
-generated from it, and `row_sql.py` makes statements of that. Views and triggers are in the `.sql`
+generated from it, and `statements.py` makes SQL of that. Views and triggers are in the `.sql`
 files.
 """

@@ -238,17 +238,14 @@ WINDOW alike AS (PARTITION BY runs.digest ORDER BY runs.created_at, runs.run_id
 -- one row per generation of a run's scores: its grader, progress and verdicts, and whether it is
 -- the current one
 CREATE VIEW gradings AS SELECT
-    run.run_id, run.experiment_id, grading.generation, grading.root_id || '.g' || grading.generation AS grading_id,
-    coalesce(
-        own.resolved ->> '$.regrades.grader_digest',
-        (SELECT score.record ->> '$.ext.grader.digest' FROM score
-         WHERE score.run_no = own.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1))
+    run.run_id, run.experiment_id, grading.generation, {grading_id} AS grading_id,
+    {grader_digest}
         AS grader_digest,
     schedule_progress.status, own.created_at, schedule_progress.ended_at,
     schedule.total_slots AS scheduled, schedule_progress.next_schedule_idx AS committed,
     {verdict_counts},
     avg(outcome.passed) AS pass_rate,
-    EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts
+    {is_counted} AS counts
 FROM run
 CROSS JOIN grading ON grading.root_id = run.run_id
 CROSS JOIN run AS own ON own.run_no = grading.run_no

@@ -6,12 +6,18 @@ Tests require a meaning for every column of every view, and no others.
 
 from __future__ import annotations
 
+from labledger.ledger.database.model import USUAL_METRICS
+from labledger.records.outcomes import SlotStatus, Verdict
+
 _COMMON = {
+    **dict.fromkeys(SlotStatus, "committed slots with this status"),
+    **{verdict: f"slots whose verdict is `{verdict}`" for verdict in Verdict},
+    **dict.fromkeys(
+        USUAL_METRICS, "the last attempt's metric of this name; null if unknown or negative"
+    ),
     "agent_duration_ms": "milliseconds in the agent's phase; null if it did not run",
-    "agent_error": "committed slots with this status",
     "agent_exit_status": "the agent's exit status; 124 after a time-out",
     "agent_timed_out": "1 if the agent's time limit ended it",
-    "agent_timeout": "committed slots with this status",
     "artifact_ref": "the artifact that contains the prediction, if it is an artifact",
     "attempt": "number of the attempt, from 1; for a trial, of its last attempt",
     "attempts": "containers that ran for the slot; 0 if it never ran",
@@ -26,19 +32,15 @@ _COMMON = {
     "deleted_at": "when the run was deleted (UTC)",
     "begun": "slots that were dispatched and are not committed yet",
     "body": "the event as JSON",
-    "cancelled": "committed slots with this status",
     "committed": "slots that are committed",
     "committed_at": "when the slot was committed (UTC)",
-    "completed": "committed slots with this status",
     "container": "the container's name",
     "cost_known": "trials whose cost is known; `cost_usd` does not include the others",
-    "cost_usd": "the last attempt's metric of this name; null if unknown or negative",
     "counts": "1 if this is the current grading, whose rows the other views show",
     "created_at": "when the run was created (UTC)",
     "digest": "digest of everything that affects the run's results",
     "duration_ms": "milliseconds from the trial's start to its end; null if it never ran",
     "ended_at": "when it ended (UTC); null before",
-    "error": "slots whose verdict is `error`",
     "error_message": "the grader's message for an error",
     "evaluator_name": "name of the evaluator that graded",
     "events_dropped": "events that were not stored: too many, or too large",
@@ -47,12 +49,10 @@ _COMMON = {
     "exit_status": "the container's exit status",
     "experiment_id": "the experiment's `id`",
     "first_schedule_idx": "schedule index of the part's first slot",
-    "fail": "slots whose verdict is `fail`",
     "first_verdict": "the verdict in the first grading; null if the slot is not scored in it",
     "first_seen": "when the first of these runs was created (UTC)",
     "generation": "number of the grading, from 1; for a run, of its current grading",
     "generations": "number of gradings of the run, complete or not",
-    "grade_error": "committed slots with this status",
     "grade_errors": "committed slots with the status `grade_error`",
     "grader_digest": "digest of the grader: command, environment, time limit, files; null if an "
     "older labledger did not store it",
@@ -68,7 +68,6 @@ _COMMON = {
     "image_id": "the image's digest",
     "image_ref": "the image's name in the experiment",
     "images": "image ids by reference, as JSON",
-    "infra_error": "committed slots with this status",
     "infra_errors": "committed slots with the status `infra_error`",
     "kind": "patch, text, json or artifact_ref",
     "labledger_version": "version of labledger that created the run",
@@ -79,7 +78,6 @@ _COMMON = {
     "left_out": "slots that ran and that the pass rate leaves out",
     "metric_id": "the metric's `id` in the experiment",
     "metrics": "the score's metrics as JSON",
-    "missing": "slots whose verdict is `missing`",
     "name": "the experiment's name",
     "not_passed": "slots with another verdict, or with none because the agent failed or broke its "
     "grader",
@@ -88,7 +86,6 @@ _COMMON = {
     "owner_pid": "process id of the run's owner",
     "part": "number of the part, from 1, which is what the run was started with",
     "pairs": "slots whose `passed` is not null on both sides",
-    "pass": "slots whose verdict is `pass`",
     "pass_rate": "`passed` / (`passed` + `not_passed`); null if both are 0",
     "pass_rate_of_all": "`passed` / slots that ran, as if those left out had not passed",
     "passed": "slots that passed: their verdict is `pass`",
@@ -109,7 +106,6 @@ _COMMON = {
     "scored": "committed slots with a score, without those that are a `grade_error`",
     "selection": "the options that chose the part's slots, as JSON; null if there were none",
     "setup_duration_ms": "milliseconds in the setup phase; null if it did not run",
-    "setup_error": "committed slots with this status",
     "setup_exit_status": "the setup command's exit status",
     "skipped_pruned": "committed slots with this status: never run, as their variant was pruned",
     "slot_commit_id": "id of the commit that published it",
@@ -128,8 +124,6 @@ _COMMON = {
     "task_digest": "digest of the task in that run",
     "task_id": "the task's `id`",
     "ties": "pairs that are `same`",
-    "tokens_in": "the last attempt's metric of this name; null if unknown or negative",
-    "tokens_out": "the last attempt's metric of this name; null if unknown or negative",
     "trial_id": "the trial's id: run and slot; the same in every generation",
     "trials_ms": "sum of the durations of the trials that count, in milliseconds",
     "type": "the event's `type`, if that is text",
@@ -144,7 +138,16 @@ _COMMON = {
     "wins": "pairs that are an `improvement`",
 }
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
+_WITH_EVERY_SCORE = ("trials", "all_trials", "scores", "all_scores")
 _EXCEPTIONS = {
+    **dict.fromkeys(
+        (f"{view}.verdict" for view in _WITH_EVERY_SCORE),
+        "the grader's verdict; not scored if the status is `grade_error`",
+    ),
+    **dict.fromkeys(
+        (f"{view}.primary_metric_name" for view in _WITH_EVERY_SCORE),
+        "name of the score's primary metric",
+    ),
     "deleted_runs.because": "why the run was deleted, as a person wrote it",
     **{
         f"{view}.passed": _PASSED
@@ -158,12 +161,11 @@ _EXCEPTIONS = {
     "run_history.ended_at": "when the run last ended or stopped (UTC); null while it runs",
     "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, with pauses; "
     "null while it runs",
-    "run_history.tokens_in": "sum of the metric of this name over all trials, superseded ones too, "
-    "without negative values; null if none is known",
-    "run_history.tokens_out": "sum of the metric of this name over all trials, superseded ones "
-    "too, without negative values; null if none is known",
-    "run_history.cost_usd": "sum of the metric of this name over all trials, superseded ones too, "
-    "without negative values; null if none is known",
+    **dict.fromkeys(
+        (f"run_history.{name}" for name in USUAL_METRICS),
+        "sum of the metric of this name over all trials, superseded ones too, without negative "
+        "values; null if none is known",
+    ),
     "run_parts.kind": "`started`, `extended` or `rerun`",
     "run_parts.created_at": "when the part was added (UTC)",
     "run_parts.scheduled": "the part's slots",
@@ -175,25 +177,17 @@ _EXCEPTIONS = {
     "gradings.generation": "number of the grading, from 1",
     "gradings.status": "`running`, `interrupted` or `completed`",
     "all_scores.generation": "number of the grading, from 1",
-    "all_scores.verdict": "the grader's verdict; not scored if the status is `grade_error`",
-    "all_scores.primary_metric_name": "name of the score's primary metric",
     "flaky_tasks.digest": "digest of everything that affects results, including the grader",
     "attempts.attempt": "number of the attempt, from 1",
     "attempts.duration_ms": "milliseconds from the attempt's start to its end",
     "trials.outcome": "the outcome that the agent reported",
     "all_trials.outcome": "the outcome that the agent reported",
-    "all_trials.verdict": "the grader's verdict; not scored if the status is `grade_error`",
-    "all_trials.primary_metric_name": "name of the score's primary metric",
     "reruns.slots": "how many slots were run again",
     "reruns.committed": "how many of them have their new result",
     "reruns.created_at": "when the rerun was begun (UTC)",
     "reruns.superseded": "how many of the slots that were run again had each status, as JSON",
     "reruns.despite_verdict": "1 if slots that counted in the pass rate could be chosen, too",
     "reruns.because": "the reason that was given; null if none was",
-    "trials.verdict": "the grader's verdict; not scored if the status is `grade_error`",
-    "trials.primary_metric_name": "name of the score's primary metric",
-    "scores.verdict": "the grader's verdict; not scored if the status is `grade_error`",
-    "scores.primary_metric_name": "name of the score's primary metric",
     "predictions.value": "the agent's answer",
     "metrics_long.value": "a number or text",
     "paired_outcomes.variant_id": "id of the treatment",

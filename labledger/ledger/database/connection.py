@@ -2,9 +2,9 @@
 
 The ledger's code is written in SQL and needs nothing else of a database library. Importing
 SQLAlchemy takes longer than most commands, so only Alembic and the engine that users ask for
-(`ledger.sqlalchemy_views`) use it. The method names are SQLAlchemy's, so that Alembic's connection
-can be used in the same way. This module does not convert the driver's errors: `sqlite.translated`
-makes `LedgerError` of them.
+(`ledger.sqlalchemy_views`) use it. A `Connection` executes statements as the driver's own
+connection does, and adds what the ledger needs: transactions, snapshots, and rows with names. This
+module does not convert the driver's errors: `sqlite.translated` makes `LedgerError` of them.
 """
 
 from __future__ import annotations
@@ -79,22 +79,9 @@ class Result:
         """Return the first value of the only row. Raise `LookupError` as `one` does."""
         return self.one()[0]
 
-    def scalars(self) -> Scalars:
-        """Return the first value of each row."""
-        return Scalars(self)
-
-
-class Scalars:
-    """The first value of each row of a result."""
-
-    def __init__(self, result: Result) -> None:
-        self._result = result
-
-    def __iter__(self) -> Iterator[Any]:
-        return (row[0] for row in self._result)
-
-    def all(self) -> list[Any]:
-        return list(self)
+    def scalars(self) -> Iterator[Any]:
+        """Yield the first value of each row."""
+        return (row[0] for row in self)
 
 
 class Row(tuple[Any, ...]):
@@ -136,7 +123,7 @@ class Connection:
         if not writes:
             driver.execute("BEGIN")
 
-    def exec_driver_sql(self, statement: str, parameters: Params | None = None) -> Result:
+    def execute(self, statement: str, parameters: Params | None = None) -> Result:
         """Execute a statement, once for each item if `parameters` is a list."""
         if isinstance(parameters, list) and parameters:
             cursor = self.driver.executemany(statement, parameters)

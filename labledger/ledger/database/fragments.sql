@@ -1,5 +1,5 @@
 -- Pieces of SQL that several statements share. `{name}` stands for the text of one, `{name ARGUMENTS}`
--- for one with parameters, in which `{PARAMETER}` stands for the argument. `sql_fragments.py` puts them
+-- for one with parameters, in which `{PARAMETER}` stands for the argument. `statements.py` puts them
 -- in. Views and triggers are stored as they are then: a change of their text needs a migration.
 
 -- slot_variant: joins the variant of each slot
@@ -9,6 +9,15 @@ JOIN run_variant
 -- slot_names: joins the variant and the task of each slot
 {slot_variant}
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+
+-- task_payload: joins the frozen row of each task
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+
+-- chain_head: the digest of a run's last commit, or of its creation if there is none
+coalesce(
+    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = schedule.run_no
+     ORDER BY schedule_idx DESC LIMIT 1),
+    schedule.genesis_digest)
 
 -- slot_of TABLE: joins the slot of each row, with its variant and task, in the order of the rows' keys
 CROSS JOIN slot ON slot.run_no = {TABLE}.run_no AND slot.schedule_idx = {TABLE}.schedule_idx
@@ -110,6 +119,32 @@ LEFT JOIN outcome
 (SELECT count(*) FROM slot
      WHERE slot.run_no = counted.run_no
        AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL)
+
+-- grading_id: the name of a grading
+grading.root_id || '.g' || grading.generation
+
+-- is_counted: whether a grading is the current one
+EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no)
+
+-- grader_digest: the digest of the grader of a run or regrading `own`
+coalesce(
+        own.resolved ->> '$.regrades.grader_digest',
+        (SELECT score.record ->> '$.ext.grader.digest' FROM score
+         WHERE score.run_no = own.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1))
+
+-- rerun_commits: how many slots of a part are committed
+(SELECT count(*) FROM slot_commit
+     WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
+       AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count)
+
+-- rerun_statuses: how many of the slots that a part ran again had each status
+(SELECT json_group_object(status, slots) FROM (
+       SELECT superseded.status, count(*) AS slots FROM slot
+       JOIN slot_commit AS superseded
+         ON superseded.run_no = slot.run_no AND superseded.schedule_idx = slot.supersedes
+       WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
+         AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
+       GROUP BY superseded.status ORDER BY superseded.status))
 
 -- total_slots RUN: how many slots a run has
 (SELECT total_slots FROM schedule WHERE schedule.run_no = {RUN})

@@ -30,8 +30,7 @@ from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
     DRIVER,
     empty_ledger_error,
-    readonly_engine,
-    require_ledger_file,
+    reading,
     translated,
     writable_engine,
 )
@@ -54,16 +53,16 @@ def create_cached_tables(connection: Connection) -> bool:
         return False
     cached = json.loads(content)
     for statement in cached["statements"]:
-        connection.exec_driver_sql(statement)
-    connection.exec_driver_sql(_SET_REVISION_SQL, (cached["revision"],))
+        connection.execute(statement)
+    connection.execute(_SET_REVISION_SQL, (cached["revision"],))
     return True
 
 
 def store_tables(connection: Connection) -> None:
     """Store the statements of the tables that Alembic has just created."""
     cached = {
-        "revision": connection.exec_driver_sql(_REVISION_SQL).scalar_one(),
-        "statements": connection.exec_driver_sql(_TABLES_SQL).scalars().all(),
+        "revision": connection.execute(_REVISION_SQL).scalar_one(),
+        "statements": list(connection.execute(_TABLES_SQL).scalars()),
     }
     own_folders.store(_cache_name(), json.dumps(cached).encode())
 
@@ -110,22 +109,14 @@ def read_revision(path: Path) -> str | None:
 
     Raises `LedgerMissing`, and `LedgerError` for a file that is not a ledger.
     """
-    engine = readonly_engine(path)
-    try:
-        with translated("read the ledger's revision", path), engine.connect() as connection:
-            return _revision(connection, path)
-    finally:
-        engine.dispose()
+    with reading(path, "read the ledger's revision") as connection:
+        return _revision(connection, path)
 
 
 def require_current(path: Path) -> None:
     """Raise `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew` unless `path` is at `HEAD`."""
-    engine = readonly_engine(path)
-    try:
-        with translated("read the ledger's revision", path), engine.connect() as connection:
-            require_current_connection(connection, path)
-    finally:
-        engine.dispose()
+    with reading(path, "read the ledger's revision") as connection:
+        require_current_connection(connection, path)
 
 
 def require_current_connection(connection: Connection, path: Path) -> None:
@@ -139,11 +130,6 @@ def require_current_connection(connection: Connection, path: Path) -> None:
             f"the ledger at {path} is at revision {revision}; this labledger needs {HEAD}",
             hint="`labledger db upgrade` brings it up to date, after a backup",
         )
-
-
-def require_exists(path: Path) -> None:
-    """Raise `LedgerMissing` unless there is a ledger at `path`, of any revision."""
-    require_ledger_file(path)
 
 
 def upgrade(path: Path) -> LedgerUpgrade:
@@ -175,12 +161,8 @@ def backup(path: Path, target: Path) -> Path:
 
     Raises `LedgerError` if `target` exists or the copy is damaged; then no file is left.
     """
-    engine = readonly_engine(path)
-    try:
-        with translated("back the ledger up", path), engine.connect() as connection:
-            copy_open_ledger(connection, target)
-    finally:
-        engine.dispose()
+    with reading(path, "back the ledger up") as connection:
+        copy_open_ledger(connection, target)
     return target
 
 
@@ -211,14 +193,14 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
         create_tables(connection)
     faults.fault_point("inside_upgrade")
     if before is None:
-        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.exec_driver_sql(
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(
             "INSERT INTO ledger_meta (key, value) VALUES ('ledger_id', ?), ('created_at', ?)",
             (uuid.uuid4().hex, clock.utc_now()),
         )
     schema_checks.store_identity(connection)
     views_and_triggers.create_all(connection)
-    violation = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    violation = connection.execute("PRAGMA foreign_key_check").first()
     if violation is not None:
         table, _rowid, parent, _constraint = violation
         raise LedgerError(
@@ -296,16 +278,16 @@ def _without_informational_messages(library: str) -> Iterator[None]:
 
 
 def _revision(connection: Connection, path: Path) -> str | None:
-    names = set(connection.exec_driver_sql("SELECT name FROM sqlite_schema").scalars())
+    names = set(connection.execute("SELECT name FROM sqlite_schema").scalars())
     if not names:
         return None
-    application_id = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    application_id = connection.execute("PRAGMA application_id").scalar_one()
     if application_id != APPLICATION_ID or "alembic_version" not in names:
         raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
             hint="choose another folder with `lab_dir=`",
         )
-    revisions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
+    revisions = connection.execute("SELECT version_num FROM alembic_version").all()
     if len(revisions) != 1:
         raise LedgerError(
             f"the ledger at {path} is damaged: its table alembic_version has "
@@ -337,7 +319,7 @@ def _refuse_newer(revision: str, path: Path) -> None:
 
 
 def _refuse_live_runs(connection: Connection, path: Path) -> None:
-    lease = connection.exec_driver_sql(
+    lease = connection.execute(
         "SELECT run.run_id, lease.host, lease.pid, lease.expires_at FROM lease "
         "JOIN run ON run.run_no = lease.run_no WHERE lease.expires_at > ?",
         (clock.utc_now(),),

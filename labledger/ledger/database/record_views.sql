@@ -88,7 +88,7 @@ CREATE VIEW all_scores AS SELECT
     {identity score},
     {score_details},
     grading.generation AS generation, score.record ->> '$.ext.grader.digest' AS grader_digest,
-    grading.root_id || '.g' || grading.generation AS grading_id, EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts,
+    {grading_id} AS grading_id, {is_counted} AS counts,
     (SELECT slot_outcome.verdict FROM slot_outcome
      WHERE slot_outcome.run_no = run.run_no AND slot_outcome.variant_idx = slot.variant_idx
        AND slot_outcome.task_idx = slot.task_idx AND slot_outcome.repl_idx = slot.repl_idx)
@@ -174,16 +174,8 @@ FROM deleted_run;
 -- one row per rerun of a run: how many slots were run again, and why
 CREATE VIEW reruns AS SELECT
     run.run_id, run_part.part, run_part.created_at, run_part.slot_count AS slots,
-    (SELECT count(*) FROM slot_commit
-     WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
-       AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count) AS committed,
-    (SELECT json_group_object(status, slots) FROM (
-       SELECT superseded.status, count(*) AS slots FROM slot
-       JOIN slot_commit AS superseded
-         ON superseded.run_no = slot.run_no AND superseded.schedule_idx = slot.supersedes
-       WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
-         AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
-       GROUP BY superseded.status ORDER BY superseded.status)) AS superseded,
+    {rerun_commits} AS committed,
+    {rerun_statuses} AS superseded,
     coalesce(run_part.selection ->> '$.despite_verdict', 0) AS despite_verdict,
     run_part.because, run_part.selection
 FROM run_part

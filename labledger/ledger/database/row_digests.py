@@ -1,17 +1,18 @@
 """Digests of rows that change or are deleted during a run, in their column `row_digest`.
 
 The chain of commits does not cover these rows: progress and stop cause, lease, takeover request,
-budget, settings, dispatch journal, staged results, hosts declared lost. `row_sql` writes the digest
-in the same statement as the row, by an SQL function of every connection that writes. Verification
-and the commit of a staged result check it. A row that an older labledger wrote has no digest until
-it is written again. `run_tally` counts the rows, so that one that was removed is detected as well.
+budget, settings, dispatch journal, staged results, hosts declared lost. `statements` writes the
+digest in the same statement as the row, by an SQL function of every connection that writes.
+Verification and the commit of a staged result check it. A row that an older labledger wrote has no
+digest until it is written again. `run_tally` counts the rows, so that one that was removed is
+detected as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import canonical_json
@@ -71,9 +72,9 @@ def find_missing_rows(
     connection: Connection, table: str, run_no: int
 ) -> Iterator[tuple[int | None, str]]:
     """Yield a message if rows of a run were removed or inserted other than by labledger."""
-    stored = connection.exec_driver_sql(_TALLY_SQL, (run_no, table)).first()
+    stored = connection.execute(_TALLY_SQL, (run_no, table)).first()
     sql = f"SELECT row_digest FROM {table} WHERE run_no = ?"  # noqa: S608
-    there = tally(connection.exec_driver_sql(sql, (run_no,)).scalars())
+    there = tally(connection.execute(sql, (run_no,)).scalars())
     if stored is None:
         yield None, f"the row of run_tally that says how many rows of {table} there are is missing"
     elif stored[0] != there[0]:
@@ -91,7 +92,7 @@ def find_changed_rows(
     """Yield slot and message for each row of a run that has changed since labledger wrote it."""
     names = COLUMNS[table]
     position = names.index("schedule_idx") if "schedule_idx" in names else None
-    for row in connection.exec_driver_sql(row_sql.select_with_digest(table), (run_no,)):
+    for row in connection.execute(statements.select_with_digest(table), (run_no,)):
         if not matches(table, row):
             idx = None if position is None else row[position]
             yield idx, f"the row of {table} was changed since labledger wrote it"

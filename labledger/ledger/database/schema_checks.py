@@ -23,10 +23,10 @@ _LIBRARY_PREFIXES = ("alembic_version", "sqlite_")
 
 def find_problems(connection: Connection) -> Iterator[str]:
     """Yield damage of pages and references, and every object of the schema that differs."""
-    for (message,) in connection.exec_driver_sql("PRAGMA integrity_check"):
+    for (message,) in connection.execute("PRAGMA integrity_check"):
         if message != "ok":
             yield f"SQLite's integrity check: {message}"
-    for table, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+    for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         yield f"a row of {table} has lost its row of {parent}"
     yield from _compare_definitions(connection)
     stored, expected = _identity(connection)
@@ -38,14 +38,12 @@ def store_identity(connection: Connection) -> None:
     """Store a digest of the ledger's id and time of creation, unless it has one."""
     stored, digest = _identity(connection)
     if stored is None:
-        connection.exec_driver_sql(
-            "INSERT INTO ledger_meta (key, value) VALUES (?, ?)", (_DIGEST, digest)
-        )
+        connection.execute("INSERT INTO ledger_meta (key, value) VALUES (?, ?)", (_DIGEST, digest))
 
 
 def _identity(connection: Connection) -> tuple[str | None, str]:
     """Return the stored digest, None in an older ledger, and the expected one."""
-    rows = connection.exec_driver_sql("SELECT key, value FROM ledger_meta").all()
+    rows = connection.execute("SELECT key, value FROM ledger_meta").all()
     values = {str(key): str(value) for key, value in rows}
     stored = values.pop(_DIGEST, None)
     return stored, canonical_json.digest(values)
@@ -55,7 +53,7 @@ def _compare_definitions(connection: Connection) -> Iterator[str]:
     expected = _expected_definitions()
     actual = {
         (str(kind), str(name)): _normalised(sql)
-        for kind, name, sql in connection.exec_driver_sql(_SCHEMA_SQL)
+        for kind, name, sql in connection.execute(_SCHEMA_SQL)
         if not name.startswith(_LIBRARY_PREFIXES)
     }
     for kind, name in expected:

@@ -1,7 +1,7 @@
 """SQLite as the ledger uses it: the driver, its settings, the write-ahead log, and errors.
 
-`writable_engine` and `readonly_engine` are the only ways to open a ledger. `translated` is the one
-boundary where errors of the driver become `LedgerError`, with a hint.
+`writable_engine`, `readonly_engine` and `reading` are the only ways to open a ledger. `translated`
+is the one boundary where errors of the driver become `LedgerError`, with a hint.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def readonly_engine(path: Path) -> Engine:
     engine = _engine(path, "mode=ro")
     try:
         with engine.connect() as connection:
-            connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1")
     except (DRIVER.Error, UnicodeDecodeError) as error:
         engine.dispose()
         if log_size(path) == 0 and not os.access(path.parent, os.W_OK):
@@ -98,6 +98,20 @@ def readonly_engine(path: Path) -> Engine:
         else:
             raise _ledger_error("open the ledger", path, error) from error
     return engine
+
+
+@contextmanager
+def reading(path: Path, action: str, hint: str | None = None) -> Iterator[Connection]:
+    """Open a ledger to read one snapshot of it. If that fails, it could not `action`.
+
+    Raises what `readonly_engine` does, and what `translated` makes of an error in the block.
+    """
+    engine = readonly_engine(path)
+    try:
+        with translated(action, path, hint), engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def require_ledger_file(path: Path) -> None:

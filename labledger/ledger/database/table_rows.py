@@ -1,8 +1,8 @@
 """The columns and keys of the ledger's tables, without SQLAlchemy, which takes long to import.
 
 Generated from `tables.py` by `python scripts/table_rows.py`: do not edit. Columns are in the order
-of the table, without those that SQLite fills in and without `row_digest`. `row_sql` makes
-statements of them.
+of the table, without those that SQLite fills in and without `row_digest`. `statements` makes
+SQL of them.
 """
 
 from __future__ import annotations
@@ -125,17 +125,8 @@ class EvidenceRow(NamedTuple):
 COLUMNS: dict[str, tuple[str, ...]] = {
     "ledger_meta": ("key", "value"),
     "run": (
-        "run_no",
-        "run_id",
-        "experiment_id",
-        "name",
-        "created_at",
-        "resolved",
-        "authored",
-        "digest",
-        "source_path",
-        "images",
-        "labledger_version",
+        *("run_no", "run_id", "experiment_id", "name", "created_at", "resolved", "authored"),
+        *("digest", "source_path", "images", "labledger_version"),
     ),
     "grading": ("run_no", "root_id", "generation"),
     "counted": ("root_no", "run_no"),
@@ -145,43 +136,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "slot": ("run_no", "schedule_idx", "variant_idx", "task_idx", "repl_idx", "supersedes"),
     "schedule": ("run_no", "total_slots", "genesis_digest"),
     "run_part": (
-        "run_no",
-        "part",
-        "kind",
-        "first_idx",
-        "variant_count",
-        "task_count",
-        "slot_count",
-        "resolved",
-        "authored",
-        "run_digest",
-        "source_path",
-        "images",
-        "because",
-        "selection",
-        "labledger_version",
-        "created_at",
-        "digest",
+        *("run_no", "part", "kind", "first_idx", "variant_count", "task_count", "slot_count"),
+        *("resolved", "authored", "run_digest", "source_path", "images", "because", "selection"),
+        *("labledger_version", "created_at", "digest"),
     ),
     "schedule_progress": (
-        "run_no",
-        "next_schedule_idx",
-        "epoch",
-        "status",
-        "updated_at",
-        "ended_at",
-        "stop_cause",
-        "stop_message",
+        *("run_no", "next_schedule_idx", "epoch", "status", "updated_at", "ended_at", "stop_cause"),
+        *("stop_message",),
     ),
     "lease": (
-        "run_no",
-        "epoch",
-        "host",
-        "pid",
-        "process_token",
-        "acquired_at",
-        "renewed_at",
-        "expires_at",
+        *("run_no", "epoch", "host", "pid", "process_token", "acquired_at", "renewed_at"),
+        *("expires_at",),
     ),
     "claim": ("run_no", "host", "pid", "process_token", "claimed_at", "expires_at"),
     "budget": ("run_no", "kind", "amount"),
@@ -190,26 +155,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "run_setting": ("run_no", "name", "value"),
     "host_fence": ("run_no", "host", "declared_at", "because"),
     "deleted_run": (
-        "deletion_no",
-        "former_run_no",
-        "run_id",
-        "experiment_id",
-        "created_at",
-        "genesis_digest",
-        "committed",
-        "chain_head",
-        "deleted_at",
-        "because",
-        "digest",
+        *("deletion_no", "former_run_no", "run_id", "experiment_id", "created_at"),
+        *("genesis_digest", "committed", "chain_head", "deleted_at", "because", "digest"),
     ),
     "dispatch": (
-        "run_no",
-        "schedule_idx",
-        "attempt",
-        "epoch",
-        "container",
-        "host",
-        "dispatched_at",
+        *("run_no", "schedule_idx", "attempt", "epoch", "container", "host", "dispatched_at"),
     ),
     "staged_result": ("run_no", "schedule_idx", "attempt", "final", "payload", "staged_at"),
     "run_tally": ("run_no", "table_name", "row_count", "content"),
@@ -222,17 +172,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "score": ScoreRow._fields,
     "evidence_record": EvidenceRow._fields,
     "slot_outcome": (
-        "run_no",
-        "variant_idx",
-        "task_idx",
-        "repl_idx",
-        "schedule_idx",
-        "status",
-        "verdict",
-        "passed",
-        "metric_name",
-        "metric_value",
-        "duration_ms",
+        *("run_no", "variant_idx", "task_idx", "repl_idx", "schedule_idx", "status", "verdict"),
+        *("passed", "metric_name", "metric_value", "duration_ms"),
     ),
     "artifact": ("sha256", "size", "content"),
 }
@@ -275,16 +216,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 """The columns of the primary key, by table."""
 
 DIGESTED = (
-    "schedule_progress",
-    "lease",
-    "claim",
-    "budget",
-    "run_note",
-    "run_tag",
-    "run_setting",
-    "host_fence",
-    "dispatch",
-    "staged_result",
-    "run_tally",
+    *("schedule_progress", "lease", "claim", "budget", "run_note", "run_tag", "run_setting"),
+    *("host_fence", "dispatch", "staged_result", "run_tally"),
 )
 """Tables with a column `row_digest`: those whose rows change or go."""

@@ -27,6 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
 from labledger.ledger.database.model import USUAL_METRICS
@@ -54,9 +55,16 @@ metadata = MetaData(
 )
 """All tables. A constraint that is given no name has one by these conventions."""
 
-_CLUSTERED: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
-_STRICT: dict[str, Any] = {"sqlite_strict": True}
 _NUMBERED_BY_SQLITE: dict[str, Any] = {"numbered_by_sqlite": True}
+
+
+def _table(name: str, *items: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *items, sqlite_strict=True, **options)
+
+
+def _clustered(name: str, *items: SchemaItem) -> Table:
+    """Return a table whose rows are stored in the order of its primary key."""
+    return _table(name, *items, sqlite_with_rowid=False)
 
 
 def _integers(*names: str, key: bool = False, null: bool = False) -> list[Column[int]]:
@@ -94,84 +102,69 @@ _PHASE_COLUMNS = [
     for name in ("exit_status", "duration_ms", "timed_out")
 ]
 
-ledger_meta = Table(
+ledger_meta = _clustered(
     "ledger_meta",
-    metadata,
     *_texts("key", key=True),
     *_texts("value"),
-    **_CLUSTERED,
 )
 
-run = Table(
+run = _table(
     "run",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("run_id", "experiment_id", "name", "created_at", "resolved", "authored"),
     *_texts("digest", "source_path", "images", "labledger_version"),
     UniqueConstraint("run_id"),
     Index("ix_run_experiment_id", "experiment_id"),
-    **_STRICT,
 )
 
-grading = Table(
+grading = _table(
     "grading",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("root_id"),
     *_integers("generation"),
     UniqueConstraint("root_id", "generation", name="uq_grading_generation"),
     _references("run", "run_no"),
     _check("grading_generation", "generation >= 1"),
-    **_STRICT,
 )
 """Each run's generation of scores and root run, which is the run itself unless it regrades."""
 
-counted = Table(
+counted = _table(
     "counted",
-    metadata,
     *_integers("root_no", key=True),
     *_integers("run_no"),
     UniqueConstraint("run_no"),
     ForeignKeyConstraint(["root_no"], ["run.run_no"], name="fk_counted_root"),
     _references("run", "run_no"),
-    **_STRICT,
 )
 """The run with the current grading of each root: the root, or its newest complete regrading."""
 
-run_variant = Table(
+run_variant = _clustered(
     "run_variant",
-    metadata,
     *_integers("run_no", "variant_idx", key=True),
     *_texts("variant_id", "role", "bindings"),
     UniqueConstraint("run_no", "variant_id", name="uq_run_variant_variant_id"),
     _references("run", "run_no"),
     _check("run_variant_role", "role IN ('baseline', 'treatment')"),
-    **_CLUSTERED,
 )
 
-task_payload = Table(
+task_payload = _table(
     "task_payload",
-    metadata,
     *_texts("payload_digest", key=True),
     *_texts("body"),
-    **_STRICT,
 )
 
-run_task = Table(
+run_task = _clustered(
     "run_task",
-    metadata,
     *_integers("run_no", "task_idx", key=True),
     *_texts("task_id", "digest", "payload_digest"),
     UniqueConstraint("run_no", "task_id", name="uq_run_task_task_id"),
     _references("run", "run_no"),
     _references("task_payload", "payload_digest"),
     Index("ix_run_task_task_id", "task_id"),
-    **_CLUSTERED,
 )
 
-slot = Table(
+slot = _clustered(
     "slot",
-    metadata,
     *_integers("run_no", "schedule_idx", key=True),
     *_integers("variant_idx", "task_idx", "repl_idx"),
     *_integers("supersedes", null=True),
@@ -188,26 +181,22 @@ slot = Table(
         *("ix_slot_supersedes", "run_no", "supersedes"),
         sqlite_where=text("supersedes IS NOT NULL"),
     ),
-    **_CLUSTERED,
 )
 """The schedule. `supersedes` is the earlier slot of the same cell that a rerun replaces.
 
 A trigger refuses a second slot of a cell that supersedes none.
 """
 
-schedule = Table(
+schedule = _table(
     "schedule",
-    metadata,
     *_integers("run_no", key=True),
     *_integers("total_slots"),
     *_texts("genesis_digest"),
     _references("run", "run_no"),
-    **_STRICT,
 )
 
-run_part = Table(
+run_part = _table(
     "run_part",
-    metadata,
     *_integers("run_no", "part", key=True),
     *_texts("kind"),
     *_integers("first_idx", "variant_count", "task_count", "slot_count"),
@@ -225,7 +214,6 @@ run_part = Table(
         "AND (resolved IS NULL) = (run_digest IS NULL) "
         "AND (resolved IS NULL) = (source_path IS NULL) AND (resolved IS NULL) = (images IS NULL)",
     ),
-    **_STRICT,
 )
 """The parts of a run's schedule after the first, which is what the run was created with.
 
@@ -234,9 +222,8 @@ run had then; the slots begin at `first_idx`. A part that extends the run has th
 experiment as it is from then on, a rerun has none. `digest` covers the row and all that was added.
 """
 
-schedule_progress = Table(
+schedule_progress = _table(
     "schedule_progress",
-    metadata,
     *_integers("run_no", key=True),
     *_integers("next_schedule_idx", "epoch"),
     *_texts("status", "updated_at"),
@@ -244,12 +231,10 @@ schedule_progress = Table(
     _row_digest(),
     _references("run", "run_no"),
     _one_of("schedule_progress", "status", RunStatus),
-    **_STRICT,
 )
 
-lease = Table(
+lease = _table(
     "lease",
-    metadata,
     *_integers("run_no", key=True),
     *_integers("epoch"),
     *_texts("host"),
@@ -257,24 +242,20 @@ lease = Table(
     *_texts("process_token", "acquired_at", "renewed_at", "expires_at"),
     _row_digest(),
     _references("run", "run_no"),
-    **_STRICT,
 )
 
-claim = Table(
+claim = _table(
     "claim",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("host"),
     *_integers("pid"),
     *_texts("process_token", "claimed_at", "expires_at"),
     _row_digest(),
     _references("run", "run_no"),
-    **_STRICT,
 )
 
-budget = Table(
+budget = _clustered(
     "budget",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("kind", key=True),
     Column("amount", REAL, nullable=False),
@@ -282,7 +263,6 @@ budget = Table(
     _references("run", "run_no"),
     _check("budget_kind", "kind IN ('cost_usd', 'tokens')"),
     _check("budget_amount", "amount >= 0"),
-    **_CLUSTERED,
 )
 """Limits of what a run may spend; a kind without a row has none.
 
@@ -290,61 +270,52 @@ A budget is a setting that may change, not a result: the chain does not cover it
 copy it.
 """
 
-run_note = Table(
+run_note = _clustered(
     "run_note",
-    metadata,
     *_integers("run_no", "note_no", key=True),
     *_texts("noted_at", "note"),
     _row_digest(),
     _references("run", "run_no"),
     _check("run_note_note_no", "note_no >= 1"),
-    **_CLUSTERED,
 )
 """What people wrote about a run. Notes say nothing about results: the chain does not cover them."""
 
-run_tag = Table(
+run_tag = _clustered(
     "run_tag",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("tag", key=True),
     *_texts("tagged_at"),
     _row_digest(),
     _references("run", "run_no"),
-    **_CLUSTERED,
 )
 """The tags of a run: first those of its experiment, then what people added and removed."""
 
-run_setting = Table(
+run_setting = _clustered(
     "run_setting",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("name", key=True),
     *_texts("value"),
     _row_digest(),
     _references("run", "run_no"),
     _check("run_setting_name", "name IN ('on', 'window')"),
-    **_CLUSTERED,
 )
 """Where a run's trials run, and how far dispatch may be ahead: options that `resume` uses again.
 
 Like a budget, a setting may change: the chain does not cover it, and imports do not copy it.
 """
 
-host_fence = Table(
+host_fence = _clustered(
     "host_fence",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("host", key=True),
     *_texts("declared_at", "because"),
     _row_digest(),
     _references("run", "run_no"),
-    **_CLUSTERED,
 )
 """The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
 
-deleted_run = Table(
+deleted_run = _table(
     "deleted_run",
-    metadata,
     *_integers("deletion_no", key=True),
     *_integers("former_run_no"),
     *_texts("run_id", "experiment_id", "created_at", "genesis_digest"),
@@ -354,53 +325,45 @@ deleted_run = Table(
     _check("deleted_run_deletion_no", "deletion_no >= 1"),
     _check("deleted_run_committed", "committed >= 0"),
     Index("ix_deleted_run_run_id", "run_id"),
-    **_STRICT,
 )
 """The tombstone of each run that was deleted. `digest` covers the row and that of the one before.
 
 No run gets the number of a deleted one.
 """
 
-dispatch = Table(
+dispatch = _clustered(
     "dispatch",
-    metadata,
     *_integers("run_no", "schedule_idx", "attempt", "epoch", key=True),
     *_texts("container", "host", "dispatched_at"),
     _row_digest(),
     _references("slot", "run_no", "schedule_idx"),
     _check("dispatch_attempt", "attempt >= 1"),
-    **_CLUSTERED,
 )
 
-staged_result = Table(
+staged_result = _table(
     "staged_result",
-    metadata,
     *_integers("run_no", "schedule_idx", "attempt", key=True),
     *_integers("final"),
     *_texts("payload", "staged_at"),
     _row_digest(),
     _references("slot", "run_no", "schedule_idx"),
     _check("staged_result_final", "final IN (0, 1)"),
-    **_STRICT,
 )
 
-run_tally = Table(
+run_tally = _clustered(
     "run_tally",
-    metadata,
     *_integers("run_no", key=True),
     *_texts("table_name", key=True),
     *_integers("row_count"),
     *_texts("content"),
     _row_digest(),
     _references("run", "run_no"),
-    **_CLUSTERED,
 )
 """How many rows a run has in each table that the chain does not cover, and the exclusive or of
 their digests. Triggers keep it."""
 
-slot_commit = Table(
+slot_commit = _clustered(
     "slot_commit",
-    metadata,
     *_integers("run_no", "schedule_idx", key=True),
     *_texts("slot_commit_id", "status"),
     *_texts("reason", null=True),
@@ -409,12 +372,10 @@ slot_commit = Table(
     UniqueConstraint("slot_commit_id"),
     _references("slot", "run_no", "schedule_idx"),
     _one_of("slot_commit", "status", SlotStatus),
-    **_CLUSTERED,
 )
 
-trial = Table(
+trial = _clustered(
     "trial",
-    metadata,
     *_integers("run_no", "schedule_idx", key=True),
     *_integers("attempt"),
     *_texts("status"),
@@ -428,12 +389,10 @@ trial = Table(
     _references("slot_commit", "run_no", "schedule_idx"),
     _one_of("trial", "status", SlotStatus),
     _one_of("trial", "verdict", Verdict),
-    **_CLUSTERED,
 )
 
-attempt = Table(
+attempt = _clustered(
     "attempt",
-    metadata,
     *_integers("run_no", "schedule_idx", "attempt", key=True),
     *_texts("status"),
     *_texts("reason", "message", null=True),
@@ -444,12 +403,10 @@ attempt = Table(
     _references("trial", "run_no", "schedule_idx"),
     _check("attempt_attempt", "attempt >= 1"),
     _one_of("attempt", "status", SlotStatus),
-    **_CLUSTERED,
 )
 
-metric = Table(
+metric = _clustered(
     "metric",
-    metadata,
     *_integers("run_no", "schedule_idx", "row_seq", key=True),
     *_texts("metric_id", "source"),
     Column("value", AnyValue, nullable=False),
@@ -458,31 +415,25 @@ metric = Table(
         *("ix_metric_usual", "run_no", "metric_id", "schedule_idx", "value"),
         sqlite_where=text(" OR ".join(f"metric_id = '{name}'" for name in USUAL_METRICS)),
     ),
-    **_CLUSTERED,
 )
 
-event = Table(
+event = _clustered(
     "event",
-    metadata,
     *_integers("run_no", "schedule_idx", "row_seq", key=True),
     *_texts("body"),
     Column("type", Text, Computed(EVENT_TYPE, persisted=False), nullable=True),
     _references("trial", "run_no", "schedule_idx"),
-    **_CLUSTERED,
 )
 
-prediction = Table(
+prediction = _table(
     "prediction",
-    metadata,
     *_integers("run_no", "schedule_idx", "row_seq", key=True),
     *_texts("kind", "record"),
     _references("trial", "run_no", "schedule_idx"),
-    **_STRICT,
 )
 
-score = Table(
+score = _table(
     "score",
-    metadata,
     *_integers("run_no", "schedule_idx", "row_seq", key=True),
     *_texts("verdict", "primary_metric_name"),
     Column("primary_metric_value", REAL, nullable=False),
@@ -493,21 +444,17 @@ score = Table(
         *("ix_score_outcome", "run_no", "schedule_idx", "row_seq"),
         *("verdict", "primary_metric_name", "primary_metric_value"),
     ),
-    **_STRICT,
 )
 
-evidence_record = Table(
+evidence_record = _table(
     "evidence_record",
-    metadata,
     *_integers("run_no", "schedule_idx", "attempt", "row_seq", key=True),
     *_texts("record"),
     _references("trial", "run_no", "schedule_idx"),
-    **_STRICT,
 )
 
-slot_outcome = Table(
+slot_outcome = _clustered(
     "slot_outcome",
-    metadata,
     *_integers("run_no", "variant_idx", "task_idx", "repl_idx", key=True),
     *_integers("schedule_idx"),
     *_texts("status"),
@@ -518,7 +465,6 @@ slot_outcome = Table(
     *_integers("duration_ms", null=True),
     _references("slot_commit", "run_no", "schedule_idx"),
     _check("slot_outcome_passed", "passed IN (0, 1)"),
-    **_CLUSTERED,
 )
 """An index over several tables, written by triggers: committed slots in the order of the views.
 
@@ -527,9 +473,8 @@ score. `passed` is how the slot counts for the pass rate (`labledger.records.pas
 does not.
 """
 
-artifact = Table(
+artifact = _table(
     "artifact",
-    metadata,
     Column("artifact_no", Integer, primary_key=True, info=_NUMBERED_BY_SQLITE),
     Column("sha256", LargeBinary, nullable=False),
     *_integers("size"),
@@ -537,5 +482,4 @@ artifact = Table(
     UniqueConstraint("sha256"),
     _check("artifact_sha256", "length(sha256) = 32"),
     _check("artifact_size", "content IS NULL OR length(content) = size"),
-    **_STRICT,
 )

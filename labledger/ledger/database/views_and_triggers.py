@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.row_digests import NO_ROWS, TALLIED
-from labledger.ledger.database.sql_fragments import expand
 
 APPEND_ONLY = (
     "ledger_meta",
@@ -61,7 +61,7 @@ class View:
 
 
 def _read(file: str) -> str:
-    return expand((_FOLDER / file).read_text("utf-8"))
+    return statements.expand((_FOLDER / file).read_text("utf-8"))
 
 
 def _read_views(file: str) -> Iterator[tuple[str, View]]:
@@ -155,24 +155,24 @@ def lifted_triggers(connection: Connection) -> Iterator[None]:
     ledger without its triggers.
     """
     for name in TRIGGERS:
-        connection.exec_driver_sql(f'DROP TRIGGER "{name}"')
+        connection.execute(f'DROP TRIGGER "{name}"')
     yield
     for sql in TRIGGERS.values():
-        connection.exec_driver_sql(sql)
+        connection.execute(sql)
 
 
 def drop_all(connection: Connection) -> None:
     """Drop every view and trigger, so that tables can be rebuilt."""
-    objects = connection.exec_driver_sql(
+    objects = connection.execute(
         "SELECT type, name FROM sqlite_schema WHERE type IN ('view', 'trigger')"
     ).all()
     for kind, name in objects:
-        connection.exec_driver_sql(f'DROP {kind} "{name}"')
+        connection.execute(f'DROP {kind} "{name}"')
 
 
 def create_all(connection: Connection) -> None:
     """Create every view and trigger."""
     for name, view in ALL_VIEWS.items():
-        connection.exec_driver_sql(view.statement(name))
+        connection.execute(view.statement(name))
     for sql in TRIGGERS.values():
-        connection.exec_driver_sql(sql)
+        connection.execute(sql)

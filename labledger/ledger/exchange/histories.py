@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any
 
-from labledger.ledger.commit_rows import statements
-from labledger.ledger.database import row_sql
-from labledger.ledger.database.connection import Connection
-from labledger.ledger.read.lookup import run_number
-from labledger.ledger.read.tombstones import newest_tombstone
+from labledger.ledger import digest_chain
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection, Result
+from labledger.ledger.read.lookup import find_run_no, run_number
+from labledger.ledger.read.tombstones import Tombstone, newest_tombstone
 
 
 class RunRelation(StrEnum):
@@ -49,6 +50,23 @@ class History:
     """The first difference, for a conflict."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run in one ledger: a connection to it, and the run's number there."""
+
+    connection: Connection
+    run_no: int
+
+    @classmethod
+    def find(cls, connection: Connection, run_id: str) -> StoredRun:
+        """Return a run of a ledger. Raises `RunNotFound`."""
+        return cls(connection, run_number(connection, run_id))
+
+    def execute(self, sql: str, *values: object) -> Result:
+        """Execute a statement whose first value is the run's number."""
+        return self.connection.execute(sql, (self.run_no, *values))
+
+
 _PROGRESS_SQL = (
     "SELECT schedule.genesis_digest, schedule.total_slots, "
     "(SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = schedule.run_no) "
@@ -62,92 +80,74 @@ _COMMITS_SQL = (
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
 _PART_QUERIES = {
-    "variant": f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx",
-    "task": f"{row_sql.select('run_task', start=2)} ORDER BY task_idx",
-    "slot": f"{row_sql.select('slot', start=2)} ORDER BY schedule_idx",
+    "variant": f"{statements.select('run_variant', start=2)} ORDER BY variant_idx",
+    "task": f"{statements.select('run_task', start=2)} ORDER BY task_idx",
+    "slot": f"{statements.select('slot', start=2)} ORDER BY schedule_idx",
 }
 
 
 def compare(source: Connection, target: Connection | None, run_id: str) -> History:
     """Compare the run of `source` with the one of that id in `target` by their digests."""
-    source_no = run_number(source, run_id)
-    genesis, total, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
-    staged = source.exec_driver_sql(_STAGED_SQL, (source_no,)).scalar_one()
-    target_no = None
-    if target is not None:
-        sql = "SELECT run_no FROM run WHERE run_id = ?"
-        target_no = target.exec_driver_sql(sql, (run_id,)).scalar()
-    if target is None or target_no is None:
-        difference = "" if target is None else _tombstone_difference(source, run_id, target)
+    theirs = StoredRun.find(source, run_id)
+    genesis, total, committed = theirs.execute(_PROGRESS_SQL).one()
+    staged = theirs.execute(_STAGED_SQL).scalar_one()
+    run_no = None if target is None else find_run_no(target, run_id)
+    if target is None or run_no is None:
+        stone = None if target is None else newest_tombstone(target, run_id)
+        difference = "" if stone is None else _tombstone_difference(theirs, stone)
         relation = RunRelation.CONFLICT if difference else RunRelation.NEW
         return History(
             run_id, relation, total, committed, left_staged=staged, difference=difference
         )
-    target_genesis, total_in_target, committed_in_target = target.exec_driver_sql(
-        _PROGRESS_SQL, (target_no,)
-    ).one()
-    difference = ""
-    if target_genesis != genesis:
-        difference = _first_creation_difference(source, source_no, target, target_no)
-    elif part_difference := _first_part_difference(source, source_no, target, target_no):
-        difference = part_difference
+    ours = StoredRun(target, run_no)
+    our_genesis, our_total, our_committed = ours.execute(_PROGRESS_SQL).one()
+    if our_genesis != genesis:
+        difference = _first_creation_difference(theirs, ours)
     else:
-        last_idx = min(committed_in_target, committed) - 1
-        chain_digests = [
-            connection.exec_driver_sql(_CHAIN_DIGEST_SQL, (run_no, last_idx)).scalar()
-            for connection, run_no in ((source, source_no), (target, target_no))
-        ]
-        if chain_digests[0] != chain_digests[1]:
-            difference = _first_commit_difference(source, source_no, target, target_no)
+        difference = _first_part_difference(theirs, ours)
+    if not difference:
+        last_idx = min(our_committed, committed) - 1
+        digests = {run.execute(_CHAIN_DIGEST_SQL, last_idx).scalar() for run in (theirs, ours)}
+        if len(digests) > 1:
+            difference = _first_commit_difference(theirs, ours)
     if difference:
         relation = RunRelation.CONFLICT
     else:
-        has_all = committed_in_target >= committed and total_in_target >= total
+        has_all = our_committed >= committed and our_total >= total
         relation = RunRelation.SAME if has_all else RunRelation.GROWN
-    return History(run_id, relation, total, committed, committed_in_target, staged, difference)
+    return History(run_id, relation, total, committed, our_committed, staged, difference)
 
 
-def _tombstone_difference(source: Connection, run_id: str, target: Connection) -> str:
+def _tombstone_difference(source: StoredRun, stone: Tombstone) -> str:
     """Describe how a run differs from the one of that id that was deleted, or return ""."""
-    stone = newest_tombstone(target, run_id)
-    if stone is None:
-        return ""
-    source_no = run_number(source, run_id)
-    genesis, _, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
+    genesis, _, committed = source.execute(_PROGRESS_SQL).one()
     if genesis != stone.genesis_digest:
         return f"another run of this id was deleted on {stone.deleted_at}"
     if stone.committed and committed >= stone.committed:
-        last = source.exec_driver_sql(_CHAIN_DIGEST_SQL, (source_no, stone.committed - 1))
-        if last.scalar() != stone.chain_head:
+        last = source.execute(_CHAIN_DIGEST_SQL, stone.committed - 1).scalar()
+        if last != stone.chain_head:
             return f"it has other commits than the run that was deleted on {stone.deleted_at}"
     return ""
 
 
-def _first_creation_difference(
-    source: Connection, source_no: int, target: Connection, target_no: int
-) -> str:
+def _first_creation_difference(source: StoredRun, target: StoredRun) -> str:
     """Describe the first difference in what the runs were created with."""
-    names = [name for name in statements.RUN_COLUMNS if name != "run_id"]
+    names = [name for name in digest_chain.RUN_COLUMNS if name != "run_id"]
     sql = f"SELECT {', '.join(names)} FROM run WHERE run_no = ?"  # noqa: S608
-    rows = (
-        source.exec_driver_sql(sql, (source_no,)).one(),
-        target.exec_driver_sql(sql, (target_no,)).one(),
-    )
+    rows = (source.execute(sql).one(), target.execute(sql).one())
     for name, in_source, in_target in zip(names, *rows, strict=True):
         if in_source != in_target:
             return f"its {name} is {_both_values(in_source, in_target)}"
     for part, sql in _PART_QUERIES.items():
-        for number, in_source, in_target in _row_pairs(source, source_no, target, target_no, sql):
+        for number, in_source, in_target in _row_pairs(source, target, sql):
             if in_source != in_target:
                 return f"{part} {number} is {_both_values(in_source, in_target)}"
     return "its genesis digest differs"
 
 
-def _first_part_difference(
-    source: Connection, source_no: int, target: Connection, target_no: int
-) -> str:
+def _first_part_difference(source: StoredRun, target: StoredRun) -> str:
     """Describe the first part that both runs have and that differs; empty if there is none."""
-    for _, in_source, in_target in _row_pairs(source, source_no, target, target_no, _PARTS_SQL):
+    for _, in_source, in_target in _row_pairs(source, target, _PARTS_SQL):
         if in_source is None or in_target is None:
             break
         if in_source[-1] != in_target[-1]:
@@ -159,13 +159,9 @@ def _first_part_difference(
     return ""
 
 
-def _first_commit_difference(
-    source: Connection, source_no: int, target: Connection, target_no: int
-) -> str:
+def _first_commit_difference(source: StoredRun, target: StoredRun) -> str:
     """Describe the first commit that differs."""
-    for number, in_source, in_target in _row_pairs(
-        source, source_no, target, target_no, _COMMITS_SQL
-    ):
+    for number, in_source, in_target in _row_pairs(source, target, _COMMITS_SQL):
         if in_source is None or in_target is None or in_source[0] != in_target[0]:
             break
         _, source_chain, source_payload, source_time, source_status = in_source
@@ -179,21 +175,11 @@ def _first_commit_difference(
     return "its commits differ"
 
 
-def _row_pairs(
-    source: Connection, source_no: int, target: Connection, target_no: int, sql: str
-) -> Iterator[tuple[int, Any, Any]]:
+def _row_pairs(source: StoredRun, target: StoredRun, sql: str) -> Iterator[tuple[int, Any, Any]]:
     """Yield the rows of both runs in numbered pairs, with None for a run that has no more rows."""
-    source_rows, target_rows = (
-        iter(connection.exec_driver_sql(sql, (run_no,)))
-        for connection, run_no in ((source, source_no), (target, target_no))
-    )
-    number = 0
-    while True:
-        pair = next(source_rows, None), next(target_rows, None)
-        if pair == (None, None):
-            return
-        yield number, pair[0] and tuple(pair[0]), pair[1] and tuple(pair[1])
-        number += 1
+    pairs = zip_longest(source.execute(sql), target.execute(sql))
+    for number, (in_source, in_target) in enumerate(pairs):
+        yield number, in_source and tuple(in_source), in_target and tuple(in_target)
 
 
 def _both_values(in_source: object, in_target: object) -> str:

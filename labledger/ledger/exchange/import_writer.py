@@ -17,17 +17,18 @@ from labledger import faults
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
-from labledger.ledger import leases
-from labledger.ledger.commit_rows import run_rows, statements
-from labledger.ledger.database import row_sql
+from labledger.ledger import leases, run_rows
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.exchange import histories, mirror_reader
-from labledger.ledger.exchange.histories import History, RunRelation
+from labledger.ledger.exchange.histories import History, RunRelation, StoredRun
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.leases import UnitOfWork
+from labledger.ledger.read.commit_stream import read_chain_head
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.slot_rows import SLOT_TABLES
 from labledger.records.attempt_result import REFERENCE
 from labledger.records.outcomes import RunStatus
 
@@ -46,19 +47,21 @@ _EVIDENCE_SQL = (
     "WHERE evidence_record.run_no = ? AND evidence_record.schedule_idx >= ? "
     "AND instr(evidence_record.record, '\"host\":{') > 0"
 )
-_INSERT_DISPATCH = row_sql.insert("dispatch", unless_exists="run_no, schedule_idx, attempt, epoch")
+_INSERT_DISPATCH = statements.insert(
+    "dispatch", unless_exists="run_no, schedule_idx, attempt, epoch"
+)
 
 
 def journal_hosts(connection: Connection, run_no: int, run_id: str, start: int) -> None:
     """Journal the hosts that the evidence of imported slots names, from slot `start` on."""
     for batch in batched(_dispatches(connection, run_no, run_id, start), _HOSTS_PER_BATCH):
-        connection.exec_driver_sql(_INSERT_DISPATCH, list(batch))
+        connection.execute(_INSERT_DISPATCH, list(batch))
 
 
 def _dispatches(
     connection: Connection, run_no: int, run_id: str, start: int
 ) -> Iterator[tuple[int, int, int, int, str, str, str]]:
-    rows = connection.exec_driver_sql(_EVIDENCE_SQL, (run_no, start))
+    rows = connection.execute(_EVIDENCE_SQL, (run_no, start))
     for idx, attempt, epoch, container, record, started_at in rows:
         host = _host(record)
         if host is not None and container.endswith(f"-{run_id}-{idx}-{attempt}"):
@@ -81,63 +84,39 @@ _FROZEN_DIGEST = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 _TEXTS_PER_BATCH = 100
 _ROWS_PER_BATCH = 2_000
 
-_SLOT_TABLES = (
-    "slot_commit",
-    "trial",
-    "attempt",
-    "metric",
-    "event",
-    "prediction",
-    "score",
-    "evidence_record",
-)
-"""Tables of what a commit publishes, in the order in which it is written."""
+_PLANNED_TABLES = ("run_variant", "run_task", "slot")
+"""Tables that grow when a part is appended, in the order in which they are written."""
 
-_PLANNED_TABLES = {"run_variant": "variant_idx", "run_task": "task_idx", "slot": "schedule_idx"}
-"""Tables that grow when a part is appended, in the order in which they are written, each with the
-column that numbers its rows."""
-
-_PAYLOADS_SQL = (
-    "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
-    "ON task_payload.payload_digest = run_task.payload_digest "
+_PAYLOADS_SQL = statements.expand(
+    "SELECT task_payload.payload_digest, task_payload.body FROM run_task {task_payload} "
     "WHERE run_task.run_no = ?1 AND run_task.task_idx >= ?2 ORDER BY run_task.task_idx"
-)
-_RESOLVED_SQL = (
-    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
-    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
 )
 _SCHEDULE_SQL = (
     "SELECT coalesce((SELECT min(first_idx) FROM run_part WHERE run_part.run_no = ?1), "
     "total_slots), genesis_digest FROM schedule WHERE run_no = ?1"
 )
 """The schedule as the run was created."""
-_INSERT_SCHEDULE = row_sql.insert("schedule")
-_PARTS_SQL = f"{row_sql.select('run_part', start=1)} AND part > ? ORDER BY part"
 _LAST_PART_SQL = "SELECT coalesce(max(part), 1) FROM run_part WHERE run_no = ?"
-_ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
+_ARTIFACT_SQL = f"SELECT {statements.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
-_PROGRESS_SQL = row_sql.select("schedule_progress", start=1)
+_PROGRESS_SQL = statements.select("schedule_progress", start=1)
 _ADVANCE_SQL = (
     "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 )
 _UPDATE_PROGRESS = (
-    row_sql.update(
+    statements.update(
         "schedule_progress",
-        epoch="max(epoch, ?1) + 1",
-        status="?2",
-        updated_at="?3",
-        ended_at="?4",
-        stop_cause="?5",
-        stop_message="?6",
+        epoch="max(epoch, ?2) + 1",
+        status="?3",
+        updated_at="?4",
+        ended_at="?5",
+        stop_cause="?6",
+        stop_message="?7",
     )
-    + " WHERE run_no = ?7"
+    + " WHERE run_no = ?1"
 )
-_TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _DELETE_LEASE = "DELETE FROM lease WHERE run_no = ?"
-_HEAD_SQL = (
-    "SELECT chain_digest FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1"
-)
 
 
 class ImportWriter:
@@ -176,27 +155,20 @@ class ImportWriter:
         """
         with self._work.transaction(f"import run {run_id}") as connection:
             history = histories.compare(source.connection, connection, run_id)
+            theirs = StoredRun.find(source.connection, run_id)
             if history.relation is RunRelation.NEW:
-                run_no = _create_run(source, connection, run_id)
+                ours = _create_run(theirs, connection)
             elif history.relation is RunRelation.GROWN:
-                run_no = run_number(connection, run_id)
+                ours = StoredRun.find(connection, run_id)
                 refuse_if_busy(connection, history, self._work.now(), is_dead)
             else:
                 return history
-            source_no = run_number(source.connection, run_id)
-            _copy_parts(source.connection, source_no, connection, run_no)
-            for table in _SLOT_TABLES:
-                _copy_rows(
-                    source.connection,
-                    source_no,
-                    connection,
-                    run_no,
-                    table,
-                    history.committed_in_target,
-                )
-            journal_hosts(connection, run_no, run_id, history.committed_in_target)
-            _write_progress(source, source_no, connection, run_no, history)
-            run_rows.copy_annotations(source.connection, source_no, connection, run_no)
+            _copy_parts(theirs, ours)
+            for table in SLOT_TABLES:
+                _copy_rows(theirs, ours, table, history.committed_in_target)
+            journal_hosts(connection, ours.run_no, run_id, history.committed_in_target)
+            _write_progress(theirs, ours, history)
+            run_rows.copy_annotations(theirs.connection, theirs.run_no, connection, ours.run_no)
             faults.fault_point("inside_import")
             return history
 
@@ -205,7 +177,7 @@ class ImportWriter:
         artifacts, missing = [], 0
         for sha256 in self._missing(digests):
             key = bytes.fromhex(sha256)
-            row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
+            row = source.connection.execute(_ARTIFACT_SQL, (key,)).first()
             if row is not None and row.content is not None:
                 artifacts.append(tuple(row))
             elif source.store.contains(sha256):
@@ -214,7 +186,7 @@ class ImportWriter:
                 missing += 1
         if artifacts:
             with self._work.transaction(f"import artifacts of run {run_id}") as connection:
-                connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
+                connection.execute(statements.insert("artifact", unless_exists="sha256"), artifacts)
         return missing
 
     def _missing(self, digests: Sequence[str]) -> list[str]:
@@ -223,8 +195,7 @@ class ImportWriter:
             return [
                 sha256
                 for sha256 in digests
-                if connection.exec_driver_sql(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
-                is None
+                if connection.execute(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first() is None
             ]
 
     def _copy_file(self, source: Source, sha256: str) -> int:
@@ -248,8 +219,8 @@ class ImportWriter:
 def frozen_digests(source: Source, run_id: str) -> Iterator[str]:
     """Yield the digests of the frozen files and workspaces of a run, with which it is resumed."""
     run_no = run_number(source.connection, run_id)
-    texts = source.connection.exec_driver_sql(_RESOLVED_SQL, (run_no,)).scalars().all()
-    bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (run_no, 0))
+    texts = run_rows.read_resolved_texts(source.connection, run_no)
+    bodies = source.connection.execute(_PAYLOADS_SQL, (run_no, 0))
     for text in (*texts, *(body for _, body in bodies)):
         yield from _FROZEN_DIGEST.findall(text)
 
@@ -262,7 +233,7 @@ def referenced_digests(source: Source, run_id: str, start: int) -> Iterator[list
             f"SELECT record FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
             "ORDER BY run_no, schedule_idx"
         )
-        records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
+        records = source.connection.execute(sql, (run_no, start)).scalars()
         for batch in batched(records, _TEXTS_PER_BATCH):
             yield sorted({sha256 for record in batch for sha256 in REFERENCE.findall(record)})
 
@@ -276,7 +247,7 @@ def refuse_if_busy(
     """
     run_no = run_number(connection, history.run_id)
     leases.refuse_live_lease(connection, run_no, history.run_id, now, is_dead)
-    staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
+    staged = connection.execute(_STAGED_SQL, (run_no,)).scalar_one()
     if staged:
         raise LedgerError(
             f"run {history.run_id} has grown in the source, and this ledger has {staged} finished "
@@ -286,91 +257,60 @@ def refuse_if_busy(
         )
 
 
-def _create_run(source: Source, connection: Connection, run_id: str) -> int:
-    """Create the run with its schedule; return its number in this ledger.
-
-    `_copy_parts` copies the variants, tasks and slots of all parts.
-    """
-    source_no = run_number(source.connection, run_id)
-    run_no: int = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
-    row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
-    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
-    schedule = source.connection.exec_driver_sql(_SCHEDULE_SQL, (source_no,)).one()
-    connection.exec_driver_sql(_INSERT_SCHEDULE, (run_no, *schedule))
-    return run_no
+def _create_run(source: StoredRun, target: Connection) -> StoredRun:
+    """Create the run with its schedule. `_copy_parts` copies what all parts of it have."""
+    run = StoredRun(target, target.execute(run_rows.NEXT_RUN_NO).scalar_one())
+    for table, sql in (("run", statements.select("run", start=1)), ("schedule", _SCHEDULE_SQL)):
+        run.execute(statements.insert(table), *source.execute(sql).one())
+    return run
 
 
-def _copy_parts(source: Connection, source_no: int, target: Connection, run_no: int) -> None:
+def _copy_parts(source: StoredRun, target: StoredRun) -> None:
     """Copy the variants, tasks and slots, and the parts of the schedule, that the target lacks."""
-    numbers = {
-        table: target.exec_driver_sql(
-            f"SELECT count(*) FROM {table} WHERE run_no = ?",  # noqa: S608
-            (run_no,),
-        ).scalar_one()
+    starts = {
+        table: target.execute(f"SELECT count(*) FROM {table} WHERE run_no = ?").scalar_one()  # noqa: S608
         for table in _PLANNED_TABLES
     }
-    payloads = source.exec_driver_sql(_PAYLOADS_SQL, (source_no, numbers["run_task"]))
-    for batch in batched(payloads, _TEXTS_PER_BATCH):
-        target.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
-    for table, number in _PLANNED_TABLES.items():
-        _copy_rows(source, source_no, target, run_no, table, numbers[table], number)
-    last_part = target.exec_driver_sql(_LAST_PART_SQL, (run_no,)).scalar_one()
-    for row in source.exec_driver_sql(_PARTS_SQL, (source_no, last_part)):
-        target.exec_driver_sql(statements.INSERT_PART, (run_no, *row))
+    insert = statements.insert("task_payload", unless_exists="payload_digest")
+    for batch in batched(source.execute(_PAYLOADS_SQL, starts["run_task"]), _TEXTS_PER_BATCH):
+        target.connection.execute(insert, list(batch))
+    for table, start in starts.items():
+        _copy_rows(source, target, table, start)
+    _copy_rows(source, target, "run_part", target.execute(_LAST_PART_SQL).scalar_one() + 1)
 
 
-def _write_progress(
-    source: Source, source_no: int, connection: Connection, run_no: int, history: History
-) -> None:
+def _write_progress(source: StoredRun, target: StoredRun, history: History) -> None:
     """Write the run's progress after its rows. A run that existed gets a new epoch.
 
     The new epoch fences off earlier owners in this ledger.
     """
-    committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
-        _PROGRESS_SQL, (source_no,)
-    ).one()
+    committed, epoch, status, updated_at, ended_at, *stop = source.execute(_PROGRESS_SQL).one()
     if status == RunStatus.RUNNING.value:
-        status = _status_without_owner(committed == history.total)
+        is_complete = committed == history.total
+        status = (RunStatus.COMPLETED if is_complete else RunStatus.INTERRUPTED).value
     ended_at = ended_at or updated_at
+    progress = (status, updated_at, ended_at, *stop)
     if history.relation is RunRelation.NEW:
-        progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
-        connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+        target.execute(statements.insert("schedule_progress"), committed, epoch, *progress)
     else:
-        steps = [(run_no,)] * (committed - history.committed_in_target)
+        steps = [(target.run_no,)] * (committed - history.committed_in_target)
         if steps:
-            connection.exec_driver_sql(_ADVANCE_SQL, steps)
-        total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+            target.connection.execute(_ADVANCE_SQL, steps)
+        total = run_rows.read_total_slots(target.connection, target.run_no)
         if status == RunStatus.COMPLETED.value and committed < total:
             # A part was appended here that the source does not have.
-            status = RunStatus.INTERRUPTED.value
-        connection.exec_driver_sql(
-            _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
-        )
-        connection.exec_driver_sql(_DELETE_LEASE, (run_no,))
-    heads = [
-        side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
-        for side, number in ((source.connection, source_no), (connection, run_no))
-    ]
-    if heads[0] != heads[1]:
+            progress = (RunStatus.INTERRUPTED.value, *progress[1:])
+        target.execute(_UPDATE_PROGRESS, epoch, *progress)
+        target.execute(_DELETE_LEASE)
+    heads = {read_chain_head(run.connection, run.run_no) for run in (source, target)}
+    if len(heads) > 1:
         raise LedgerError(f"run {history.run_id} was not copied completely; nothing was imported")
 
 
-def _status_without_owner(complete: bool) -> str:
-    return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
-
-
-def _copy_rows(
-    source: Connection,
-    source_no: int,
-    target: Connection,
-    run_no: int,
-    table: str,
-    start: int,
-    number: str = "schedule_idx",
-) -> None:
-    """Copy a run's rows of `table` to its number in the target, from `number` = `start` on."""
-    sql = f"{row_sql.select(table, start=1)} AND {number} >= ? ORDER BY {', '.join(KEYS[table])}"
-    rows = source.exec_driver_sql(sql, (source_no, start))
-    insert = row_sql.insert(table)
-    for batch in batched(rows, _ROWS_PER_BATCH):
-        target.exec_driver_sql(insert, [(run_no, *row) for row in batch])
+def _copy_rows(source: StoredRun, target: StoredRun, table: str, start: int) -> None:
+    """Copy the rows of `table` from `start` on, a number in the second column of its key."""
+    key = KEYS[table]
+    sql = f"{statements.select(table, start=1)} AND {key[1]} >= ? ORDER BY {', '.join(key)}"
+    insert = statements.insert(table)
+    for batch in batched(source.execute(sql, start), _ROWS_PER_BATCH):
+        target.connection.execute(insert, [(target.run_no, *row) for row in batch])

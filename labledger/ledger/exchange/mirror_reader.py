@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
 from labledger.files.file_contents import batched
-from labledger.ledger.commit_rows import run_rows, slot_rows, statements
-from labledger.ledger.database import row_sql
+from labledger.ledger import digest_chain, run_rows, slot_rows
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.commit_stream import (
     COMMIT_COLUMNS,
@@ -66,11 +66,11 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
         raise InvalidMirrorLine(f"the file does not begin with the run of a {SCHEMA}")
     columns = [
-        _text(run[name]) if name in JSON_COLUMNS else run[name] for name in statements.RUN_COLUMNS
+        _text(run[name]) if name in JSON_COLUMNS else run[name] for name in digest_chain.RUN_COLUMNS
     ]
-    connection.exec_driver_sql(statements.INSERT_RUN, (_RUN_NO, *columns))
+    connection.execute(statements.insert("run"), (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
-    connection.exec_driver_sql(statements.INSERT_SCHEDULE, (_RUN_NO, *schedule))
+    connection.execute(statements.insert("schedule"), (_RUN_NO, *schedule))
     total = schedule[0]
     counts = dict.fromkeys(_WRITERS, 0)
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
@@ -80,7 +80,7 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
             total += sum(record["slot_count"] for record in batch if kind == "part")
-    connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], total))
+    connection.execute(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], total))
     _write_tags(connection, run["resolved"], run["created_at"])
     return str(run["run_id"])
 
@@ -92,8 +92,8 @@ def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -
 
 
 def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
-    connection.exec_driver_sql(
-        statements.INSERT_VARIANT,
+    connection.execute(
+        statements.insert("run_variant"),
         [
             (_RUN_NO, idx, row["variant_id"], row["role"], _text(row["bindings"]))
             for idx, row in enumerate(batch, first_idx)
@@ -104,9 +104,12 @@ def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: 
 def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
     bodies = [_text(row["payload"]) for row in batch]
     digests = [canonical_json.sha256_hex(body.encode()) for body in bodies]
-    connection.exec_driver_sql(statements.INSERT_PAYLOAD, list(zip(digests, bodies, strict=True)))
-    connection.exec_driver_sql(
-        statements.INSERT_TASK,
+    connection.execute(
+        statements.insert("task_payload", unless_exists="payload_digest"),
+        list(zip(digests, bodies, strict=True)),
+    )
+    connection.execute(
+        statements.insert("run_task"),
         [
             (_RUN_NO, idx, row["task_id"], row["digest"], digest)
             for (idx, row), digest in zip(enumerate(batch, first_idx), digests, strict=True)
@@ -115,8 +118,8 @@ def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int
 
 
 def _write_slots(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
-    connection.exec_driver_sql(
-        statements.INSERT_SLOT,
+    connection.execute(
+        statements.insert("slot"),
         [(_RUN_NO, *(_slot_value(row, name) for name in SLOT_COLUMNS)) for row in batch],
     )
 
@@ -132,12 +135,12 @@ def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: in
             _text(row[name]) if name in JSON_COLUMNS and name in row else row.get(name)
             for name in PART_COLUMNS
         ]
-        connection.exec_driver_sql(statements.INSERT_PART, (_RUN_NO, *values))
+        connection.execute(statements.insert("run_part"), (_RUN_NO, *values))
 
 
 def _write_commits(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
-    connection.exec_driver_sql(
-        statements.INSERT_SLOT_COMMIT,
+    connection.execute(
+        statements.insert("slot_commit"),
         [(_RUN_NO, *(row[name] for name in COMMIT_COLUMNS)) for row in batch],
     )
 
@@ -183,7 +186,7 @@ def _rows_of_record(
 
 def _insert(connection: Connection, rows: dict[str, list[tuple[Any, ...]]]) -> None:
     for table, batch in rows.items():
-        connection.exec_driver_sql(row_sql.insert(table), batch)
+        connection.execute(statements.insert(table), batch)
     rows.clear()
 
 

@@ -32,7 +32,7 @@ from labledger.errors import (
 )
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import leases
-from labledger.ledger.database import migrations
+from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
@@ -40,6 +40,8 @@ from labledger.ledger.read import gradings
 from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.read.gradings import Regrades
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.run_rows import read_total_slots
+from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.identity import RUN_ID
@@ -58,9 +60,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
 _PARTS_SQL = "SELECT resolved, images, selection FROM run_part WHERE run_no = ?"
 _BINDINGS_SQL = "SELECT bindings FROM run_variant WHERE run_no = ?"
-_PAYLOADS_SQL = (
-    "SELECT task_payload.body FROM run_task JOIN task_payload "
-    "ON task_payload.payload_digest = run_task.payload_digest WHERE run_task.run_no = ?"
+_PAYLOADS_SQL = statements.expand(
+    "SELECT task_payload.body FROM run_task {task_payload} WHERE run_task.run_no = ?"
 )
 
 
@@ -72,10 +73,10 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
                 f"the source holds a run {run_id[:120]!r}, which is not a valid run id"
             )
         run_no = run_number(connection, run_id)
-        texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
+        texts = list(connection.execute(_RUN_SQL, (run_no,)).one())
         for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
-            texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
-        for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+            texts += connection.execute(sql, (run_no,)).scalars()
+        for row in connection.execute(_PARTS_SQL, (run_no,)):
             texts += [text for text in row if text is not None]
         for text in texts:
             problem = _canonical_problem(text)
@@ -145,23 +146,10 @@ def _record_problem(record: JsonObject, schema: str, run_id: str, commit: Commit
 _SCHEMA_SQL = """
 SELECT name, sql FROM sqlite_schema
 WHERE type IN ('table', 'index') AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"""
-_HEAD_SQL = """
+_HEAD_SQL = statements.expand("""
 SELECT (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = schedule.run_no),
-  coalesce(
-    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = schedule.run_no
-     ORDER BY schedule_idx DESC LIMIT 1),
-    schedule.genesis_digest)
-FROM schedule WHERE schedule.run_no = ?"""
-_UNREADABLE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    DRIVER.Error,
-    TypeError,
-    ValueError,
-)
-"""Exceptions from reading rows that labledger did not write."""
+  {chain_head}
+FROM schedule WHERE schedule.run_no = ?""")
 
 
 class SourceStore(ArtifactStore):
@@ -195,7 +183,7 @@ class Source:
 
     def run_ids(self) -> list[str]:
         """Return the ids of its runs, the oldest first."""
-        rows = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
+        rows = self.connection.execute("SELECT run_id FROM run ORDER BY run_no")
         return list(rows.scalars())
 
     def regrades(self, run_id: str) -> Regrades | None:
@@ -204,8 +192,7 @@ class Source:
 
     def slots(self, run_id: str) -> int:
         """Return the number of slots of a run's schedule."""
-        run_no = run_number(self.connection, run_id)
-        return int(self.connection.exec_driver_sql(gradings.SLOTS_SQL, (run_no,)).scalar_one())
+        return read_total_slots(self.connection, run_number(self.connection, run_id))
 
     def chain_head(self, run_id: str) -> tuple[int, str]:
         """Return how many slots of a run are committed, and the last digest of its chain.
@@ -213,7 +200,7 @@ class Source:
         A run without a schedule, which labledger does not write, has no digest.
         """
         run_no = run_number(self.connection, run_id)
-        committed, head = self.connection.exec_driver_sql(_HEAD_SQL, (run_no,)).first() or (0, "")
+        committed, head = self.connection.execute(_HEAD_SQL, (run_no,)).first() or (0, "")
         return int(committed), str(head)
 
     def with_regradings(self, run_id: str) -> list[str]:
@@ -240,7 +227,7 @@ class Source:
             with translated("verify the source", self.path, verify_hint(self.path)):
                 check_runs(self.connection, run_ids)
                 return verify_snapshot(self.connection, store, run_ids, find_problems)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise LedgerError(
                 f"{self.path} holds rows that labledger does not write: {error}"
             ) from error
@@ -310,9 +297,9 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
-    statements = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+    found = dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
     for name, sql in _expected_statements().items():
-        if statements.get(name) != sql:
+        if found.get(name) != sql:
             raise LedgerError(
                 f"{path} is not a ledger that labledger created: {name} differs or is missing",
                 hint="import the ledger from which this one was made",
@@ -325,4 +312,4 @@ def _expected_statements() -> dict[str, str]:
     fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
     with fresh.connect() as connection, connection.begin():
         migrations.create_tables(connection)
-        return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+        return dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))

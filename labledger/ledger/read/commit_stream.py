@@ -15,11 +15,11 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
-from labledger.ledger.database import row_sql
+from labledger.ledger import digest_chain, slot_rows
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.table_rows import COLUMNS, AttemptRow, EventRow, MetricRow, TrialRow
+from labledger.ledger.slot_rows import LazyValues
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
@@ -46,10 +46,10 @@ def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[i
     Commits that were changed, removed, inserted or reordered are found in seconds; records that
     were changed while their commit was not are not looked at.
     """
-    part_digests = dict(map(tuple, connection.exec_driver_sql(PARTS_SQL, (run_no,))))
-    run_id, head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
+    part_digests = dict(map(tuple, connection.execute(PARTS_SQL, (run_no,))))
+    run_id, head, committed = connection.execute(_HEAD_SQL, (run_no,)).one()
     next_idx = 0
-    for row in connection.exec_driver_sql(_CHECKED_SQL, (run_no,)):
+    for row in connection.execute(_CHECKED_SQL, (run_no,)):
         idx, *commit, digest = row
         if idx != next_idx:
             yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
@@ -62,6 +62,14 @@ def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[i
         yield None, f"the progress says {committed} slots are committed; {next_idx} are"
 
 
+_CHAIN_HEAD_SQL = statements.expand("SELECT {chain_head} FROM schedule WHERE schedule.run_no = ?")
+
+
+def read_chain_head(connection: Connection, run_no: int) -> str:
+    """Return the chain digest of the last commit, or the genesis digest if there is none."""
+    return str(connection.execute(_CHAIN_HEAD_SQL, (run_no,)).scalar_one())
+
+
 def _expected_digest(head: str, part_digest: str | None, commit: Sequence[Any]) -> str:
     """Return the chain's digest after a commit, of which `commit` has the columns it covers."""
     return digest_chain.chain_digest(digest_chain.with_part(head, part_digest), *commit)
@@ -70,8 +78,6 @@ def _expected_digest(head: str, part_digest: str | None, commit: Sequence[Any]) 
 SCHEMA = "chain_record_v1"
 
 COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
-VARIANT_COLUMNS = COLUMNS["run_variant"][2:]
-TASK_COLUMNS = ("task_id", "digest", "payload")
 SLOT_COLUMNS = COLUMNS["slot"][1:]
 SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 PART_COLUMNS = COLUMNS["run_part"][1:]
@@ -81,27 +87,32 @@ JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload", "selectio
 """Columns that hold canonical JSON; in a record it appears as a JSON value."""
 
 _RUN_SQL = (
-    f"SELECT {row_sql.columns('run', start=1, qualified=True)}, "  # noqa: S608
-    f"{row_sql.columns('schedule', start=1, qualified=True)} "
+    f"SELECT {statements.columns('run', start=1, qualified=True)}, "  # noqa: S608
+    f"{statements.columns('schedule', start=1, qualified=True)} "
     "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
 )
-_TASKS_SQL = """
-SELECT run_task.task_id, run_task.digest, task_payload.body FROM run_task
-JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
-WHERE run_task.run_no = ? ORDER BY run_task.task_idx"""
-_PLANNED = {
-    "variant": (VARIANT_COLUMNS, f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx"),
-    "task": (TASK_COLUMNS, _TASKS_SQL),
-    "slot": (SLOT_COLUMNS, f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"),
+_PLANNED_SQL = {
+    "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
+    "task": statements.expand(
+        f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
+        "FROM run_task {task_payload} WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+    ),
+    "slot": f"{statements.select('slot', start=1)} ORDER BY schedule_idx",
 }
-"""Columns and query of what a part of the schedule has, by the type of its records."""
+"""The rows of what a part of the schedule adds, by the type of their records."""
+_PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
+    "variant": (None, *COLUMNS["run_variant"][2:]),
+    "task": (None, "task_id", "digest", None, "payload"),
+    "slot": SLOT_COLUMNS,
+}
+"""The names that these rows' columns have in a record; None for those that it lacks."""
 _COUNTS_SQL = (
     "SELECT (SELECT count(*) FROM run_variant WHERE run_no = ?1), "
     "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
     "(SELECT count(*) FROM slot WHERE run_no = ?1)"
 )
-_PARTS_SQL = f"{row_sql.select('run_part', start=1)} ORDER BY part"
-_CHAIN_SQL = f"{row_sql.select('slot_commit', start=1)} ORDER BY schedule_idx"
+_PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
+_CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 
 def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
@@ -111,46 +122,57 @@ def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObje
     records do not depend on who owns the run or whether it has ended.
     """
     parts = [
-        _record("part", PART_COLUMNS, row)
-        for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,))
+        _record("part", PART_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
     ]
     run = _record(
         "run",
-        (*statements.RUN_COLUMNS, *SCHEDULE_COLUMNS),
-        connection.exec_driver_sql(_RUN_SQL, (run_no,)).one(),
+        (*digest_chain.RUN_COLUMNS, *SCHEDULE_COLUMNS),
+        connection.execute(_RUN_SQL, (run_no,)).one(),
     )
     # As the run was created: appending a part changes none of the records before it.
     run["total_slots"] -= sum(part["slot_count"] for part in parts)
     yield run
-    rows = {
-        kind: iter(connection.exec_driver_sql(sql, (run_no,)))
-        for kind, (_, sql) in _PLANNED.items()
-    }
-    counts = connection.exec_driver_sql(_COUNTS_SQL, (run_no,)).one()
-    later = {kind: sum(part[f"{kind}_count"] for part in parts) for kind in _PLANNED}
-    first = {kind: count - later[kind] for kind, count in zip(_PLANNED, counts, strict=True)}
-    yield from _planned_records(rows, first)
-    for part in parts:
-        yield part
-        yield from _planned_records(rows, {kind: part[f"{kind}_count"] for kind in _PLANNED})
-    for row in connection.exec_driver_sql(_CHAIN_SQL, (run_no,)):
+    added = planned_parts(connection, run_no, parts)
+    for part, rows in zip([None, *parts], added, strict=True):
+        if part is not None:
+            yield part
+        for kind, _, row in rows:
+            yield _record(kind, _PLANNED_COLUMNS[kind], row)
+    for row in connection.execute(_CHAIN_SQL, (run_no,)):
         yield _record("commit", COMMIT_COLUMNS, row)
 
 
-def _planned_records(
-    rows: Mapping[str, Iterator[Any]], counts: Mapping[str, int]
-) -> Iterator[JsonObject]:
-    """Yield the next records of each type, as many as `counts` says."""
-    for record_type, (columns, _) in _PLANNED.items():
-        for row in islice(rows[record_type], counts[record_type]):
-            yield _record(record_type, columns, row)
+def planned_parts(
+    connection: Connection, run_no: int, parts: Sequence[Mapping[str, Any]]
+) -> Iterator[Iterator[tuple[str, int, Any]]]:
+    """Yield what each part of a run's schedule has: first what the run was created with.
+
+    `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
+    part is requested; each comes with its kind (`variant`, `task`, `slot`) and its number among
+    those of the run, from 0.
+    """
+    counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
+    later = [{kind: part[f"{kind}_count"] for kind in _PLANNED_SQL} for part in parts]
+    first = {
+        kind: count - sum(part[kind] for part in later)
+        for kind, count in zip(_PLANNED_SQL, counts, strict=True)
+    }
+    rows = {
+        kind: enumerate(connection.execute(sql, (run_no,))) for kind, sql in _PLANNED_SQL.items()
+    }
+    for sizes in (first, *later):
+        yield (
+            (kind, number, row)
+            for kind, size in sizes.items()
+            for number, row in islice(rows[kind], max(0, size))
+        )
 
 
-def _record(record_type: str, columns: tuple[str, ...], row: Any) -> JsonObject:
+def _record(record_type: str, columns: Sequence[str | None], row: Any) -> JsonObject:
     values = {
         name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
         for name, value in zip(columns, row, strict=True)
-        if value is not None or record_type not in _WITHOUT_NULLS
+        if name is not None and (value is not None or record_type not in _WITHOUT_NULLS)
     }
     return {"schema_version": SCHEMA, "type": record_type, **values}
 
@@ -161,7 +183,7 @@ _IN_RANGE = "{0}.run_no = ? AND {0}.schedule_idx >= ? AND {0}.schedule_idx < ?"
 def _rows_sql(table: str, order: str) -> str:
     """Return SQL that reads the rows of `table` in record order, `schedule_idx` second."""
     return (
-        f"SELECT {row_sql.columns(table)} FROM {table} WHERE {_IN_RANGE.format(table)} "  # noqa: S608
+        f"SELECT {statements.columns(table)} FROM {table} WHERE {_IN_RANGE.format(table)} "  # noqa: S608
         f"ORDER BY run_no, schedule_idx, {order}"
     )
 
@@ -174,15 +196,15 @@ _SQL = {
     "metrics": _rows_sql("metric", "row_seq"),
     "events": _rows_sql("event", "row_seq"),
 }
-_TRIALS_SQL = expand(f"""
+_TRIALS_SQL = statements.expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
-  {row_sql.columns("trial", qualified=True)}
+  {statements.columns("trial", qualified=True)}
 FROM trial
 {{slot_of trial}}
 WHERE {_IN_RANGE.format("trial")}
 ORDER BY trial.run_no, trial.schedule_idx""")  # noqa: S608
-_COMMITS_SQL = expand(f"""
-SELECT {row_sql.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id
+_COMMITS_SQL = statements.expand(f"""
+SELECT {statements.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
 {{slot_variant}}
@@ -199,7 +221,7 @@ _SLOT = itemgetter(1)
 class RowSource(Protocol):
     """The part of a connection that this module uses."""
 
-    def exec_driver_sql(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
+    def execute(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
         """Return the rows of a query."""
 
 
@@ -244,7 +266,7 @@ def commits(
         kind: _InOrder(_rows_by_slot(connection, kind, key, holds_events=holds_events))
         for kind in RECORD_KINDS
     }
-    for row in connection.exec_driver_sql(_COMMITS_SQL, key):
+    for row in connection.execute(_COMMITS_SQL, key):
         idx, commit_id, status, reason, epoch, committed_at, payload, chain, variant_id = row
         trial = trials.of_slot(idx)
         lines: dict[str, Any] = {
@@ -309,7 +331,7 @@ class _InOrder(Generic[T]):
 def _rows_by_slot(
     connection: RowSource, kind: str, key: _Key, *, holds_events: bool
 ) -> Iterator[tuple[int, Iterable[Any]]]:
-    for idx, group in groupby(connection.exec_driver_sql(_SQL[kind], key), key=_SLOT):
+    for idx, group in groupby(connection.execute(_SQL[kind], key), key=_SLOT):
         if kind != "events" or holds_events:
             yield idx, list(group)
             continue
@@ -323,8 +345,8 @@ def _rows_by_slot(
         many.is_past = True
 
 
-@dataclass(slots=True)
-class _ManyEvents:
+@dataclass
+class _ManyEvents(LazyValues[EventRow]):
     """The rows of a slot's events, read whenever they are iterated.
 
     The first iteration goes on with the query that found them.
@@ -335,35 +357,18 @@ class _ManyEvents:
     rows: Iterator[Any] | None
     is_past: bool = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[EventRow]:
         rows, self.rows = self.rows, None
         if rows is None or self.is_past:
-            yield from self.connection.exec_driver_sql(_SQL["events"], self.key)
+            yield from map(EventRow._make, self.connection.execute(_SQL["events"], self.key))
             return
-        yield from rows
+        yield from map(EventRow._make, rows)
         if self.is_past:
             raise RuntimeError("the next slot was requested while events were being read")
 
 
-@dataclass(frozen=True, slots=True)
-class _ManyLines(Collection[str]):
-    """The lines of `_ManyEvents`."""
-
-    stamp: Stamp
-    rows: _ManyEvents
-
-    def __iter__(self) -> Iterator[str]:
-        return slot_rows.event_lines(self.stamp, map(EventRow._make, self.rows))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, line: object) -> bool:
-        return any(line == own_line for own_line in self)
-
-
 def _trials(connection: RowSource, run_id: str, key: _Key) -> Iterator[tuple[int, Trial]]:
-    for variant_id, task_id, repl_idx, *columns in connection.exec_driver_sql(_TRIALS_SQL, key):
+    for variant_id, task_id, repl_idx, *columns in connection.execute(_TRIALS_SQL, key):
         row = TrialRow._make(columns)
         idx = row.schedule_idx
         ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
@@ -392,9 +397,8 @@ def _metric_lines(trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
 def _event_lines(trial: Trial | None, rows: Iterable[Any]) -> Collection[str]:
     if trial is None:
         return ()
-    if isinstance(rows, _ManyEvents):
-        return _ManyLines(trial.stamp, rows)
-    return tuple(slot_rows.event_lines(trial.stamp, map(EventRow._make, rows)))
+    events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
+    return slot_rows.event_records(trial.stamp, events)
 
 
 _VERBATIM = frozenset({"predictions", "scores", "evidence"})

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sql_fragments import expand
 
 FORMAT = "labledger_table_v1"
 """The name of the columns and types below; a format with others gets another name."""
@@ -77,7 +77,7 @@ def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") 
     columns = (*identity, *(column for group in groups for column in group))
     select_list = ", ".join(column.sql for column in columns)
     order = ", ".join(f"{name}.{column}" for column in ("run_no", "schedule_idx", *order.split()))
-    sql = expand(f"""
+    sql = statements.expand(f"""
 SELECT {select_list} FROM {name}
 CROSS JOIN run ON run.run_no = {name}.run_no
 {{slot_of {name}}}
@@ -187,6 +187,6 @@ TABLES: dict[str, FlatTable] = {
 
 def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
     """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
-    result = connection.exec_driver_sql(TABLES[kind].sql, (run_no,))
+    result = connection.execute(TABLES[kind].sql, (run_no,))
     while batch := result.fetchmany(200):
         yield from map(tuple, batch)

@@ -13,49 +13,34 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading, Rerun
 from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.run_rows import read_total_slots
 
-_GRADINGS_SQL = """
+_GRADINGS_SQL = statements.expand("""
 SELECT
-  grading.root_id, grading.generation, run.run_id,
-  grading.root_id || '.g' || grading.generation AS grading_id,
-  coalesce(
-    run.resolved ->> '$.regrades.grader_digest',
-    (SELECT score.record ->> '$.ext.grader.digest' FROM score
-     WHERE score.run_no = run.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1)),
-  schedule_progress.next_schedule_idx = schedule.total_slots,
-  EXISTS (SELECT 1 FROM counted WHERE counted.run_no = run.run_no),
-  run.created_at,
-  schedule.total_slots
+  grading.root_id, grading.generation, own.run_id, {grading_id} AS grading_id,
+  {grader_digest} AS grader_digest,
+  schedule_progress.next_schedule_idx = schedule.total_slots AS complete,
+  {is_counted} AS counts, own.created_at, schedule.total_slots AS slots
 FROM grading AS given
 JOIN grading ON grading.root_id = given.root_id
-JOIN run ON run.run_no = grading.run_no
-JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+JOIN run AS own ON own.run_no = grading.run_no
+JOIN schedule ON schedule.run_no = own.run_no
+JOIN schedule_progress ON schedule_progress.run_no = own.run_no
 WHERE given.run_no = ?
-ORDER BY grading.generation"""
+ORDER BY grading.generation""")
+"""Each column has the name of its field of `Grading`."""
 
 
 def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
     """Return every grading of the run, or of the root of a regrading, the oldest first."""
-    rows = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
     return [
-        Grading(
-            root_id=row[0],
-            generation=row[1],
-            run_id=row[2],
-            grading_id=row[3],
-            grader_digest=row[4],
-            complete=bool(row[5]),
-            counts=bool(row[6]),
-            created_at=row[7],
-            slots=row[8],
-        )
-        for row in rows
+        Grading(**row._asdict() | {"complete": bool(row.complete), "counts": bool(row.counts)})
+        for row in connection.execute(_GRADINGS_SQL, (run_no,))
     ]
 
 
@@ -87,7 +72,7 @@ _REGRADES_KEYS = ("run_id", "generation", "head")
 def read_regrades(connection: Connection, run_no: int) -> Regrades | None:
     """Return which run a regrading grades again; None for a run whose agents ran."""
     sql = "SELECT resolved FROM run WHERE run_no = ?"
-    text = connection.exec_driver_sql(sql, (run_no,)).scalar_one()
+    text = connection.execute(sql, (run_no,)).scalar_one()
     try:
         stored = json.loads(text).get("regrades")
         return None if stored is None else Regrades(*(stored[name] for name in _REGRADES_KEYS))
@@ -110,7 +95,7 @@ def root_mismatch(connection: Connection, regraded: Regrades, slots: int) -> str
     `slots` is how many slots the regrading has: those that the root had then. A root that the
     ledger does not have is a mismatch.
     """
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
+    root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return f"it regrades {regraded.root_id}, which the ledger does not have"
     _, committed, head = root
@@ -132,7 +117,7 @@ ORDER BY run.run_no"""
 
 def find_orphan_regradings(connection: Connection) -> list[tuple[str, str]]:
     """Return regradings whose root the ledger does not have, each with the root's id."""
-    return [(row[0], row[1]) for row in connection.exec_driver_sql(_ORPHANS_SQL)]
+    return [(row[0], row[1]) for row in connection.execute(_ORPHANS_SQL)]
 
 
 _GRADING_ROW_SQL = """
@@ -148,7 +133,6 @@ SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
   ORDER BY grading.generation DESC LIMIT 1)
 FROM run WHERE run.run_no = ?"""
 _HAS_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
-SLOTS_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
 _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
 """Tables of which a regrading repeats its root's rows, as many as the root had then."""
 
@@ -156,17 +140,17 @@ _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
 def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
     """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
     regraded = read_regrades(connection, run_no)
-    run_id, *stored = connection.exec_driver_sql(_GRADING_ROW_SQL, (run_no,)).one()
+    run_id, *stored = connection.execute(_GRADING_ROW_SQL, (run_no,)).one()
     if stored != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
         yield "the run's row of grading does not fit its resolved experiment"
     if regraded is None:
-        if not connection.exec_driver_sql(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
+        if not connection.execute(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
             yield "the row of counted, which views use, is not the run's newest complete grading"
         return
-    if connection.exec_driver_sql(_HAS_COUNTED_SQL, (run_no,)).first():
+    if connection.execute(_HAS_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
-    slots = connection.exec_driver_sql(SLOTS_SQL, (run_no,)).scalar_one()
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
+    slots = read_total_slots(connection, run_no)
+    root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return
     problem = root_mismatch(connection, regraded, slots)
@@ -174,34 +158,24 @@ def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
         yield problem
     for part, table in _PARTS.items():
         number = KEYS[table][1]
-        rows = f"SELECT {row_sql.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
+        rows = f"SELECT {statements.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
         own = f"{rows} ?1"
         of_root = f"{rows} ?2 AND {number} < (SELECT count(*) FROM {table} WHERE run_no = ?1)"  # noqa: S608
         difference = (
             f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
             f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"
         )
-        if connection.exec_driver_sql(difference, (run_no, root[0])).first():
+        if connection.execute(difference, (run_no, root[0])).first():
             yield f"its {part} are not those of {regraded.root_id}"
 
 
-_RERUNS_SQL = """
-SELECT run_part.part, run_part.created_at, run_part.slot_count,
-  (SELECT count(*) FROM slot_commit
-   WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
-     AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count),
-  (SELECT json_group_object(status, slots) FROM (
-     SELECT slot_commit.status, count(*) AS slots FROM slot
-     JOIN slot_commit
-       ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.supersedes
-     WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
-       AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
-     GROUP BY slot_commit.status ORDER BY slot_commit.status)),
+_RERUNS_SQL = statements.expand("""
+SELECT run_part.part, run_part.created_at, run_part.slot_count, {rerun_commits}, {rerun_statuses},
   run_part.because, run_part.selection
 FROM run_part
 WHERE run_part.run_no = ? AND run_part.kind = 'rerun' AND run_part.first_idx < coalesce(?,
   run_part.first_idx + 1)
-ORDER BY run_part.part"""
+ORDER BY run_part.part""")
 _PENDING_SQL = """
 SELECT slot.supersedes FROM slot
 WHERE slot.run_no = ? AND slot.supersedes IS NOT NULL AND NOT EXISTS (
@@ -213,7 +187,7 @@ _REPLACEMENT_SQL = "SELECT schedule_idx FROM slot WHERE run_no = ? AND supersede
 def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -> list[Rerun]:
     """Return the reruns of a run, the oldest first: all, or those among its first `slots` slots."""
     reruns = []
-    rows = connection.exec_driver_sql(_RERUNS_SQL, (run_no, slots))
+    rows = connection.execute(_RERUNS_SQL, (run_no, slots))
     for part, created_at, slots, committed, superseded, because, selection in rows:
         chosen = {} if selection is None else json.loads(selection)
         despite_verdict = chosen.get("despite_verdict") is True
@@ -224,10 +198,10 @@ def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -
 
 def read_pending_slots(connection: Connection, run_no: int) -> set[int]:
     """Return the slots of a run whose replacement is scheduled and not committed yet."""
-    return set(connection.exec_driver_sql(_PENDING_SQL, (run_no,)).scalars())
+    return set(connection.execute(_PENDING_SQL, (run_no,)).scalars())
 
 
 def read_replacement(connection: Connection, run_no: int, schedule_idx: int) -> int | None:
     """Return the slot that supersedes another one, committed or not; None if none does."""
-    idx = connection.exec_driver_sql(_REPLACEMENT_SQL, (run_no, schedule_idx)).scalar()
+    idx = connection.execute(_REPLACEMENT_SQL, (run_no, schedule_idx)).scalar()
     return None if idx is None else int(idx)

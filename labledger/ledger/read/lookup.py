@@ -15,8 +15,9 @@ from typing import Any
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.database.sqlite import reading
 from labledger.ledger.read.tombstones import newest_tombstone
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
@@ -31,9 +32,7 @@ def ledger_id(connection: Connection) -> str:
 
     Raises `LedgerError` if the row that holds it is missing or holds something else.
     """
-    value = connection.exec_driver_sql(
-        "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
-    ).scalar()
+    value = connection.execute("SELECT value FROM ledger_meta WHERE key = 'ledger_id'").scalar()
     if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
         raise LedgerError(
             f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "
@@ -49,17 +48,17 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     A run's id stands for its current grading; its id with `.g` and a number for that generation,
     complete or not. Raises `RunNotFound`, with a hint of the existing generations.
     """
-    run_no = _find_run_no(connection, name)
+    run_no = find_run_no(connection, name)
     if run_no is not None:
-        counted = connection.exec_driver_sql(
+        counted = connection.execute(
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
         return run_no if counted is None else int(counted)
     match = _GENERATION.fullmatch(name)
-    root_no = None if match is None else _find_run_no(connection, match[1])
+    root_no = None if match is None else find_run_no(connection, match[1])
     if match is None or root_no is None:
         return run_number(connection, name)
-    known = connection.exec_driver_sql(
+    known = connection.execute(
         "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
     ).all()
     for generation, number in known:
@@ -75,19 +74,15 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
 def ledger_holds_run(path: Path, run_id: str) -> bool:
     """Return whether there is a readable ledger at `path`, of any revision, that has a run."""
     try:
-        engine = readonly_engine(path)
-        try:
-            with translated("read the ledger", path), engine.connect() as connection:
-                return _find_run_no(connection, run_id) is not None
-        finally:
-            engine.dispose()
+        with reading(path, "read the ledger") as connection:
+            return find_run_no(connection, run_id) is not None
     except LedgerError:
         return False
 
 
 def run_number(connection: Connection, run_id: str) -> int:
     """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
-    run_no = _find_run_no(connection, run_id)
+    run_no = find_run_no(connection, run_id)
     if run_no is not None:
         return run_no
     stone = newest_tombstone(connection, run_id)
@@ -101,19 +96,16 @@ def run_number(connection: Connection, run_id: str) -> int:
     if (
         grading is not None
         and grading[2] == "1"
-        and _find_run_no(connection, grading[1]) is not None
+        and find_run_no(connection, grading[1]) is not None
     ):
         raise RunNotFound(
             f"the ledger holds no run {run_id!r}",
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
         )
-    known = (
-        connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
-        .scalars()
-        .all()
-    )
+    sql = "SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000"
+    known = list(connection.execute(sql).scalars())
     close = near_names(run_id, known, 3)
-    names = close or list(known[:3])
+    names = close or known[:3]
     listed = " or ".join(names)
     raise RunNotFound(
         f"the ledger holds no run {run_id!r}",
@@ -125,18 +117,17 @@ def run_number(connection: Connection, run_id: str) -> int:
     )
 
 
-def _find_run_no(connection: Connection, run_id: str) -> int | None:
-    run_no = connection.exec_driver_sql(
-        "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
-    ).scalar()
+def find_run_no(connection: Connection, run_id: str) -> int | None:
+    """Return the `run_no` of a run; None if the ledger does not hold it."""
+    run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
     return None if run_no is None else int(run_no)
 
 
-_TASK_SQL = """
+_TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM slot
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
-WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
+{task_payload}
+WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
 _METRICS_SQL = """
 SELECT metric_id, value FROM metric WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq"""
 _EVENTS_SQL = """
@@ -168,13 +159,13 @@ class TrialContents:
 
     def metrics(self, schedule_idx: int) -> list[tuple[str, float | str]]:
         """Return id and value of each metric, in order."""
-        rows = self.connection.exec_driver_sql(_METRICS_SQL, (self.root_no, schedule_idx))
+        rows = self.connection.execute(_METRICS_SQL, (self.root_no, schedule_idx))
         return [(metric_id, value) for metric_id, value in rows]
 
     def events(self, schedule_idx: int, limit: int) -> tuple[list[Any], int]:
         """Return the first `limit` events, and how many more there are."""
         key = (self.root_no, schedule_idx)
-        rows = self.connection.exec_driver_sql(_EVENTS_SQL, (*key, limit))
+        rows = self.connection.execute(_EVENTS_SQL, (*key, limit))
         events = [json.loads(body) for body in rows.scalars()]
         if len(events) < limit:
             return events, 0
@@ -190,7 +181,7 @@ class TrialContents:
         return read_artifact(self.connection, self.store, sha256)
 
     def _scalar(self, sql: str, *key: int) -> Any:
-        return self.connection.exec_driver_sql(sql, key).scalar()
+        return self.connection.execute(sql, key).scalar()
 
 
 def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> bytes:
@@ -198,7 +189,7 @@ def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> 
 
     Raises `LedgerError`.
     """
-    row = connection.exec_driver_sql(
+    row = connection.execute(
         "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
     ).first()
     if row is None:

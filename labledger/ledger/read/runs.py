@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     ExperimentRevision,
     LeaseInfo,
     LostHost,
-    Note,
     Owner,
     PrimaryMetric,
     RunInfo,
@@ -31,57 +29,53 @@ from labledger.ledger.database.model import (
     Variant,
     VariantCounts,
 )
-from labledger.ledger.database.sql_fragments import expand
-from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records.outcomes import NEVER_RUN, RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 
-_NEWEST_SQL = (
-    "SELECT run_part.{column} FROM run_part WHERE run_part.run_no = run.run_no "
-    "AND run_part.kind = 'extended' ORDER BY run_part.part DESC LIMIT 1"
-)
-_NEWEST_COLUMNS = {
-    "resolved": "resolved",
-    "authored": "authored",
-    "digest": "run_digest",
-    "source_path": "source_path",
-    "images": "images",
-}
-"""Columns of `run` that a part replaces, each with that column of `run_part`."""
-_TABLES = ("run", "schedule", "schedule_progress", "lease", "claim")
-_RUN_SQL = f"""
-SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
-  {", ".join(f"({_NEWEST_SQL.format(column=name)})" for name in _NEWEST_COLUMNS.values())},
-  (SELECT count(*) FROM run_part WHERE run_part.run_no = run.run_no),
-  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
+_RUN_SQL = statements.expand("""
+SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at,
+  {newest resolved run resolved} AS resolved_text,
+  {newest authored run authored} AS authored,
+  {newest run_digest run digest} AS digest,
+  {newest source_path run source_path} AS source_path,
+  {newest images run images} AS images,
+  run.labledger_version, schedule.total_slots, schedule.genesis_digest,
+  progress.next_schedule_idx, progress.epoch, progress.status, progress.updated_at,
+  progress.ended_at, progress.stop_cause, progress.stop_message,
+  lease.epoch AS lease_epoch, lease.host AS owner_host, lease.pid AS owner_pid,
+  lease.process_token AS owner_token, lease.acquired_at, lease.renewed_at,
+  lease.expires_at AS lease_expires_at,
+  claim.host AS claim_host, claim.pid AS claim_pid, claim.process_token AS claim_token,
+  claim.claimed_at, claim.expires_at AS claim_expires_at,
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no) AS budget,
   (SELECT json_group_array(tag) FROM
-    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)),
-  (SELECT json_group_object(name, value) FROM run_setting WHERE run_setting.run_no = run.run_no)
+    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
+  (SELECT json_group_object(name, value) FROM run_setting
+   WHERE run_setting.run_no = run.run_no) AS settings
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+JOIN schedule_progress AS progress ON progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no
 LEFT JOIN claim ON claim.run_no = run.run_no
-"""  # noqa: S608
-"""The rows of `_TABLES`, side by side, the newest experiment of an extended run, the number of
-parts, the budget, the tags and the settings."""
+""")
+"""Each column has the name of the field of `RunInfo` that it is; the others make `_run_info`."""
 
 
 def read_runs(connection: Connection) -> list[RunInfo]:
     """Return every run, the newest first."""
-    rows = connection.exec_driver_sql(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
+    rows = connection.execute(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
     return [_run_info(connection, row) for row in rows]
 
 
 def read_run(connection: Connection, run_no: int) -> RunInfo:
     """Return the run with the number `run_no`."""
-    result = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
+    result = connection.execute(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
     return _run_info(connection, result.one())
 
 
 def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     """Return the variants of a run, in the order of the experiment."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
         (run_no,),
     ).all()
@@ -93,19 +87,16 @@ _PART_COLUMNS = (
     *("because", "selection", "created_at", "digest"),
 )
 _PARTS_SQL = f"SELECT {', '.join(_PART_COLUMNS)} FROM run_part WHERE run_no = ? ORDER BY part"  # noqa: S608
-_REVISIONS_SQL = (
-    "SELECT part, resolved, authored, run_digest, source_path, images FROM run_part "
-    "WHERE run_no = ? AND kind = 'extended' ORDER BY part"
-)
-_FIRST_REVISION_SQL = (
-    "SELECT 1, resolved, authored, digest, source_path, images FROM run WHERE run_no = ?"
-)
+_REVISIONS_SQL = """
+SELECT 1, resolved, authored, digest, source_path, images FROM run WHERE run_no = ?1
+UNION ALL SELECT part, resolved, authored, run_digest, source_path, images FROM run_part
+WHERE run_no = ?1 AND kind = 'extended' ORDER BY 1"""
 
 
 def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
     """Return the parts of a run's schedule after the first, in order."""
     parts = []
-    for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+    for row in connection.execute(_PARTS_SQL, (run_no,)):
         part, kind, first_idx, slot_count, because, selection, created_at, digest = row
         chosen = None if selection is None else json.loads(selection)
         parts.append(
@@ -116,96 +107,47 @@ def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
 
 def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:
     """Return each revision of a run's experiment by the part that brought it, from part 1."""
-    rows = [
-        *connection.exec_driver_sql(_FIRST_REVISION_SQL, (run_no,)),
-        *connection.exec_driver_sql(_REVISIONS_SQL, (run_no,)),
-    ]
     return {
         part: ExperimentRevision(
             json.loads(resolved), authored, digest, source_path, json.loads(images)
         )
-        for part, resolved, authored, digest, source_path, images in rows
+        for part, resolved, authored, digest, source_path, images in connection.execute(
+            _REVISIONS_SQL, (run_no,)
+        )
     }
-
-
-def read_notes(connection: Connection, run_no: int) -> list[Note]:
-    """Return the notes of a run, the oldest first."""
-    rows = connection.exec_driver_sql(
-        "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no", (run_no,)
-    ).all()
-    return [Note(noted_at, note) for noted_at, note in rows]
 
 
 def read_lost_hosts(connection: Connection, run_no: int) -> tuple[LostHost, ...]:
     """Return the hosts that were declared lost for a run, by name."""
-    rows = connection.exec_driver_sql(
+    rows = connection.execute(
         "SELECT host, declared_at, because FROM host_fence WHERE run_no = ? ORDER BY host",
         (run_no,),
     ).all()
     return tuple(LostHost(*row) for row in rows)
 
 
-def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
-    *values, parts, budget, tags, settings = row
-    remaining = iter(values)
-    run, schedule, progress, lease, claim = (
-        dict(zip(COLUMNS[table], islice(remaining, len(COLUMNS[table])), strict=True))
-        for table in _TABLES
-    )
-    newest = dict(zip(_NEWEST_COLUMNS, remaining, strict=True))
-    run |= {name: value for name, value in newest.items() if value is not None}
-    return RunInfo(
-        run_id=run["run_id"],
-        experiment_id=run["experiment_id"],
-        name=run["name"],
-        created_at=run["created_at"],
-        resolved_text=run["resolved"],
-        authored=run["authored"],
-        digest=run["digest"],
-        source_path=run["source_path"],
-        images=json.loads(run["images"]),
-        labledger_version=run["labledger_version"],
-        total_slots=schedule["total_slots"],
-        genesis_digest=schedule["genesis_digest"],
-        variants=read_variants(connection, run["run_no"]),
-        next_schedule_idx=progress["next_schedule_idx"],
-        epoch=progress["epoch"],
-        status=RunStatus(progress["status"]),
-        updated_at=progress["updated_at"],
-        ended_at=progress["ended_at"],
-        stop=_stop(progress),
-        lease=_lease(run["run_id"], lease),
-        takeover_request=_takeover_request(claim),
-        budget=json.loads(budget),
-        tags=tuple(json.loads(tags)),
-        run_no=run["run_no"],
-        parts=read_parts(connection, run["run_no"]) if parts else (),
-        settings=json.loads(settings),
-        lost_hosts=read_lost_hosts(connection, run["run_no"]),
-    )
-
-
-def _stop(progress: dict[str, Any]) -> Stop | None:
-    if progress["stop_cause"] is None:
-        return None
-    return Stop(progress["stop_cause"], progress["stop_message"] or "")
-
-
-def _owner(row: dict[str, Any]) -> Owner:
-    return Owner(row["host"], row["pid"], row["process_token"])
-
-
-def _lease(run_id: str, row: dict[str, Any]) -> LeaseInfo | None:
-    if row["run_no"] is None:
-        return None
-    times = (row["acquired_at"], row["renewed_at"], row["expires_at"])
-    return LeaseInfo(run_id, row["epoch"], _owner(row), *times)
-
-
-def _takeover_request(row: dict[str, Any]) -> TakeoverRequest | None:
-    if row["run_no"] is None:
-        return None
-    return TakeoverRequest(_owner(row), row["claimed_at"], row["expires_at"])
+def _run_info(connection: Connection, row: Any) -> RunInfo:
+    stored = row._asdict()
+    stop = lease = request = None
+    if row.stop_cause is not None:
+        stop = Stop(row.stop_cause, row.stop_message or "")
+    if row.lease_epoch is not None:
+        owner = Owner(row.owner_host, row.owner_pid, row.owner_token)
+        times = (row.acquired_at, row.renewed_at, row.lease_expires_at)
+        lease = LeaseInfo(row.run_id, row.lease_epoch, owner, *times)
+    if row.claimed_at is not None:
+        owner = Owner(row.claim_host, row.claim_pid, row.claim_token)
+        request = TakeoverRequest(owner, row.claimed_at, row.claim_expires_at)
+    values: dict[str, Any] = {
+        **{each.name: stored[each.name] for each in fields(RunInfo) if each.name in stored},
+        **{name: json.loads(stored[name]) for name in ("images", "budget", "settings")},
+        "tags": tuple(json.loads(row.tags)),
+        "status": RunStatus(row.status),
+        "variants": read_variants(connection, row.run_no),
+        "parts": read_parts(connection, row.run_no),
+        "lost_hosts": read_lost_hosts(connection, row.run_no),
+    }
+    return RunInfo(**values, stop=stop, lease=lease, takeover_request=request)
 
 
 _SCHEDULED_SQL = """
@@ -231,8 +173,8 @@ SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
 FROM outcome
 WHERE run_no = ? {{condition}}
 GROUP BY variant_idx"""  # noqa: S608
-_NOT_RUN_AGAIN = expand("AND {not_run_again outcome}")
-_CONSECUTIVE_FAILURES_SQL = expand("""
+_NOT_RUN_AGAIN = statements.expand("AND {not_run_again outcome}")
+_CONSECUTIVE_FAILURES_SQL = statements.expand("""
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
   FROM slot_commit
@@ -252,7 +194,7 @@ LEFT JOIN committed
   AND committed.schedule_idx > coalesce(last_completed.schedule_idx, -1)
 WHERE run_variant.run_no = ?1
 GROUP BY run_variant.variant_idx""")
-_METRICS_SQL = expand("""
+_METRICS_SQL = statements.expand("""
 SELECT run_variant.variant_id, score.primary_metric_name, score.primary_metric_value
 FROM score
 JOIN slot_commit
@@ -270,13 +212,13 @@ def count_slots(
 
     With `without_pending`, slots that are about to be superseded are not counted as committed.
     """
-    scheduled = dict(map(tuple, connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))))
+    scheduled = dict(map(tuple, connection.execute(_SCHEDULED_SQL, (run_no,))))
     counts_by_idx = [
         VariantCounts(variant.variant_id, scheduled.get(idx, 0))
         for idx, variant in enumerate(read_variants(connection, run_no))
     ]
     sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
-    rows = connection.exec_driver_sql(sql, (run_no,))
+    rows = connection.execute(sql, (run_no,))
     for idx, committed, passed, failed_alone, broken, unknown_alone, *word_counts in rows:
         counts_by_idx[idx] = replace(
             counts_by_idx[idx],
@@ -298,7 +240,7 @@ def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str,
     Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
     are slots that a rerun supersedes, committed or not: it gives the variant another chance.
     """
-    rows = connection.exec_driver_sql(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
+    rows = connection.execute(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
     return dict(map(tuple, rows))
 
 
@@ -309,7 +251,7 @@ def read_primary_metrics(connection: Connection, run_no: int) -> dict[str, Prima
     so that the mean does not depend on the order.
     """
     values_by_variant: dict[str, dict[str, list[float]]] = {}
-    for variant_id, name, value in connection.exec_driver_sql(_METRICS_SQL, (run_no,)):
+    for variant_id, name, value in connection.execute(_METRICS_SQL, (run_no,)):
         values_by_variant.setdefault(variant_id, {}).setdefault(name, []).append(value)
     return {
         variant_id: PrimaryMetric(name, math.fsum(values) / len(values))

@@ -51,10 +51,10 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
     Attempts that were never started are not counted. Of each slot, only the last attempt has
     metrics; what earlier ones spent is unknown.
     """
-    started_attempts = connection.exec_driver_sql(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
+    started_attempts = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
     spent = {}
     for kind, sql in _COMMITTED_SQL.items():
-        total, known = connection.exec_driver_sql(sql, (run_no,)).one()
+        total, known = connection.execute(sql, (run_no,)).one()
         spent[kind] = Spent(total, known, started_attempts - known)
     return spent
 
@@ -62,7 +62,7 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
 def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
     """Return what `read_committed_spending` does, plus the spending of staged attempts."""
     spent = read_committed_spending(connection, run_no)
-    for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
+    for payload in connection.execute(_STAGED_SQL, (run_no,)).scalars():
         for kind, amount in attempt_spending(AttemptResult.from_json(json.loads(payload))).items():
             spent[kind] = spent[kind].plus(amount)
     return spent
@@ -111,6 +111,6 @@ def count_timeouts(connection: Connection, run_no: int) -> TimeoutCounts | None:
 
 def _counted(connection: Connection, sql: str, run_no: int) -> TimeoutCounts:
     counts = TimeoutCounts()
-    for reason, pressure in connection.exec_driver_sql(sql, (run_no,)):
+    for reason, pressure in connection.execute(sql, (run_no,)):
         counts = counts.plus(reason, None if pressure is None else json.loads(pressure))
     return counts

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
-from labledger.ledger.database import row_sql
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.records import canonical_json
 
@@ -38,7 +38,7 @@ class Tombstone:
         return canonical_json.digest(["tombstone", previous, *astuple(self)])
 
 
-_ALL_SQL = f"SELECT {row_sql.columns('deleted_run')} FROM deleted_run"  # noqa: S608
+_ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
 _LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
 _LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
 _NUMBERS_SQL = """
@@ -50,27 +50,27 @@ ORDER BY number"""
 def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
     """Return the newest tombstone of a run, which may have been imported again since."""
     sql = f"{_ALL_SQL} WHERE run_id = ? ORDER BY deletion_no DESC LIMIT 1"
-    row = connection.exec_driver_sql(sql, (run_id,)).first()
+    row = connection.execute(sql, (run_id,)).first()
     return None if row is None else Tombstone(*row[:-1])
 
 
 def last_digest(connection: Connection) -> str:
     """Return the digest of the newest tombstone, or the ledger's id if there is none."""
-    found = connection.exec_driver_sql(_LAST_DIGEST_SQL).scalar()
-    return str(found or connection.exec_driver_sql(_LEDGER_ID_SQL).scalar_one())
+    found = connection.execute(_LAST_DIGEST_SQL).scalar()
+    return str(found or connection.execute(_LEDGER_ID_SQL).scalar_one())
 
 
 def find_problems(connection: Connection) -> Iterator[str]:
     """Yield each tombstone that was changed or removed, and each run that is gone without one."""
-    previous = str(connection.exec_driver_sql(_LEDGER_ID_SQL).scalar())
-    rows = connection.exec_driver_sql(f"{_ALL_SQL} ORDER BY deletion_no")
+    previous = str(connection.execute(_LEDGER_ID_SQL).scalar())
+    rows = connection.execute(f"{_ALL_SQL} ORDER BY deletion_no")
     for number, row in enumerate(rows, 1):
         tombstone = Tombstone(*row[:-1])
         if tombstone.deletion_no != number or tombstone.digest(previous) != row[-1]:
             yield f"the tombstone of run {tombstone.run_id} or the one before it was changed"
         previous = row[-1]
     expected = 1
-    for (number,) in connection.exec_driver_sql(_NUMBERS_SQL):
+    for (number,) in connection.execute(_NUMBERS_SQL):
         if number > expected:
             yield f"the run with the number {expected} was removed without a tombstone"
         elif number < expected:

@@ -11,19 +11,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.commit_rows import statements
-from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
-from labledger.ledger.database import row_digests, row_sql
+from labledger.ledger import digest_chain, run_rows
+from labledger.ledger.database import row_digests, statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
-from labledger.ledger.read import gradings
+from labledger.ledger.digest_chain import AppendedPart, Genesis
+from labledger.ledger.read import commit_stream, gradings
 from labledger.ledger.verification import slot_checks
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
 from labledger.records import canonical_json
@@ -31,98 +30,45 @@ from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.records.identity import slot_commit_id
 from labledger.records.outcomes import RunStatus
 
-_RUN_SQL = row_sql.select("run", start=1)
-_VARIANTS_SQL = f"{row_sql.select('run_variant', start=1)} ORDER BY variant_idx"
-_TASKS_SQL = (
-    f"SELECT {row_sql.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
-    "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
-    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
-)
-_SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
-_SCHEDULE_SQL = row_sql.select("schedule", start=1)
-_PARTS_SQL = f"{row_sql.select('run_part', start=1)} ORDER BY part"
-_COUNTS_SQL = (
-    "SELECT (SELECT count(*) FROM run_variant WHERE run_no = ?1), "
-    "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
-    "(SELECT count(*) FROM slot WHERE run_no = ?1)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """How many rows a part has, in the order of `_COUNTS_SQL`, and their digest."""
-
-    counts: tuple[int, int, int]
-    digest: PlannedRows
+_RUN_SQL = statements.select("run", start=1)
+_SCHEDULE_SQL = statements.select("schedule", start=1)
+_PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 
 
 def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     """Yield the problems of a run's row, variants, tasks with their payloads, slots and parts."""
-    row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
-    genesis = Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
-    rows = [tuple(row) for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,))]
-    appended = [dict(zip(statements.PART_COLUMNS, row, strict=False)) for row in rows]
-    total, genesis_digest = connection.exec_driver_sql(_SCHEDULE_SQL, (run_no,)).one()
-    counts = connection.exec_driver_sql(_COUNTS_SQL, (run_no,)).one()
-    later = [(part["variant_count"], part["task_count"], part["slot_count"]) for part in appended]
-    first = tuple(
-        count - sum(part[kind] for part in later) for kind, count in enumerate(tuple(counts))
-    )
-    digests = [AppendedPart() for _ in later]
-    parts = [
-        _Part((first[0], first[1], first[2]), genesis),
-        *(_Part(part, digest) for part, digest in zip(later, digests, strict=True)),
-    ]
-    is_numbered = yield from _add_rows(connection, run_no, parts)
-    if (counts[2], genesis.hexdigest()) != (total, genesis_digest) or not is_numbered:
+    row = connection.execute(_RUN_SQL, (run_no,)).one()
+    genesis = Genesis(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
+    rows = [tuple(row) for row in connection.execute(_PARTS_SQL, (run_no,))]
+    appended = [dict(zip(digest_chain.PART_COLUMNS, row, strict=False)) for row in rows]
+    total, genesis_digest = connection.execute(_SCHEDULE_SQL, (run_no,)).one()
+    added = [AppendedPart() for _ in appended]
+    is_numbered, end, ends = True, 0, []
+    parts = commit_stream.planned_parts(connection, run_no, appended)
+    for digest, part_rows in zip((genesis, *added), parts, strict=True):
+        for kind, number, (idx, *values) in part_rows:
+            is_numbered &= idx == number
+            if kind == "variant":
+                digest.add_variant(*values)
+            elif kind == "slot":
+                digest.add_slot(*values)
+                end += 1
+            else:
+                task_id, task_digest, payload_digest, body = values
+                digest.add_task(task_id, task_digest, payload_digest)
+                if canonical_json.sha256_hex(body.encode()) != payload_digest:
+                    yield None, f"the payload of task {task_id} was changed"
+        ends.append(end)
+    if (end, genesis.hexdigest()) != (total, genesis_digest) or not is_numbered:
         yield None, "the run's row, variants, tasks or slots were changed"
-    first_idx = first[2]
-    for number, (part_row, digest, stored) in enumerate(
-        zip(appended, digests, rows, strict=True), 2
+    first_idx = ends[0]
+    for number, (part, part_digest, stored) in enumerate(
+        zip(appended, added, rows, strict=True), 2
     ):
-        is_in_place = (part_row["part"], part_row["first_idx"]) == (number, first_idx)
-        if not is_in_place or digest.hexdigest(part_row) != stored[-1]:
+        is_in_place = (part["part"], part["first_idx"]) == (number, first_idx)
+        if not is_in_place or part_digest.hexdigest(part) != stored[-1]:
             yield None, f"part {number} of the run, or its variants, tasks or slots, were changed"
-        first_idx += part_row["slot_count"]
-
-
-def _add_rows(
-    connection: Connection, run_no: int, parts: list[_Part]
-) -> Generator[Message, None, bool]:
-    """Add each row to the digest of its part. Yield changed payloads.
-
-    Returns whether variants, tasks and slots are each numbered from 0 without a gap.
-    """
-    is_numbered = True
-    for number, part, (idx, *variant) in _of_parts(connection, _VARIANTS_SQL, run_no, parts, 0):
-        part.digest.add_variant(*variant)
-        is_numbered &= idx == number
-    for number, part, (idx, task_id, digest, payload_digest, body) in _of_parts(
-        connection, _TASKS_SQL, run_no, parts, 1
-    ):
-        part.digest.add_task(task_id, digest, payload_digest)
-        is_numbered &= idx == number
-        if canonical_json.sha256_hex(body.encode()) != payload_digest:
-            yield None, f"the payload of task {task_id} was changed"
-    for number, part, (idx, *cell) in _of_parts(connection, _SLOTS_SQL, run_no, parts, 2):
-        part.digest.add_slot(*cell)
-        is_numbered &= idx == number
-    return is_numbered
-
-
-def _of_parts(
-    connection: Connection, sql: str, run_no: int, parts: list[_Part], kind: int
-) -> Iterator[tuple[int, _Part, Any]]:
-    """Yield the rows of a query, each with its number, from 0, and its part.
-
-    Rows beyond those that the parts have are given to the last part.
-    """
-    rows = enumerate(connection.exec_driver_sql(sql, (run_no,)))
-    for part in parts:
-        for number, row in islice(rows, max(0, part.counts[kind])):
-            yield number, part, row
-    for number, row in rows:
-        yield number, parts[-1], row
+        first_idx += part["slot_count"]
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -141,30 +87,25 @@ _COMMITTED_STAGED_SQL = (
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
 _UNCOMMITTED_STAGED_SQL = (
-    f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
+    f"{statements.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
-_RESOLVED_SQL = (
-    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
-    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
-)
-"""Every revision of the resolved experiment."""
-_WORKSPACES_SQL = """
+_WORKSPACES_SQL = statements.expand("""
 SELECT tar, size, task_id, count(*), min(task_idx) FROM (
   SELECT task_idx, task_id,
     CASE WHEN json_valid(body) THEN json_extract(body, '$.workspace.tar') END AS tar,
     CASE WHEN json_valid(body) THEN json_extract(body, '$.workspace.size') END AS size
-  FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+  FROM run_task {task_payload}
   WHERE run_no = ?)
-WHERE tar IS NOT NULL GROUP BY tar ORDER BY min(task_idx)"""
+WHERE tar IS NOT NULL GROUP BY tar ORDER BY min(task_idx)""")
 """Each workspace's tar with its first task and its number of tasks."""
-_TASK_FILES_SQL = """
+_TASK_FILES_SQL = statements.expand("""
 SELECT json_extract(files.value, '$.tar'), json_extract(files.value, '$.size'), task_id, count(*),
   min(task_idx)
-FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest,
+FROM run_task {task_payload},
   json_each(CASE WHEN json_valid(body) THEN body ELSE '{}' END, '$.files') AS files
 WHERE run_no = ? AND files.type = 'object'
-GROUP BY 1 ORDER BY min(task_idx)"""
+GROUP BY 1 ORDER BY min(task_idx)""")
 """Each tar of files of tasks with its first task and its number of tasks."""
 _IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
 _ROW_DIGESTS = tuple(table for table in DIGESTED if table != "staged_result")
@@ -173,7 +114,7 @@ _DISPATCH_SQL = (
     "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
     "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
 )
-_BUDGET_SQL = row_sql.select("budget", start=1)
+_BUDGET_SQL = statements.select("budget", start=1)
 _LEASE_SQL = (
     "SELECT lease.epoch, schedule_progress.epoch, lease.acquired_at, lease.renewed_at, "
     "lease.expires_at FROM lease JOIN schedule_progress "
@@ -189,17 +130,20 @@ def find_problems(
     The files of events of staged results are checked if their `store` is given.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
-        (
-            "row, variants, tasks or slots",
-            lambda: check_schedule(connection, run_no),
+        ("row, variants, tasks or slots", partial(check_schedule, connection, run_no)),
+        ("progress", partial(_check_progress, connection, run_no)),
+        ("staged results", partial(_check_staged_results, connection, run_no, run_id, store)),
+        ("dispatch journal", partial(_check_dispatches, connection, run_no, run_id)),
+        ("budget or lease", partial(_check_settings, connection, run_no)),
+        *(
+            (f"rows of {table}", partial(find, connection, table, run_no))
+            for find, tables in (
+                (row_digests.find_changed_rows, _ROW_DIGESTS),
+                (row_digests.find_missing_rows, row_digests.TALLIED),
+            )
+            for table in tables
         ),
-        ("progress", lambda: _check_progress(connection, run_no)),
-        ("staged results", lambda: _check_staged_results(connection, run_no, run_id, store)),
-        ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
-        ("budget or lease", lambda: _check_settings(connection, run_no)),
-        *(_row_digest_check(connection, table, run_no) for table in _ROW_DIGESTS),
-        *(_tally_check(connection, table, run_no) for table in row_digests.TALLIED),
-        ("rows of slot_outcome", lambda: slot_checks.find_wrong_outcomes(connection, run_no)),
+        ("rows of slot_outcome", partial(slot_checks.find_wrong_outcomes, connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
     )
     for name, check in checks:
@@ -231,7 +175,7 @@ def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int
 
 def _frozen_files(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
     yielded = set()
-    for (text,) in _rows(connection, _RESOLVED_SQL, run_no):
+    for text in run_rows.read_resolved_texts(connection, run_no):
         for phase, entries in json.loads(text).get("files", {}).items():
             for entry in entries:
                 file = (f"{phase} file {entry['name']}", entry["sha256"], entry["size"])
@@ -249,7 +193,7 @@ def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, s
 
 def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     """Compare the run's progress, status, epoch and end with its commits."""
-    row = connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
+    row = connection.execute(_PROGRESS_SQL, (run_no,)).one()
     next_idx, status, epoch, updated_at, ended_at, total, last_epoch, committed, last_commit = row
     committed = committed or 0
     if next_idx != committed:
@@ -267,23 +211,11 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
         yield None, f"the run cannot have ended at {ended_at!r}"
 
 
-def _row_digest_check(
-    connection: Connection, table: str, run_no: int
-) -> tuple[str, Callable[[], Iterator[Message]]]:
-    return f"rows of {table}", lambda: row_digests.find_changed_rows(connection, table, run_no)
-
-
-def _tally_check(
-    connection: Connection, table: str, run_no: int
-) -> tuple[str, Callable[[], Iterator[Message]]]:
-    return f"rows of {table}", lambda: row_digests.find_missing_rows(connection, table, run_no)
-
-
 def _check_staged_results(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
 ) -> Iterator[Message]:
     """Check the results that wait to be committed."""
-    is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
+    is_owned = bool(connection.execute(_IS_OWNED_SQL, (run_no,)).scalar())
     for (idx,) in _rows(connection, _COMMITTED_STAGED_SQL, run_no):
         yield idx, "a staged result was left behind by the commit"
     for row in _rows(connection, _UNCOMMITTED_STAGED_SQL, run_no):
@@ -318,7 +250,7 @@ def _check_event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
 
 def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
     """Check the dispatch journal, whose containers are named after slot and attempt."""
-    (epoch,) = connection.exec_driver_sql(
+    (epoch,) = connection.execute(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
     ).one()
     for idx, attempt, dispatch_epoch, container, dispatched_at in _rows(
@@ -341,4 +273,4 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
 
 
 def _rows(connection: Connection, sql: str, run_no: int) -> Iterator[Any]:
-    return iter(connection.exec_driver_sql(sql, (run_no,)))
+    return iter(connection.execute(sql, (run_no,)))

@@ -17,15 +17,14 @@ from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece, PieceHasher, batched
-from labledger.ledger.commit_rows import digest_chain, slot_rows
-from labledger.ledger.commit_rows.slot_rows import TEXT_TABLES, RowOfRecord
-from labledger.ledger.database import row_sql
+from labledger.ledger import digest_chain, slot_rows
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sql_fragments import expand
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.ledger.read import commit_stream
 from labledger.ledger.read.commit_stream import Commit
+from labledger.ledger.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.records import canonical_json
 from labledger.records.attempt_result import REFERENCE
 from labledger.records.identity import slot_commit_id
@@ -90,6 +89,7 @@ class SlotChecks:
         store: ArtifactStore | None,
         extra_check: CommitCheck | None = None,
     ) -> None:
+        # The driver's own connection, which reads rows without the cost of `Row` objects.
         self._driver: Any = connection.driver
         self._store = store
         self._extra_check = extra_check
@@ -145,7 +145,7 @@ class SlotChecks:
         part_digests = dict(self._driver.execute(commit_stream.PARTS_SQL, (run_no,)))
         mirrors = {kind: PieceHasher() for kind in RECORD_KINDS}
         for commit in commit_stream.commits(
-            _Rows(self._driver), run_id, run_no, start, stop, holds_events=False
+            self._driver, run_id, run_no, start, stop, holds_events=False
         ):
             idx = commit.records.schedule_idx
             checked.slots += 1
@@ -186,8 +186,8 @@ class SlotChecks:
     def _references(self, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
         """Yield each artifact that the evidence of a slot refers to, with the slot."""
         rows = self._driver.execute(_EVIDENCE_SQL, (run_no, start, stop))
-        for idx, of_slot in groupby(rows, key=itemgetter(0)):
-            referred = {sha256 for _, text in of_slot for sha256 in REFERENCE.findall(text)}
+        for idx, group in groupby(rows, key=itemgetter(0)):
+            referred = {sha256 for _, text in group for sha256 in REFERENCE.findall(text)}
             yield from ((idx, sha256) for sha256 in sorted(referred))
 
     def _find_damage(self, store: ArtifactStore, digests: Collection[str]) -> dict[str, str]:
@@ -207,17 +207,6 @@ class SlotChecks:
             else:
                 damage[sha256] = problem
         return damage
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The part of a connection that `commit_stream` uses, without the cost of `Row` objects."""
-
-    driver: Any
-
-    def exec_driver_sql(self, sql: str, params: tuple[Any, ...]) -> Iterable[Any]:
-        rows: Iterable[Any] = self.driver.execute(sql, params)
-        return rows
 
 
 def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
@@ -241,7 +230,7 @@ def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[st
 
 
 _VALUES = [name for name in COLUMNS["slot_outcome"] if name not in KEYS["slot_outcome"]]
-_OUTCOMES_SQL = expand(f"""
+_OUTCOMES_SQL = statements.expand(f"""
 WITH committed AS (
   SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx,
     slot_commit.status, score.verdict,
@@ -279,7 +268,7 @@ def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[i
 
     A cell has the row of its newest committed slot.
     """
-    rows = connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,))
+    rows = connection.execute(_OUTCOMES_SQL, (run_no,))
     for idx in sorted({idx for row in rows for idx in row if idx is not None}):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 
@@ -291,7 +280,7 @@ def find_wrong_columns(
     for table, row_of_record in TEXT_TABLES.values():
         key = KEYS[table]
         sql = (
-            f"{row_sql.select(table)} AND schedule_idx >= ? AND schedule_idx < ? "
+            f"{statements.select(table)} AND schedule_idx >= ? AND schedule_idx < ? "
             f"ORDER BY {', '.join(key)}"
         )
         stored_rows = driver.execute(sql, (run_no, start, stop))

@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece
-from labledger.ledger.database.sqlite import readonly_engine
+from labledger.ledger.database.sqlite import reading
 from labledger.ledger.verification.slot_checks import CheckedSlots, SlotChecks
 
 _MIN_RANGES = 4
@@ -143,15 +143,13 @@ def _request(stdin: IO[str], stdout: IO[str], slot_range: SlotRange) -> CheckedS
 
 def serve(path: Path, store: ArtifactStore | None) -> None:
     """Check the ranges that stdin names, one a line, until it ends."""
-    engine = readonly_engine(path)
-    with engine.connect() as connection:
+    with reading(path, "verify the ledger") as connection:
         checks = SlotChecks(connection, store)
         for line in sys.stdin:
             checked = checks.check(*SlotRange(*json.loads(line)))
             result = [checked.slots, checked.artifacts, checked.messages, checked.mirrors]
             sys.stdout.write(json.dumps(result) + "\n")
             sys.stdout.flush()
-    engine.dispose()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece
 from labledger.ledger.database import migrations, schema_checks
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.database.sqlite import reading
 from labledger.ledger.read import gradings, tombstones
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.verification import run_checks, slot_workers
@@ -82,15 +82,11 @@ def verify(
     ledger, cannot be detected by this function: compare the mirrors, or `chain_head` in the
     summary. Raises `RunNotFound`, and what `migrations.require_current` raises.
     """
-    engine = readonly_engine(path)
-    try:
-        with translated("verify the ledger", path), engine.connect() as connection:
-            migrations.require_current_connection(connection, path)
-            store = store or ArtifactStore(path.parent / "artifacts")
-            checker = _Checker(connection, store, None)
-            return checker.check(None if run_id is None else [run_id], path, processes)
-    finally:
-        engine.dispose()
+    with reading(path, "verify the ledger") as connection:
+        migrations.require_current_connection(connection, path)
+        store = store or ArtifactStore(path.parent / "artifacts")
+        checker = _Checker(connection, store, None)
+        return checker.check(None if run_id is None else [run_id], path, processes)
 
 
 def verify_snapshot(
@@ -170,7 +166,7 @@ class _Checker:
             return [(run_number(self._connection, run_id), run_id) for run_id in run_ids]
         runs: list[tuple[int, str]] = []
         try:
-            for run_no, run_id in self._connection.exec_driver_sql(_RUNS_SQL):
+            for run_no, run_id in self._connection.execute(_RUNS_SQL):
                 runs.append((run_no, run_id))
         except UNREADABLE as error:
             findings.append(Finding(None, None, f"the list of runs cannot be read: {error}"))
@@ -203,9 +199,9 @@ class _Checker:
     def _ranges(self, run_no: int, run_id: str) -> list[SlotRange]:
         """Return ranges that together contain every commit of a run."""
         try:
-            rows = self._connection.exec_driver_sql(_RANGES_SQL, (run_no, _COMMITS_PER_RANGE))
-            starts = rows.scalars().all()
-            last = self._connection.exec_driver_sql(_LAST_SLOT_SQL, (run_no,)).scalar()
+            rows = self._connection.execute(_RANGES_SQL, (run_no, _COMMITS_PER_RANGE))
+            starts = list(rows.scalars())
+            last = self._connection.execute(_LAST_SLOT_SQL, (run_no,)).scalar()
         except UNREADABLE:
             return [SlotRange(run_no, run_id, 0, 1 << 40)]
         stops = [*starts[1:], (last or 0) + 1]

@@ -73,9 +73,9 @@ def watch_commits() -> None:
     commit = Connection.commit
 
     def watched_commit(connection: Connection) -> None:
-        names = connection.exec_driver_sql("SELECT name FROM sqlite_schema").scalars().all()
+        names = set(connection.execute("SELECT name FROM sqlite_schema").scalars())
         if "artifact" in names:
-            found = connection.exec_driver_sql(
+            found = connection.execute(
                 "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
             )
             journal("commit", list(found.scalars()))

@@ -1,12 +1,21 @@
-"""SQL that writes and reads whole rows, made from the columns in `table_rows`.
+"""Make SQL: statements about whole rows, and shared pieces that many statements contain.
 
-No other module lists the columns of a table. Rows are written with `row_digest` in the same
-statement if the table has that column, so that no writer can forget it.
+No other module lists the columns of a table: they are in `table_rows`. Rows are written with
+`row_digest` in the same statement if the table has that column, so that no writer can forget it.
+A statement about rows is made once, so that SQLite compiles it once for a connection. The shared
+pieces, each a rule or a join, are in `fragments.sql`; what counts as passed comes from
+`records.pass_rate`.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
 from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
+from labledger.records.pass_rate import PASSED_SQL
 
 
 def columns(table: str, *, start: int = 0, qualified: bool = False) -> str:
@@ -15,16 +24,19 @@ def columns(table: str, *, start: int = 0, qualified: bool = False) -> str:
     return ", ".join(f"{prefix}{name}" for name in COLUMNS[table][start:])
 
 
+@cache
 def select(table: str, *, start: int = 0) -> str:
     """Return the SQL of a run's rows, to which ORDER BY can be added."""
     return f"SELECT {columns(table, start=start)} FROM {table} WHERE run_no = ?"  # noqa: S608
 
 
+@cache
 def select_with_digest(table: str) -> str:
     """Return the SQL of a run's rows with their digests, as `row_digests.matches` takes them."""
     return f"SELECT {columns(table)}, row_digest FROM {table} WHERE run_no = ?"  # noqa: S608
 
 
+@cache
 def insert(table: str, *, unless_exists: str | None = None) -> str:
     """Return the SQL that inserts a row, with its digest if it has one.
 
@@ -38,6 +50,7 @@ def insert(table: str, *, unless_exists: str | None = None) -> str:
     return f"INSERT INTO {table} ({names}) VALUES ({values}){conflict}"  # noqa: S608
 
 
+@cache
 def upsert(table: str) -> str:
     """Return the SQL of `insert` that replaces the row of the same primary key."""
     names = (*COLUMNS[table], "row_digest")
@@ -45,8 +58,45 @@ def upsert(table: str) -> str:
     return f"{insert(table)} ON CONFLICT ({', '.join(KEYS[table])}) DO UPDATE SET {changes}"
 
 
+@cache
 def update(table: str, **changes: str) -> str:
     """Return the beginning of an UPDATE that sets columns to SQL expressions, and the digest."""
     values = ", ".join(changes.get(name, name) for name in COLUMNS[table])
     pairs = ", ".join(f"{name} = {value}" for name, value in changes.items())
     return f"UPDATE {table} SET {pairs}, row_digest = row_digest('{table}', {values})"  # noqa: S608
+
+
+_FRAGMENT = re.compile(r"^-- (\w+)((?: [A-Z]+)*): .*\n((?:(?!--).+\n)+)", re.MULTILINE)
+_USE = re.compile(r"\{(\w+)((?: [\w.()*]+)*)\}")
+
+
+def _read_fragments() -> dict[str, tuple[list[str], str]]:
+    """Return the parameters and the text of each fragment by its name."""
+    file = Path(__file__).with_name("fragments.sql").read_text("utf-8")
+    return {
+        name: (parameters.split(), text.removesuffix("\n"))
+        for name, parameters, text in _FRAGMENT.findall(file)
+    }
+
+
+_FRAGMENTS = {
+    **_read_fragments(),
+    "passed": (["status", "verdict", "agent_exit_status"], PASSED_SQL),
+}
+
+
+def expand(sql: str, arguments: Mapping[str, str] | None = None) -> str:
+    """Return SQL with the text of each `{fragment}`. Raises `KeyError` for an unknown one.
+
+    `arguments` are the values of parameters: `{NAME}` stands for one of them.
+    """
+    values = arguments or {}
+
+    def text_of(use: re.Match[str]) -> str:
+        if use[1] in values:
+            return values[use[1]]
+        parameters, text = _FRAGMENTS[use[1]]
+        given = [values.get(word, word) for word in use[2].split()]
+        return expand(text, dict(zip(parameters, given, strict=True)))
+
+    return _USE.sub(text_of, sql)

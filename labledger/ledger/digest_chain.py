@@ -10,11 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 
+from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import canonical_json
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
 """The keys of everything that a commit publishes."""
+RUN_COLUMNS = COLUMNS["run"][1:]
+"""The columns of a run's own row without its number: what the genesis digest covers first."""
+PART_COLUMNS = COLUMNS["run_part"][1:-1]
+"""The columns of a part's row without the run's number and `digest`, which covers them."""
 
 
 class PlannedRows:

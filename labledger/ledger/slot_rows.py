@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from labledger.ledger.database.table_rows import (
     AttemptRow,
@@ -30,6 +30,12 @@ from labledger.records.identity import Stamp
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords
 
+SLOT_TABLES = (
+    *("slot_commit", "trial", "attempt", "metric", "event"),
+    *("prediction", "score", "evidence_record"),
+)
+"""Tables of what a commit publishes, in the order in which it is written."""
+
 OPTIONAL: tuple[str, ...] = ()
 """Columns that records of earlier versions lack. If null, a record does not have the field."""
 
@@ -42,6 +48,7 @@ _RENAMED = {"image_ref", "image_id"}.union(*_PHASES.values())
 _SAME_NAMES = tuple(name for name in TrialRow._fields[2:] if name not in _RENAMED)
 """The columns of `trial` after its key that have the name of a field."""
 _ATTEMPT_COLUMNS = AttemptRow._fields[2:]
+T = TypeVar("T")
 
 
 def _values(names: Iterable[str]) -> attrgetter[tuple[Any, ...]]:
@@ -183,11 +190,13 @@ def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
 def event_records(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
     """Return the `event_record_v1` of each row, as canonical text.
 
-    They are a tuple, unless the rows are those of a file.
+    They are a tuple, unless the rows are too many to be held.
     """
-    if isinstance(rows, _FileRows):
-        return _FileRecords(stamp, rows)
-    return tuple(event_lines(stamp, rows))
+    return (
+        EventRecords(stamp, rows)
+        if isinstance(rows, LazyValues)
+        else tuple(event_lines(stamp, rows))
+    )
 
 
 def event_row_of_record(
@@ -197,9 +206,19 @@ def event_row_of_record(
     return EventRow(run_no, idx, record["row_seq"], canonical_json.dumps(record["event"]))
 
 
-@dataclass(frozen=True, slots=True)
-class _FileRows:
-    """The rows of events of a file, made one by one whenever they are iterated."""
+class LazyValues(Collection[T]):
+    """Values that are made one by one whenever they are iterated."""
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, value: object) -> bool:
+        return any(value == own for own in self)
+
+
+@dataclass(frozen=True)
+class _FileRows(LazyValues[EventRow]):
+    """The rows of events of a file."""
 
     run_no: int
     schedule_idx: int
@@ -212,25 +231,19 @@ class _FileRows:
         for row_seq, body in enumerate(self.file.bodies()):
             yield EventRow(self.run_no, self.schedule_idx, row_seq, body)
 
-    def __contains__(self, row: object) -> bool:
-        return any(row == own_row for own_row in self)
 
-
-@dataclass(frozen=True, slots=True)
-class _FileRecords:
-    """The records of events of a file, made one by one whenever they are iterated."""
+@dataclass(frozen=True)
+class EventRecords(LazyValues[str]):
+    """The records of events of which each row is made when it is asked for."""
 
     stamp: Stamp
-    rows: _FileRows
+    rows: LazyValues[EventRow]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[str]:
         return event_lines(self.stamp, self.rows)
-
-    def __contains__(self, record: object) -> bool:
-        return any(record == own_record for own_record in self)
 
 
 def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
@@ -269,6 +282,12 @@ class SlotRows:
     predictions: Sequence[PredictionRow]
     scores: Sequence[ScoreRow]
     evidence: Sequence[EvidenceRow]
+
+    def by_table(self) -> dict[str, Collection[tuple[Any, ...]]]:
+        """Return the rows of each table, in the order in which they are written."""
+        rows = (self.attempts, self.metrics, self.events)
+        texts = (self.predictions, self.scores, self.evidence)
+        return dict(zip(SLOT_TABLES[1:], ([self.trial], *rows, *texts), strict=True))
 
 
 def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:

@@ -10,60 +10,65 @@ changed; the tags of a run begin as those of its experiment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from labledger.errors import HostLost, InvalidInput, LedgerError, Problem, RunExists
 from labledger.files.file_contents import batched
-from labledger.ledger.commit_rows import statements
-from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
-from labledger.ledger.database import row_sql
+from labledger.ledger import digest_chain
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Lease, NewPart, NewRun, Variant
+from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Variant
+from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
 
-_INSERT_NOTE = row_sql.insert("run_note")
-_INSERT_TAG = row_sql.insert("run_tag", unless_exists="run_no, tag")
+_INSERT_NOTE = statements.insert("run_note")
+_INSERT_TAG = statements.insert("run_tag", unless_exists="run_no, tag")
 _DELETE_TAG = "DELETE FROM run_tag WHERE run_no = ? AND tag = ?"
 _NEXT_NOTE_SQL = "SELECT coalesce(max(note_no), 0) + 1 FROM run_note WHERE run_no = ?"
 _NOTES_SQL = "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no"
 _TAGS_SQL = "SELECT tag, tagged_at FROM run_tag WHERE run_no = ? ORDER BY tag"
 
 
+def read_notes(connection: Connection, run_no: int) -> list[Note]:
+    """Return the notes of a run, the oldest first."""
+    return [Note(*row) for row in connection.execute(_NOTES_SQL, (run_no,))]
+
+
 def add_note(connection: Connection, run_no: int, note: str, now: str) -> None:
     """Append a note to a run."""
-    number = connection.exec_driver_sql(_NEXT_NOTE_SQL, (run_no,)).scalar_one()
-    connection.exec_driver_sql(_INSERT_NOTE, (run_no, number, now, note))
+    number = connection.execute(_NEXT_NOTE_SQL, (run_no,)).scalar_one()
+    connection.execute(_INSERT_NOTE, (run_no, number, now, note))
 
 
 def add_tags(connection: Connection, run_no: int, tags: Iterable[str], now: str) -> None:
     """Give a run tags; one that it has is left as it is."""
     for tag in tags:
-        connection.exec_driver_sql(_INSERT_TAG, (run_no, tag, now))
+        connection.execute(_INSERT_TAG, (run_no, tag, now))
 
 
 def remove_tags(connection: Connection, run_no: int, tags: Iterable[str]) -> None:
     """Take tags from a run; one that it does not have is ignored."""
     for tag in tags:
-        connection.exec_driver_sql(_DELETE_TAG, (run_no, tag))
+        connection.execute(_DELETE_TAG, (run_no, tag))
 
 
 def copy_annotations(
     source: Connection, source_no: int, target: Connection, target_no: int
 ) -> None:
     """Add the notes and tags of a run of another ledger to those that the run has here."""
-    known = {tuple(row) for row in target.exec_driver_sql(_NOTES_SQL, (target_no,))}
-    for noted_at, note in source.exec_driver_sql(_NOTES_SQL, (source_no,)):
-        if (noted_at, note) not in known:
-            add_note(target, target_no, note, noted_at)
-    for tag, tagged_at in source.exec_driver_sql(_TAGS_SQL, (source_no,)):
+    known = read_notes(target, target_no)
+    for each in read_notes(source, source_no):
+        if each not in known:
+            add_note(target, target_no, each.note, each.noted_at)
+    for tag, tagged_at in source.execute(_TAGS_SQL, (source_no,)):
         add_tags(target, target_no, [tag], tagged_at)
 
 
-_UPSERT_SETTING = row_sql.upsert("run_setting")
-_INSERT_FENCE = row_sql.insert("host_fence", unless_exists="run_no, host")
+_UPSERT_SETTING = statements.upsert("run_setting")
+_INSERT_FENCE = statements.insert("host_fence", unless_exists="run_no, host")
 _FENCE_SQL = "SELECT declared_at, because FROM host_fence WHERE run_no = ? AND host = ?"
 _HOSTS_SQL = "SELECT DISTINCT host FROM dispatch WHERE run_no = ? ORDER BY host"
 
@@ -71,12 +76,12 @@ _HOSTS_SQL = "SELECT DISTINCT host FROM dispatch WHERE run_no = ? ORDER BY host"
 def write_settings(connection: Connection, run_no: int, settings: Mapping[str, str]) -> None:
     """Replace the settings of a run that are given."""
     for name, value in settings.items():
-        connection.exec_driver_sql(_UPSERT_SETTING, (run_no, name, value))
+        connection.execute(_UPSERT_SETTING, (run_no, name, value))
 
 
 def read_hosts(connection: Connection, run_no: int) -> list[str]:
     """Return the hosts that attempts of a run were dispatched to, by name."""
-    return list(connection.exec_driver_sql(_HOSTS_SQL, (run_no,)).scalars())
+    return list(connection.execute(_HOSTS_SQL, (run_no,)).scalars())
 
 
 def declare_lost(
@@ -94,12 +99,12 @@ def declare_lost(
     if "/" not in host:
         text = f"{host} is the machine of a coordinator, whose trials `labledger resume` continues"
         raise InvalidInput("the host", [Problem("HOST", text)])
-    connection.exec_driver_sql(_INSERT_FENCE, (run_no, host, now, because))
+    connection.execute(_INSERT_FENCE, (run_no, host, now, because))
 
 
 def require_not_lost(connection: Connection, run_no: int, host: str) -> None:
     """Raise `HostLost` if a host was declared lost for a run."""
-    fence = connection.exec_driver_sql(_FENCE_SQL, (run_no, host)).first()
+    fence = connection.execute(_FENCE_SQL, (run_no, host)).first()
     if fence is not None:
         declared_at, because = fence
         raise HostLost(f"host {host} was declared lost at {declared_at}: {because}")
@@ -111,9 +116,28 @@ TaskRow = tuple[str, str, JsonObject]
 _BATCH = 5_000
 
 _TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
+_RESOLVED_SQL = (
+    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
+    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
+)
 _VARIANTS_SQL = "SELECT variant_id, variant_idx FROM run_variant WHERE run_no = ?"
 _TASKS_SQL = "SELECT task_id, task_idx FROM run_task WHERE run_no = ?"
 _NEXT_PART_SQL = "SELECT coalesce(max(part), 1) + 1 FROM run_part WHERE run_no = ?"
+NEXT_RUN_NO = """
+SELECT coalesce(max(number), 0) + 1 FROM (
+  SELECT max(run_no) AS number FROM run UNION ALL SELECT max(former_run_no) FROM deleted_run)"""
+"""The number of the next run: greater than that of every run, deleted ones included."""
+_SELECT_TOMBSTONE = "SELECT 1 FROM deleted_run WHERE run_id = ?"
+
+
+def read_total_slots(connection: Connection, run_no: int) -> int:
+    """Return how many slots the schedule of a run has."""
+    return int(connection.execute(_TOTAL_SQL, (run_no,)).scalar_one())
+
+
+def read_resolved_texts(connection: Connection, run_no: int) -> Iterator[str]:
+    """Yield every revision of a run's resolved experiment, the oldest first."""
+    return connection.execute(_RESOLVED_SQL, (run_no,)).scalars()
 
 
 def register(
@@ -128,28 +152,28 @@ def register(
     `now` becomes its time of creation. Raises `RunExists`, and `LedgerError` for slots that are not
     numbered from 0 in order, or that name no task or variant of the run.
     """
-    if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
+    if connection.execute("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
         raise RunExists(
             f"the ledger holds a run {run.run_id} already",
             hint=f"`labledger resume {run.run_id}` continues it; `run_id=` names another",
         )
-    if connection.exec_driver_sql(statements.SELECT_TOMBSTONE, (run.run_id,)).first():
+    if connection.execute(_SELECT_TOMBSTONE, (run.run_id,)).first():
         raise RunExists(
             f"a run {run.run_id} was deleted from the ledger, and no other run can have its id",
             hint="choose another `run_id=`; `labledger import` brings an archived run back",
         )
-    run_no = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
-    row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
-    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
+    run_no = connection.execute(NEXT_RUN_NO).scalar_one()
+    row = {name: _as_text(getattr(run, name, now)) for name in digest_chain.RUN_COLUMNS}
+    connection.execute(statements.insert("run"), (run_no, *row.values()))
     genesis = Genesis(row)
     variants: dict[str, int] = {}
     task_idx_by_id: dict[str, int] = {}
     _insert_variants(connection, run_no, run.variants, variants, genesis)
     _insert_tasks(connection, run_no, tasks, task_idx_by_id, genesis)
     total = _insert_slots(connection, run_no, slots, 0, variants, task_idx_by_id, genesis)
-    connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
+    connection.execute(statements.insert("schedule"), (run_no, total, genesis.hexdigest()))
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
-    connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+    connection.execute(statements.insert("schedule_progress"), progress)
     write_budget(connection, run_no, run.budget)
     write_settings(connection, run_no, run.settings)
     add_tags(connection, run_no, run.tags, now)
@@ -169,7 +193,7 @@ def append(
     no slot, or for slots that are not numbered from `part.first_idx` on, in order.
     """
     run_no = lease.run_no
-    total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+    total = read_total_slots(connection, run_no)
     if total != part.first_idx:
         raise LedgerError(
             f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "
@@ -186,7 +210,7 @@ def append(
     if end == total:
         raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
     revision = part.revision
-    number = connection.exec_driver_sql(_NEXT_PART_SQL, (run_no,)).scalar_one()
+    number = connection.execute(_NEXT_PART_SQL, (run_no,)).scalar_one()
     row = {
         "part": number,
         "kind": part.kind,
@@ -204,14 +228,14 @@ def append(
         "labledger_version": part.labledger_version,
         "created_at": now,
     }
-    values = (run_no, *(row[name] for name in statements.PART_COLUMNS), digest.hexdigest(row))
-    connection.exec_driver_sql(statements.INSERT_PART, values)
+    values = (run_no, *(row[name] for name in digest_chain.PART_COLUMNS), digest.hexdigest(row))
+    connection.execute(statements.insert("run_part"), values)
     return int(number)
 
 
 def _numbers(connection: Connection, sql: str, run_no: int) -> dict[str, int]:
     """Return the numbers of a run's variants or tasks by their ids."""
-    return dict(map(tuple, connection.exec_driver_sql(sql, (run_no,))))
+    return dict(map(tuple, connection.execute(sql, (run_no,))))
 
 
 def _as_text(value: str | JsonObject) -> str:
@@ -230,7 +254,7 @@ def _insert_variants(
         bindings = canonical_json.dumps(variant.bindings)
         digest.add_variant(variant.variant_id, variant.role, bindings)
         row = (run_no, len(idx_by_id), variant.variant_id, variant.role, bindings)
-        connection.exec_driver_sql(statements.INSERT_VARIANT, row)
+        connection.execute(statements.insert("run_variant"), row)
         idx_by_id[variant.variant_id] = len(idx_by_id)
 
 
@@ -252,8 +276,10 @@ def _insert_tasks(
             payloads.append((payload_digest, body))
             rows.append((run_no, len(idx_by_id), task_id, task_digest, payload_digest))
             idx_by_id[task_id] = len(idx_by_id)
-        connection.exec_driver_sql(statements.INSERT_PAYLOAD, payloads)
-        connection.exec_driver_sql(statements.INSERT_TASK, rows)
+        connection.execute(
+            statements.insert("task_payload", unless_exists="payload_digest"), payloads
+        )
+        connection.execute(statements.insert("run_task"), rows)
 
 
 def _insert_slots(
@@ -277,7 +303,7 @@ def _insert_slots(
             digest.add_slot(variant_idx, task_idx, slot.repl_idx, slot.supersedes)
             rows.append((run_no, end, variant_idx, task_idx, slot.repl_idx, slot.supersedes))
             end += 1
-        connection.exec_driver_sql(statements.INSERT_SLOT, rows)
+        connection.execute(statements.insert("slot"), rows)
     return end
 
 
@@ -285,6 +311,6 @@ def write_budget(connection: Connection, run_no: int, limits: Mapping[str, float
     """Replace a run's limits of these kinds, in the caller's transaction. Infinity removes one."""
     for kind, limit in limits.items():
         if math.isinf(limit):
-            connection.exec_driver_sql(statements.DELETE_BUDGET, (run_no, kind))
+            connection.execute("DELETE FROM budget WHERE run_no = ? AND kind = ?", (run_no, kind))
         else:
-            connection.exec_driver_sql(statements.UPSERT_BUDGET, (run_no, kind, float(limit)))
+            connection.execute(statements.upsert("budget"), (run_no, kind, float(limit)))

@@ -7,16 +7,15 @@ import re
 import pytest
 from commands import CHECKOUT
 
-from labledger.ledger.database import sql_fragments
-from labledger.ledger.database.sql_fragments import expand
+from labledger.ledger.database import statements
 
 
 def test_a_fragment_gets_its_arguments_and_those_inside_it() -> None:
     """Parameters become the given words, also in a fragment that another one uses."""
-    joined = expand("FROM score {current_slot_of score}")
+    joined = statements.expand("FROM score {current_slot_of score}")
     assert "JOIN slot ON slot.run_no = score.run_no AND" in joined
     assert joined.endswith("run_task.task_idx = slot.task_idx")
-    assert expand("{total_slots NEW.run_no}") == (
+    assert statements.expand("{total_slots NEW.run_no}") == (
         "(SELECT total_slots FROM schedule WHERE schedule.run_no = NEW.run_no)"
     )
 
@@ -30,7 +29,7 @@ def test_an_unknown_fragment_or_other_arguments_are_refused(
 ) -> None:
     """No statement is made of a name that is misspelt, or with too few or too many arguments."""
     with pytest.raises(error):
-        expand(sql)
+        statements.expand(sql)
 
 
 def test_every_fragment_is_used() -> None:
@@ -39,5 +38,5 @@ def test_every_fragment_is_used() -> None:
     text = "".join(
         path.read_text("utf-8") for end in ("py", "sql") for path in folder.rglob(f"*.{end}")
     )
-    unused = [name for name in sql_fragments._FRAGMENTS if not re.search(rf"\{{{name}[ }}]", text)]
+    unused = [name for name in statements._FRAGMENTS if not re.search(rf"\{{{name}[ }}]", text)]
     assert unused == []
