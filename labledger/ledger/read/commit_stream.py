@@ -9,7 +9,7 @@ restore the run. Its bytes do not depend on the run's owner or progress.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -270,7 +270,7 @@ def commits(
         idx, commit_id, status, reason, epoch, committed_at, payload, chain, variant_id = row
         trial = trials.of_slot(idx)
         lines: dict[str, Any] = {
-            kind: _LINES[kind](trial, group)
+            kind: _lines(kind, trial, group)
             for kind, rows in rows_by_kind.items()
             if (group := rows.of_slot(idx)) is not None
         }
@@ -303,7 +303,7 @@ def lines_by_slot(
     key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
     trials = None if kind in _VERBATIM else _InOrder(_trials(connection, run_id, key))
     for idx, group in _rows_by_slot(connection, kind, key, holds_events=False):
-        lines = _LINES[kind](None if trials is None else trials.of_slot(idx), group)
+        lines = _lines(kind, None if trials is None else trials.of_slot(idx), group)
         if lines != ():
             yield idx, lines
 
@@ -378,35 +378,20 @@ def _trials(connection: RowSource, run_id: str, key: _Key) -> Iterator[tuple[int
         )
 
 
-def _verbatim_lines(_trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(row[-1] for row in rows)
-
-
-def _trial_lines(trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
-    if trial is None:
-        return ()
-    return (slot_rows.trial_record(trial.stamp, trial.row, list(map(AttemptRow._make, rows))),)
-
-
-def _metric_lines(trial: Trial | None, rows: Iterable[Any]) -> tuple[str, ...]:
-    if trial is None:
-        return ()
-    return slot_rows.metric_records(trial.stamp, map(MetricRow._make, rows))
-
-
-def _event_lines(trial: Trial | None, rows: Iterable[Any]) -> Collection[str]:
-    if trial is None:
-        return ()
-    events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
-    return slot_rows.event_records(trial.stamp, events)
-
-
 _VERBATIM = frozenset({"predictions", "scores", "evidence"})
 """The kinds whose records are stored as text, in the last column."""
-_LINES: dict[str, Callable[[Trial | None, Iterable[Any]], Collection[str]]] = {
-    **dict.fromkeys(_VERBATIM, _verbatim_lines),
-    "trials": _trial_lines,
-    "metrics": _metric_lines,
-    "events": _event_lines,
-}
-"""Makes the records of a slot from its trial and its rows of one kind."""
+
+
+def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[str]:
+    """Return the records of a slot of one kind, made from its trial and its rows of that kind."""
+    if kind in _VERBATIM:
+        return tuple(row[-1] for row in rows)
+    if trial is None:
+        return ()
+    if kind == "trials":
+        attempts = list(map(AttemptRow._make, rows))
+        return (slot_rows.trial_record(trial.stamp, trial.row, attempts),)
+    if kind == "metrics":
+        return slot_rows.metric_records(trial.stamp, map(MetricRow._make, rows))
+    events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
+    return slot_rows.event_records(trial.stamp, events)

@@ -18,7 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.read.tombstones import newest_tombstone
+from labledger.ledger.read.tombstones import LEDGER_ID_SQL, newest_tombstone
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.text import near_names
@@ -32,7 +32,7 @@ def ledger_id(connection: Connection) -> str:
 
     Raises `LedgerError` if the row that holds it is missing or holds something else.
     """
-    value = connection.execute("SELECT value FROM ledger_meta WHERE key = 'ledger_id'").scalar()
+    value = connection.execute(LEDGER_ID_SQL).scalar()
     if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
         raise LedgerError(
             f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "

@@ -39,7 +39,7 @@ class Tombstone:
 
 
 _ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
-_LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
 _LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
 _NUMBERS_SQL = """
 SELECT number FROM (
@@ -57,12 +57,12 @@ def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
 def last_digest(connection: Connection) -> str:
     """Return the digest of the newest tombstone, or the ledger's id if there is none."""
     found = connection.execute(_LAST_DIGEST_SQL).scalar()
-    return str(found or connection.execute(_LEDGER_ID_SQL).scalar_one())
+    return str(found or connection.execute(LEDGER_ID_SQL).scalar_one())
 
 
 def find_problems(connection: Connection) -> Iterator[str]:
     """Yield each tombstone that was changed or removed, and each run that is gone without one."""
-    previous = str(connection.execute(_LEDGER_ID_SQL).scalar())
+    previous = str(connection.execute(LEDGER_ID_SQL).scalar())
     rows = connection.execute(f"{_ALL_SQL} ORDER BY deletion_no")
     for number, row in enumerate(rows, 1):
         tombstone = Tombstone(*row[:-1])
