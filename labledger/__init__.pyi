@@ -95,9 +95,9 @@ from .errors import SecretsUnknown as SecretsUnknown
 from .errors import SlotNotFound as SlotNotFound
 from .errors import TakeoverStopped as TakeoverStopped
 from .execution.disk_space import FolderRetention as FolderRetention
-from .execution.events import EventKind as EventKind
-from .execution.events import Listener as Listener
 from .execution.executor import HostState as HostState
+from .execution.run_events import EventKind as EventKind
+from .execution.run_events import Listener as Listener
 from .execution.stop_requests import StopRequest as StopRequest
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
@@ -127,12 +127,12 @@ from .records.outcomes import Verdict as Verdict
 from .records.pass_rate import PassCounts as PassCounts
 from .report.report_options import LogSelection as LogSelection
 from .report.report_options import ReportOptions as ReportOptions
-from .runner.options import Regrading as Regrading
-from .runner.options import RunOptions as RunOptions
-from .runner.options import RunOutcome as RunOutcome
 from .runner.rerun import RerunPlan as RerunPlan
 from .runner.rerun import RerunSelection as RerunSelection
 from .runner.rerun import RerunSlot as RerunSlot
+from .runner.run_options import Regrading as Regrading
+from .runner.run_options import RunOptions as RunOptions
+from .runner.run_options import RunOutcome as RunOutcome
 from .upkeep.archives import Archive as Archive
 from .upkeep.archives import ArchivedRun as ArchivedRun
 from .upkeep.container_cleanup import ContainerDecision as ContainerDecision

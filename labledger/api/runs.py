@@ -19,9 +19,9 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
 from labledger.records.json_codec import JsonForm
 from labledger.runner import extend as extending
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.start_and_resume import resume_run, start_run
 
 if TYPE_CHECKING:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import random
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 
@@ -147,3 +149,23 @@ def _name_of(number: int, look_up: Callable[[int], Any]) -> str:
         return str(look_up(number)[0])
     except KeyError:
         return str(number)
+
+
+BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
+"""Seconds to wait before each retry."""
+
+T = TypeVar("T")
+
+
+def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None = None) -> T:
+    """Call `action`; after each `EngineServerError` wait and call `retry`, by default `action`.
+
+    The error of the last call is raised.
+    """
+    for delay_s in BACKOFF_S:
+        try:
+            return action()
+        except EngineServerError:
+            time.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
+            action = retry or action
+    return action()

@@ -23,13 +23,12 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
 from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.full_disks import not_delivered_error
-from labledger.trial.life import inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life import inputs, trial_networks
 from labledger.trial.life.container_start import monotonic_start
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""
@@ -193,7 +192,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     agent that ends after the host has believed that it had ended gets no score.
     """
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
-    network_changes.prepare_for_grader(spec, context, container)
+    trial_networks.change_network(spec, context, container)
     inputs.deliver(spec)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()

@@ -27,13 +27,12 @@ from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import container_start, image_workspace, inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life import container_start, inputs, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_kind import FreshTrial
 
 _MAX_CONTAINERS = 3
@@ -159,7 +158,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
 
 def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
     """Run the grader's container, or wait for it, and return how the trial ended."""
-    part = image_workspace.with_image_facts(grader_spec(spec, agent_part), context)
+    part = container_start.with_image_facts(grader_spec(spec, agent_part), context)
     grader_part = ContainerExit(
         None, agent_part.ended_at, agent_part.ended_at, 0, container_removed=True
     )
@@ -196,7 +195,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         container_start.remove_container(part, context, state.container_id)
     shutil.rmtree(part.folder, ignore_errors=True)
     inputs.prepare_trial_folder(part, context)
-    network_changes.provide_first_network(part, context)
+    trial_networks.provide_first_network(part, context)
     faults.fault_point("before_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     try:
@@ -205,7 +204,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         if find_container(context.engine, part) is None:
             raise name_taken_error(part) from None
         raise
-    image_workspace.fill(part, context, container)
+    container_start.fill_container(part, context, container)
     faults.fault_point("after_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     _started_marker(part).touch()

@@ -13,17 +13,16 @@ from dataclasses import replace
 
 from labledger import faults
 from labledger.engine.engine import ContainerState
-from labledger.engine.engine_errors import ContainerFailed, ProgramMissing
+from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.experiment.settings.grading import Sealing
 from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import delivery, inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
-from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life import delivery, inputs, trial_networks
+from labledger.trial.life.container_start import kill_overdue
+from labledger.trial.life.trial_context import TrialContext
 
 _START_FAILED_STATUSES = frozenset({126, 127})
 """Exit statuses that the engine sets if the container's command is missing or cannot be run."""
@@ -88,7 +87,7 @@ def _run_grader_part(
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
-    network_changes.prepare_for_grader(spec, context, container)
+    trial_networks.change_network(spec, context, container)
     inputs.unseal(spec, agent_part.phases)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
 
