@@ -158,7 +158,7 @@ def experiment_to_check(source: Path | TranslatedExperiment) -> Iterator[Path]:
     if isinstance(source, Path):
         yield source
         return
-    from labledger.benchmarks.stored_experiments import temporary_copy
+    from labledger.benchmarks.translate import temporary_copy
 
     with temporary_copy(source) as path:
         yield path

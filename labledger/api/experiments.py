@@ -259,8 +259,7 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.stored_experiments import without_folder
-    from labledger.benchmarks.translate import selects
+    from labledger.benchmarks.translate import selects, without_folder
     from labledger.checks.check_results import TaskSupport
     from labledger.checks.preflight import Preflight
 

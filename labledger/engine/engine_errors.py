@@ -30,6 +30,7 @@ _NO_PROGRAM = re.compile(
     "OCI permission denied|OCI runtime attempted to invoke a command that was not found"
 )
 """What Podman adds where the program that a container starts with is missing or cannot run."""
+_PROCESS_ENDED = re.compile(r"/proc/\d+/\w+: no such process")
 _DISK_FULL_MESSAGE = "no space left on device"
 
 
@@ -54,6 +55,10 @@ class ProgramMissing(ContainerFailed):
 
     Docker refuses such a start with a `ContainerFailed`, and notes an exit status.
     """
+
+
+class ProcessEnded(EngineServerError):
+    """Podman did not list a container's processes, because one of them ended meanwhile."""
 
 
 class ContainerNameTaken(ContainerFailed):
@@ -90,6 +95,8 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
     status = error.status_code
     if status == _SERVER_ERROR and _names_no_container(error):
         return NoSuchContainer  # Podman says so while it removes the container.
+    if _PROCESS_ENDED.search(str(error)):
+        return ProcessEnded
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
 
 

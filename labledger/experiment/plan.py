@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.field_problems import UnusablePath, relative_name
-from labledger.experiment.image_builds import ImageBuild
+from labledger.experiment.image_definitions import ImageBuild
 from labledger.experiment.plan_sections import (
     Benchmark,
     DatasetPlan,

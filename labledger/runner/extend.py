@@ -25,8 +25,8 @@ from labledger.errors import (
 from labledger.execution.budget import check_limits
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
-from labledger.experiment import changes as growth
-from labledger.experiment.changes import Growth
+from labledger.experiment import experiment_differences
+from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import (
@@ -119,8 +119,8 @@ def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> Exten
         experiment = resolve_experiment(_source(run, path), options)
         rows = reader.task_row_digests(run_id)
         variants = [variant.variant_id for variant in run.variants]
-        added = growth.find_growth(experiment, reader.slots(run_id), variants, rows)
-        changes = growth.changes(run.resolved, rows, added)
+        added = experiment_differences.find_growth(experiment, reader.slots(run_id), variants, rows)
+        changes = experiment_differences.changes(run.resolved, rows, added)
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = (

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from labledger import clock, faults
 from labledger.engine.engine import ContainerState
-from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.experiment.settings.grading import Sealing
 from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file
@@ -95,12 +95,8 @@ class _Report:
     def is_believed(self) -> bool:
         """Return True if the agent has ended according to the report, and to the engine."""
         folder = self._spec.folder / "state"
-        try:
-            status = os.lstat(folder / contract.AGENT_ENDED_FILE)
-        except OSError:
-            return False
-        seen = (status.st_ino, status.st_ctime_ns, status.st_size)
-        if seen == self._seen and time.monotonic() < self._check_at:
+        seen = self._identity()
+        if not seen or (seen == self._seen and time.monotonic() < self._check_at):
             return False
         self._seen, self._check_at = seen, time.monotonic() + _CHECK_AGAIN_S
         content, _ = untrusted_files.read_optional(
@@ -110,8 +106,16 @@ class _Report:
         if phases is None or not self._is_alone():
             return False
         # No process can set the ctime of a file.
-        self.phases, self.written_at = phases, status.st_ctime_ns / 1e9
+        self.phases, self.written_at = phases, seen[1] / 1e9
         return True
+
+    def _identity(self) -> tuple[int, ...]:
+        """Return what changes when the report is written again; () without a report."""
+        try:
+            status = os.lstat(self._spec.folder / "state" / contract.AGENT_ENDED_FILE)
+        except OSError:
+            return ()
+        return (status.st_ino, status.st_ctime_ns, status.st_size)
 
     def _is_alone(self) -> bool:
         """Return True if no process of the agent runs, or if they are to go on."""
@@ -119,9 +123,14 @@ class _Report:
             return True
         engine = self._context.engine
         try:
-            return len(engine.processes(self._container)) <= _WAITING_PROCESSES
+            is_alone = len(engine.processes(self._container)) <= _WAITING_PROCESSES
+            # Since the report was read, the agent may have ended, and `trial.sh` replaced it.
+            return is_alone and self._identity() == self._seen
         except NoSuchContainer:
             raise
+        except ProcessEnded:
+            # Hardly one of a waiting `trial.sh`, which starts no more than a `sleep` at a time.
+            return False
         except ContainerFailed as error:
             # An engine without `ps` must not keep the trial waiting: `trial.sh` checks as well.
             self.unchecked = error.message
