@@ -1,4 +1,4 @@
-"""Times as labledger stores them: UTC, ISO 8601, milliseconds, `Z`.
+"""Times as labledger stores them: UTC, ISO 8601, milliseconds, `Z`; and delays of repetitions.
 
 Text in this form sorts as the times do, so that SQL can compare it.
 """
@@ -34,3 +34,21 @@ def of_timestamp(seconds: float) -> datetime:
 def later(moment: str, seconds: float) -> str:
     """Return the time that is `seconds` after another one."""
     return iso(parse(moment) + timedelta(seconds=seconds))
+
+
+class Backoff:
+    """The delays between repetitions of something that fails: each is twice the one before it."""
+
+    def __init__(self, first_s: float, max_s: float) -> None:
+        self._first_s, self._max_s = first_s, max_s
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """Return how long to wait now, in seconds."""
+        delay_s = self._next_s
+        self._next_s = min(2 * delay_s, self._max_s)
+        return delay_s
+
+    def reset(self) -> None:
+        """Begin again with the first delay: it has succeeded."""
+        self._next_s = self._first_s

@@ -11,13 +11,17 @@ CSV, mirrors) have none. Pages and Markdown use `plain_text`, which removes inst
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
 
 from labledger.clock import parse
 
 _LONGEST_QUOTED = 60
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _MIN_SIMILARITY, _MIN_SIMILARITY_SHORT = 0.7, 0.6
 """How similar, from 0 to 1, a known name must be to be suggested. The second value is for names of
 up to three letters, of which one letter may then differ."""
@@ -250,6 +254,64 @@ def escape_lines(text: str) -> str:
 def escape_json(document: str) -> str:
     """Return JSON whose strings hold what does not print as ``\\u`` escapes: the same values."""
     return document if document.isascii() and document.isprintable() else document.translate(_JSON)
+
+
+def json_pieces(value: Any, *, ascii_only: bool = True, margin: str = "\n") -> Iterator[str]:
+    """Yield the text of a JSON value, indented as ``json.dumps(value, indent=2)`` does.
+
+    An iterator in the value becomes a list, of which one item at a time is in memory; no item holds
+    another iterator. `margin` is the line break and the indent of the line that the value is in.
+    """
+    inner, before = f"{margin}  ", "["
+    if isinstance(value, Iterator):
+        for item in value:
+            yield f"{before}{inner}{_json_text(item, ascii_only, inner)}"
+            before = ","
+        yield "[]" if before == "[" else f"{margin}]"
+    elif not isinstance(value, dict | list) or _is_flat(value):
+        yield _json_text(value, ascii_only, margin)
+    elif isinstance(value, list):
+        for item in value:
+            yield f"{before}{inner}"
+            yield from json_pieces(item, ascii_only=ascii_only, margin=inner)
+            before = ","
+        yield f"{margin}]"
+    else:
+        before = "{"
+        for key, member in value.items():
+            yield f"{before}{inner}{_encoder(inner, ascii_only)(key)}: "
+            yield from json_pieces(member, ascii_only=ascii_only, margin=inner)
+            before = ","
+        yield f"{margin}}}"
+
+
+def _json_text(value: Any, ascii_only: bool, margin: str) -> str:
+    """Return the text of a value that holds no iterator."""
+    inner = f"{margin}  "
+    encode = _encoder(inner, ascii_only)
+    if not value or not isinstance(value, dict | list | tuple):
+        return encode(value)
+    if _is_flat(value):
+        text = encode(value)
+        return f"{text[0]}{inner}{text[1:-1]}{margin}{text[-1]}"
+    if isinstance(value, dict):
+        members = [f"{encode(k)}: {_json_text(v, ascii_only, inner)}" for k, v in value.items()]
+        return f"{{{inner}{f',{inner}'.join(members)}{margin}}}"
+    items = [_json_text(item, ascii_only, inner) for item in value]
+    return f"[{inner}{f',{inner}'.join(items)}{margin}]"
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether no member of an object or a list holds others."""
+    members = value.values() if isinstance(value, dict) else value
+    return _SCALARS.issuperset(map(type, members))
+
+
+@cache
+def _encoder(inner: str, ascii_only: bool) -> Callable[[Any], str]:
+    """Return an encoder of values that hold no others, which puts each member on a line."""
+    separators = f",{inner}", ": "  # With `indent`, Python's encoder is not written in C.
+    return json.JSONEncoder(ensure_ascii=ascii_only, separators=separators).encode
 
 
 def plain_text(text: str) -> str:

@@ -4,7 +4,7 @@
     python scripts/schemas.py --print    print them instead
 
 A property's description is the docstring of its field, and its constraints are in the annotation:
-see `labledger/records/schema_types.py`. A test fails if the files are not what this prints.
+see `labledger/records/json_schemas.py`. A test fails if the files are not what this prints.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from labledger.compare.comparison_document import Comparison
 from labledger.planning.size_plan import SizePlan
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
-from labledger.records.schema_types import LATER
+from labledger.records.json_schemas import LATER
 from labledger.report.document import Report
-from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
+from labledger.report.report_queries import TRIAL_FIELDS, Trial
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 

@@ -10,7 +10,7 @@ import sample_ledgers as kit
 from commands import HOSTILE
 
 from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
-from labledger.execution.events import run_event
+from labledger.execution.run_events import run_event
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter

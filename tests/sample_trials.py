@@ -32,7 +32,8 @@ from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import inputs, worker
-from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_kind import FreshTrial
 
 BUSYBOX = "labledger/busybox:1"

@@ -16,7 +16,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records.json_codec import JsonForm
 
 if TYPE_CHECKING:
-    from labledger.runner.options import RunOptions, RunOutcome
+    from labledger.runner.run_options import RunOptions, RunOutcome
 
 _TRIALS_SQL = (
     "SELECT task_id, variant_id, status, reason, verdict FROM trials "
@@ -99,7 +99,7 @@ def check_benchmark(benchmark: str, options: RunOptions | None = None) -> Benchm
     from labledger.api.experiment_sources import given_benchmark, translate_runnable
     from labledger.api.ledger import open_ledger
     from labledger.api.runs import run_source
-    from labledger.runner.options import RunOptions
+    from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
     known = given_benchmark(benchmark, options.agents)

@@ -17,7 +17,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 if TYPE_CHECKING:
     from labledger.benchmarks.formats import Benchmark
     from labledger.benchmarks.translate import TranslatedExperiment
-    from labledger.runner.options import RunOptions
+    from labledger.runner.run_options import RunOptions
 
 
 def read_source(
@@ -77,8 +77,8 @@ def translate_runnable(
 ) -> tuple[TranslatedExperiment, RunOptions]:
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
     from labledger.benchmarks.translate import refuse
-    from labledger.execution.events import run_event
-    from labledger.runner.start_and_resume import check_experiment
+    from labledger.execution.run_events import run_event
+    from labledger.runner.run_start import check_experiment
 
     source = translate_for_run(benchmark, options)
     chosen = without_refused(benchmark, options)
@@ -113,7 +113,7 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
     from labledger.benchmarks.translate import require_known_tasks, require_no_refused, translate
     from labledger.experiment.templates import DEFAULT_IMAGE
-    from labledger.runner.environment_values import gather
+    from labledger.runner.run_options import gather
 
     require_known_tasks(benchmark, options.tasks)
     if not options.skip_refused:
@@ -158,7 +158,7 @@ def experiment_to_check(source: Path | TranslatedExperiment) -> Iterator[Path]:
     if isinstance(source, Path):
         yield source
         return
-    from labledger.benchmarks.stored_experiments import temporary_copy
+    from labledger.benchmarks.translate import temporary_copy
 
     with temporary_copy(source) as path:
         yield path

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from labledger.planning.size_plan import PlannedExperiment, PlanOptions, SizePlan
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
-    from labledger.runner.options import RunOptions
+    from labledger.runner.run_options import RunOptions
 
 
 def plan(
@@ -62,7 +62,7 @@ def plan(
     from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
     from labledger.planning.size_plan import plan_size
-    from labledger.runner.options import RunOptions
+    from labledger.runner.run_options import RunOptions
 
     options.check()
     run_options = run_options or RunOptions()
@@ -204,8 +204,8 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         >>> [slot.task_id for slot in plan.slots()]
         ['two-sum', 'two-sum', 'fizz-buzz', 'fizz-buzz']
     """
-    from labledger.runner.options import RunOptions
-    from labledger.runner.start_and_resume import resolve_experiment
+    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_start import resolve_experiment
 
     options = options or RunOptions()
     source, options = read_source(experiment, options)
@@ -250,8 +250,8 @@ def preflight(
         >>> [check.hint for check in labledger.preflight("demo").failures]
         []
     """
-    from labledger.runner.options import RunOptions
-    from labledger.runner.start_and_resume import check_experiment
+    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_start import check_experiment
 
     options = options or RunOptions()
     benchmark = given_benchmark(experiment, options.agents)
@@ -259,8 +259,7 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.stored_experiments import without_folder
-    from labledger.benchmarks.translate import selects
+    from labledger.benchmarks.translate import selects, without_folder
     from labledger.checks.check_results import TaskSupport
     from labledger.checks.preflight import Preflight
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     import sqlalchemy
 
     from labledger.api.trial_logs import LogPiece
+    from labledger.compare.compare_options import CompareOptions
     from labledger.compare.comparison_document import Comparison
-    from labledger.compare.options import CompareOptions
     from labledger.ledger.database.model import ExperimentRevision
-    from labledger.report.options import ReportOptions
+    from labledger.report.report_options import ReportOptions
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
@@ -483,7 +483,7 @@ class Ledger:
         ``RUN1+RUN2`` several runs that are taken as one. Raises `InvalidInput` for an option that
         is not valid.
         """
-        from labledger.report.options import ReportOptions
+        from labledger.report.report_options import ReportOptions
         from labledger.report.run_report import collect
 
         return collect(self._reader, run_id, options or ReportOptions()).as_json()
@@ -510,7 +510,7 @@ class Ledger:
 
         A file appears whole or not at all. JSON is streamed. See `rendered_report`.
         """
-        from labledger.report.options import ReportOptions
+        from labledger.report.report_options import ReportOptions
         from labledger.report.run_report import render
 
         pieces = render(self._reader, run_id, form, options or ReportOptions())
@@ -541,7 +541,7 @@ class Ledger:
             ...     print(ledger.compare("demo").comparisons[0].decision.text)
         """
         from labledger.compare.compare import compare
-        from labledger.compare.options import CompareOptions
+        from labledger.compare.compare_options import CompareOptions
 
         return compare(self._reader, sides, options or CompareOptions())
 

@@ -19,9 +19,9 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
 from labledger.records.json_codec import JsonForm
 from labledger.runner import extend as extending
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.start_and_resume import resume_run, start_run
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunO
     """Run an experiment file or the translation of a benchmark, as `run` does."""
     if isinstance(source, Path):
         return start_run(source, options)
-    from labledger.benchmarks.stored_experiments import store_experiment, temporary_copy
+    from labledger.benchmarks.translate import store_experiment, temporary_copy
 
     with temporary_copy(source) as path:
         return start_run(path, options, lambda lab: store_experiment(source, lab.benchmarks))
@@ -255,7 +255,7 @@ def extend(
     source, options = read_runnable(experiment, options)
     if isinstance(source, Path):
         return extending.extend_run(run_id, source, options, because=because)
-    from labledger.benchmarks.stored_experiments import store_experiment, temporary_copy
+    from labledger.benchmarks.translate import store_experiment, temporary_copy
 
     with temporary_copy(source) as path:
         return extending.extend_run(

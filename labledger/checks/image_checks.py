@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from labledger import resources
 from labledger.checks.check_results import CheckResult
 from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import retry_engine_errors
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment import name_references
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
@@ -27,7 +28,6 @@ from labledger.files import own_folders
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.contract import Labels
-from labledger.trial.life import container_start
 
 _ENGINE_PROPERTIES = (
     "ID",
@@ -113,9 +113,7 @@ def check_commands(
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
     )
     try:
-        status, output = container_start.retry_engine_errors(
-            lambda: probes.run_probe(image, f"{script}; true")
-        )
+        status, output = retry_engine_errors(lambda: probes.run_probe(image, f"{script}; true"))
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.checks.check_results import CheckResult, runs_in
-from labledger.checks.image_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
+from labledger.checks.parallel_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
 from labledger.engine import image_builds
 from labledger.engine.build_context import BuildContext
 from labledger.engine.dockerfiles import LABEL, buildkit_needs, is_local
 from labledger.engine.engine import Engine
 from labledger.engine.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError
-from labledger.execution.events import Listener, ignore_events
+from labledger.execution.run_events import Listener, ignore_events
 from labledger.execution.stop_requests import StopRequest
-from labledger.experiment.image_builds import ImageBuild, find_build
+from labledger.experiment.image_definitions import ImageBuild, find_build
 from labledger.files.lab_folder import LabFolder
 from labledger.text import clock_time
 

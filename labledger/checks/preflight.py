@@ -53,7 +53,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.disk_space import DiskSpace
-from labledger.experiment.image_builds import find_build
+from labledger.experiment.image_definitions import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings

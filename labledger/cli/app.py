@@ -26,10 +26,8 @@ from labledger.cli.commands import (
     hosts,
     ledger_queries,
     maintenance,
-    plan,
     report,
     reruns,
-    tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.options.help_pages import CommandLine, command_line
@@ -123,9 +121,9 @@ benchmark_checks.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)
-plan.register(app)
-tidying.register_notes_and_tags(app)
-tidying.register(app)
+experiments.register_plan(app)
+maintenance.register_notes_and_tags(app)
+maintenance.register_tidying(app)
 hosts.register(app)
 maintenance.register(app)
 

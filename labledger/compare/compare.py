@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from labledger import optional_libraries
-from labledger.compare import decision as looks
-from labledger.compare import estimates, sides
+from labledger.compare import decision, estimates, sides
+from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -27,7 +27,6 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.ranking import rank
 from labledger.compare.run_differences import unfinished, warnings
@@ -131,7 +130,7 @@ class _Question:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
         largest = 1
         if validity is Validity.ANYTIME:
-            largest = looks.largest_cluster(trials, self.clusters)
+            largest = decision.largest_cluster(trials, self.clusters)
         return Sample.of(paired, clusters, options, family, validity, largest)
 
 
@@ -163,7 +162,7 @@ def _two_sides(
     options: CompareOptions,
 ) -> _TwoSides:
     a, b = sides
-    validity, found = looks.validity(reader, sides, runs, options)
+    validity, found = decision.validity(reader, sides, runs, options)
     both = trials[a], trials[b]
     return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, found)
 
@@ -175,7 +174,7 @@ def _paired(
     options: CompareOptions,
 ) -> Paired:
     paired = pair(*trials, options)
-    return looks.only_whole(paired, clusters) if validity is Validity.ANYTIME else paired
+    return decision.only_whole(paired, clusters) if validity is Validity.ANYTIME else paired
 
 
 def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[RunReruns]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from labledger.compare.options import PASS_RATE, ErrorCounting, Estimand, Validity
+from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand, Validity
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.schema_types import (
+from labledger.records.json_schemas import (
     LATER,
     Count,
     NonNegative,

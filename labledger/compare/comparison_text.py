@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from labledger import text as figures
+from labledger.compare.compare_options import Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     Sensitivity,
     Significance,
 )
-from labledger.compare.options import Validity
-from labledger.compare.rerun_sentences import rerun_sentences
-from labledger.compare.run_differences import grader_name
-from labledger.compare.sentences import (
+from labledger.compare.comparison_sentences import (
     amount,
     assumption,
     bounds,
@@ -32,6 +30,8 @@ from labledger.compare.sentences import (
     signed_amount,
     value,
 )
+from labledger.compare.rerun_sentences import rerun_sentences
+from labledger.compare.run_differences import grader_name
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import DASH, count, counted
 

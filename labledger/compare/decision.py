@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from labledger.compare import sentences
+from labledger.compare import comparison_sentences
+from labledger.compare.compare_options import CompareOptions, Estimand, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -22,7 +23,6 @@ from labledger.compare.comparison_document import (
     Equivalence,
     GateResult,
 )
-from labledger.compare.options import CompareOptions, Estimand, Validity
 from labledger.compare.pairs import LeftOut, Paired
 from labledger.compare.side_trials import CombinedRuns, Side, Trials
 from labledger.compare.statistics.samples import Estimate
@@ -131,16 +131,22 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     """
     difference, test = compared.difference, compared.test
     if difference is None:
-        return Decision("nothing_paired", sentences.nothing_paired(compared))
+        return Decision("nothing_paired", comparison_sentences.nothing_paired(compared))
     if compared.validity == Validity.NONE:
-        return Decision("not_shown", sentences.unfinished(compared, difference, document))
+        return Decision(
+            "not_shown", comparison_sentences.unfinished(compared, difference, document)
+        )
     if test is None:
-        text = sentences.not_replicated(compared, difference, document)
+        text = comparison_sentences.not_replicated(compared, difference, document)
         return Decision("not_shown", text)
     if not is_shown(compared, document):
-        return Decision("not_shown", sentences.not_shown(compared, difference, test, document))
+        return Decision(
+            "not_shown", comparison_sentences.not_shown(compared, difference, test, document)
+        )
     verdict = _verdict(compared, difference, document)
-    return Decision(verdict, sentences.shown(compared, difference, test, document, verdict))
+    return Decision(
+        verdict, comparison_sentences.shown(compared, difference, test, document, verdict)
+    )
 
 
 def is_shown(compared: Compared, document: Comparison) -> bool:
@@ -169,9 +175,9 @@ def decide_equivalence(
         return None
     difference = compared.difference
     if difference is None or compared.test is None:
-        return Equivalence(limit, "not_shown", f"{sentences.no_gate_test(compared)}.")
+        return Equivalence(limit, "not_shown", f"{comparison_sentences.no_gate_test(compared)}.")
     verdict = _equivalence(difference, limit)
-    text = f"{sentences.equivalence(compared, difference, document, limit, verdict)}."
+    text = f"{comparison_sentences.equivalence(compared, difference, document, limit, verdict)}."
     return Equivalence(limit, verdict, text)
 
 
@@ -204,10 +210,10 @@ def _gate(
 ) -> tuple[bool, str]:
     difference = compared.difference
     if difference is None or compared.test is None:
-        return False, sentences.no_gate_test(compared)
+        return False, comparison_sentences.no_gate_test(compared)
     if parameter == "require_equivalent":
         verdict = _equivalence(difference, limit)
-        text = sentences.equivalence(compared, difference, document, limit, verdict)
+        text = comparison_sentences.equivalence(compared, difference, document, limit, verdict)
         return verdict == "equivalent", text
     gain = _gain_bounds(difference, document)
     if parameter == "fail_if_worse":
@@ -215,7 +221,9 @@ def _gate(
         passed = not is_shown
     else:
         is_shown = passed = gain is not None and gain[0] > -limit
-    return passed, sentences.gate(parameter, limit, compared, difference, document, is_shown)
+    return passed, comparison_sentences.gate(
+        parameter, limit, compared, difference, document, is_shown
+    )
 
 
 def _gain_bounds(difference: Estimate, document: Comparison) -> tuple[float, float] | None:

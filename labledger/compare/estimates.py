@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from labledger.compare.compare_options import CompareOptions, Estimand, Validity
 from labledger.compare.comparison_document import Counts, Detectable, Effect, SideReport
-from labledger.compare.options import CompareOptions, Estimand, Validity
 from labledger.compare.pairs import Paired
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics import (
+    confidence_sequence,
     paired_means,
     paired_rates,
     permutation_test,
-    power,
+    planned_power,
     rates,
     samples,
 )
@@ -98,7 +99,7 @@ def inference(sample: Sample) -> Inference | None:
         return None
     a, b, confidence = sample.a, sample.b, sample.confidence
     if sample.validity is Validity.ANYTIME:
-        return rates.of_tasks(
+        return confidence_sequence.of_tasks(
             sample.differences, confidence, sample.clusters, sample.largest_cluster
         )
     if sample.is_suite:
@@ -165,7 +166,7 @@ def _rate(groups: Groups, sample: Sample) -> Estimate:
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
-        return rates.of_tasks(
+        return confidence_sequence.of_tasks(
             spread, confidence, sample.clusters, sample.largest_cluster
         ).estimate.shifted(0.5, 0.5)
     if not sample.is_suite:
@@ -221,29 +222,31 @@ def detectable(sample: Sample) -> Detectable | None:
     can_reject = permutation_test.can_reject(units, confidence)
     if not sample.options.is_rate:
         error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
-        least = power.detectable_shift(error, degrees, confidence)
+        least = planned_power.detectable_shift(error, degrees, confidence)
         if can_reject and least is None:
             return None
-        return Detectable(least if can_reject else None, power.POWER, None, assumed=False)
+        return Detectable(least if can_reject else None, planned_power.POWER, None, assumed=False)
     pairs = paired_rates.discordance(sample.a, sample.b, sample.clusters)
     size, observed = pairs.size(confidence) + 1, pairs.gained + pairs.lost
     least = None
-    if can_reject and (sample.clusters is not None or power.rate_can_be_shown(units, confidence)):
-        least = power.detectable_rate(size, observed, confidence)
+    if can_reject and (
+        sample.clusters is not None or planned_power.rate_can_be_shown(units, confidence)
+    ):
+        least = planned_power.detectable_rate(size, observed, confidence)
     discordant = None if least is None else max(observed, least)
-    return Detectable(least, power.POWER, discordant, assumed=discordant != observed)
+    return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)
 
 
 def _suite_detectable(sample: Sample) -> Detectable | None:
     least = None
     if sample.is_replicated and not sample.options.is_rate:
         error, degrees = paired_means.suite_deviation(sample.a, sample.b)
-        least = power.detectable_shift(error, degrees, sample.confidence)
+        least = planned_power.detectable_shift(error, degrees, sample.confidence)
         if least is None:
             return None
     elif sample.is_replicated:
-        least = power.suite_detectable(sample.a, sample.b, sample.confidence)
-    return Detectable(least, power.POWER, None, assumed=False)
+        least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
+    return Detectable(least, planned_power.POWER, None, assumed=False)
 
 
 def _array(values: Sequence[float]) -> Array:

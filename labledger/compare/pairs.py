@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.compare.options import CompareOptions, ErrorCounting
+from labledger.compare.compare_options import CompareOptions, ErrorCounting
 from labledger.compare.side_trials import TaskTrials, Trial, Trials
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 

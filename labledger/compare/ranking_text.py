@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labledger.compare import sentences
+from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison, Standing
 from labledger.compare.side_trials import Side
 from labledger.text import count, counted
@@ -61,13 +61,13 @@ def ranking_text(comparison: Comparison) -> RankingText | None:
     )
     return RankingText(
         title=_title(comparison),
-        headings=("", name, sentences.level(comparison), "tasks", "trials", "group"),
+        headings=("", name, comparison_sentences.level(comparison), "tasks", "trials", "group"),
         rows=tuple(
             _row(standing, labels[standing.side], comparison) for standing in comparison.ranking
         ),
         pair_headings=(
-            *("A", "B", "B - A", sentences.level(comparison)),
-            *(sentences.p_heading([comparison]), "decision"),
+            *("A", "B", "B - A", comparison_sentences.level(comparison)),
+            *(comparison_sentences.p_heading([comparison]), "decision"),
         ),
         pair_rows=tuple(_pair_row(compared, labels, comparison) for compared in by_place),
         summary=_summary(comparison, labels),
@@ -80,15 +80,15 @@ def _title(comparison: Comparison) -> str:
     where = f" of {runs.pop()}" if len(runs) == 1 else ""
     sides = "variants" if where else "sides"
     pairs = counted(len(comparison.comparisons), "pair")
-    about = sentences.estimand(comparison)
+    about = comparison_sentences.estimand(comparison)
     return f"{count(len(comparison.ranking))} {sides}{where} on {about}, in {pairs}"
 
 
 def _row(standing: Standing, label: str, comparison: Comparison) -> Row:
     return (
         label,
-        sentences.value(standing.mean, comparison),
-        sentences.bounds(standing.mean, comparison),
+        comparison_sentences.value(standing.mean, comparison),
+        comparison_sentences.bounds(standing.mean, comparison),
         count(standing.tasks),
         count(standing.trials),
         " ".join(standing.groups),
@@ -106,16 +106,16 @@ def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Compar
     return (
         labels[compared.a.side],
         labels[compared.b.side],
-        sentences.signed_amount(compared.difference, comparison),
-        sentences.bounds(compared.difference, comparison, signed=True),
-        sentences.decisive_p(compared.test, comparison),
+        comparison_sentences.signed_amount(compared.difference, comparison),
+        comparison_sentences.bounds(compared.difference, comparison, signed=True),
+        comparison_sentences.decisive_p(compared.test, comparison),
         _decision(compared),
     )
 
 
 def _decision(compared: Compared) -> str:
     verdict = compared.decision.verdict
-    word = sentences.VERDICTS[verdict].lower()
+    word = comparison_sentences.VERDICTS[verdict].lower()
     if verdict not in ("not_shown", "nothing_paired"):
         word = f"B is {word}"
     equivalence = compared.equivalence
@@ -128,7 +128,7 @@ def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
     if first.mean is None or not comparison.has_pairs:
         return "Nothing could be compared: no trials could be paired."
     name = labels[first.side]
-    where = f"on {sentences.estimand(comparison)}"
+    where = f"on {comparison_sentences.estimand(comparison)}"
     tied = [other for other in others if set(other.groups) & set(first.groups)]
     exceeded = _exceeded(first, comparison)
     if len(tied) == len(others):

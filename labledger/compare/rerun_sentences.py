@@ -1,7 +1,8 @@
 """Say in sentences how many slots of a run were run again, and why.
 
 Choosing which results to repeat can bias them: a rerun of slots that had a verdict is said with the
-reason that was given for it, in the head of every report and every comparison of the run.
+reason that was given for it, in the head of every report and every comparison of the run. Apart
+from the other sentences, since `labledger status` shows these and must start fast.
 """
 
 from __future__ import annotations

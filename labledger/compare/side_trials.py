@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment.changes import document_differences
+from labledger.experiment.experiment_differences import document_differences
 from labledger.experiment.task_row import cluster_of
 from labledger.ledger.database.model import Graded, Variant
 from labledger.ledger.query import query

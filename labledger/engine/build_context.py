@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from labledger.files.tar_writer import SizeChanged, TarEntry, tar_chunks
+from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
 from labledger.records import canonical_json
 
 DEFAULT_DOCKERFILE = "Dockerfile"

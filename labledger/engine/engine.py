@@ -22,6 +22,7 @@ from labledger import clock
 from labledger.engine.engine_errors import (
     ContainerFailed,
     NoSuchContainer,
+    ProcessEnded,
     first_line,
     refused_socket_error,
     translating_errors,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05
+_LISTINGS = 10
+"""How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 _NOT_FOUND = 404
 
@@ -250,13 +253,23 @@ class Engine:
 
         They are those of the engine's machine.
 
-        Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
+        Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`, and
+        `ProcessEnded` if processes that ended prevented each of several attempts.
         """
-        with translating_errors(f"list the processes of container {container}"):
+        for _ in range(_LISTINGS - 1):
+            with suppress(ProcessEnded):
+                return self._listed_processes(container)
+        return self._listed_processes(container)
+
+    def _listed_processes(self, container: str) -> frozenset[str]:
+        action = f"list the processes of container {container}"
+        with translating_errors(action):
             # For options of `ps`, Podman runs the container's own, which an agent may have changed.
             columns = "hpid" if self._asks_podman() else "-eo pid"
             listed = self._client.top(container, columns)["Processes"]
-            return frozenset(str(pid) for pid, *_ in listed)
+        if not listed:
+            raise ContainerFailed(f"could not {action}: it ended meanwhile")
+        return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:
         """Return True if the engine's event log says that an ended container had been paused.

@@ -10,12 +10,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import random
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 
@@ -28,6 +30,7 @@ _NO_PROGRAM = re.compile(
     "OCI permission denied|OCI runtime attempted to invoke a command that was not found"
 )
 """What Podman adds where the program that a container starts with is missing or cannot run."""
+_PROCESS_ENDED = re.compile(r"/proc/\d+/\w+: no such process")
 _DISK_FULL_MESSAGE = "no space left on device"
 
 
@@ -52,6 +55,10 @@ class ProgramMissing(ContainerFailed):
 
     Docker refuses such a start with a `ContainerFailed`, and notes an exit status.
     """
+
+
+class ProcessEnded(EngineServerError):
+    """Podman did not list a container's processes, because one of them ended meanwhile."""
 
 
 class ContainerNameTaken(ContainerFailed):
@@ -88,6 +95,8 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
     status = error.status_code
     if status == _SERVER_ERROR and _names_no_container(error):
         return NoSuchContainer  # Podman says so while it removes the container.
+    if _PROCESS_ENDED.search(str(error)):
+        return ProcessEnded
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
 
 
@@ -147,3 +156,23 @@ def _name_of(number: int, look_up: Callable[[int], Any]) -> str:
         return str(look_up(number)[0])
     except KeyError:
         return str(number)
+
+
+BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
+"""Seconds to wait before each retry."""
+
+T = TypeVar("T")
+
+
+def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None = None) -> T:
+    """Call `action`; after each `EngineServerError` wait and call `retry`, by default `action`.
+
+    The error of the last call is raised.
+    """
+    for delay_s in BACKOFF_S:
+        try:
+            return action()
+        except EngineServerError:
+            time.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
+            action = retry or action
+    return action()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.execution.events import Listener, run_event
+from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, attempt_spending, exhausted_kinds

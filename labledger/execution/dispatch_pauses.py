@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from labledger.clock import Backoff
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
-from labledger.execution.events import Listener, run_event
+from labledger.execution.run_events import Listener, run_event
 from labledger.ledger.database.model import Stop
 from labledger.records.outcomes import StopCause
 
@@ -48,7 +49,7 @@ class DispatchPause:
     patience_s: float
     active: bool = False
     _paused_since: float | None = None
-    _backoff_s: float = _FIRST_INTERVAL_S
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_INTERVAL_S, _MAX_INTERVAL_S))
     _next_check: float = 0.0
 
     def begin(self, message: str) -> None:
@@ -58,7 +59,8 @@ class DispatchPause:
         self.active = True
         now = time.monotonic()
         if self._paused_since is None:
-            self._paused_since, self._backoff_s = now, _FIRST_INTERVAL_S
+            self._paused_since = now
+            self._backoff.reset()
         self._schedule_check(now)
         self.emit(
             run_event(
@@ -101,8 +103,7 @@ class DispatchPause:
             self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
 
     def _schedule_check(self, now: float) -> None:
-        self._next_check = now + self._backoff_s * random.uniform(0.75, 1.25)  # noqa: S311
-        self._backoff_s = min(self._backoff_s * 2, _MAX_INTERVAL_S)
+        self._next_check = now + self._backoff.next_s() * random.uniform(0.75, 1.25)  # noqa: S311
 
 
 @dataclass(slots=True)

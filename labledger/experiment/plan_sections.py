@@ -312,16 +312,6 @@ class Retry(Section):
         if unknown:
             raise ValueError(f"{min(unknown)} is neither a status nor a reason")
 
-    def applies_to(
-        self, status: SlotStatus, reason: str | None, attempt: int, *, starved: bool = False
-    ) -> bool:
-        """Return True if a slot whose attempt ended with `status` and `reason` gets another one.
-
-        So does one that is `starved`: it timed out short of processors, which the policy retries.
-        """
-        is_named = starved or status in self.retry_on or reason in self.retry_on
-        return is_named and attempt < self.max_attempts
-
 
 @dataclass(frozen=True, slots=True)
 class Design(Section):

@@ -17,13 +17,12 @@ from typing import Self
 
 from labledger.engine.dockerfiles import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment import plan as schedule
-from labledger.experiment import staged_files
+from labledger.experiment import schedule, staged_files
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
-from labledger.experiment.image_builds import ImageBuild
+from labledger.experiment.image_definitions import ImageBuild
 from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.plan_sections import Filters, Shard
 from labledger.experiment.settings.combination_checks import require_valid_combinations

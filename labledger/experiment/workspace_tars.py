@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 
 from labledger.experiment.field_problems import UnusablePath, is_utf8, relative_name
 from labledger.files.relative_names import link_stays_inside, parents
-from labledger.files.tar_writer import SizeChanged, TarEntry, tar_chunks
+from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
 
 _SPOOL_BYTES = 32 << 20
 _UNPACKERS: dict[bytes, Any] = {

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import create_file
-from labledger.files.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
+from labledger.files.tars import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
 
 MAGIC = b"\x1f\x8b"
 """The first bytes of what gzip wrote."""

@@ -17,11 +17,21 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol, Self
+from typing import IO, BinaryIO, Protocol, Self
 
 from labledger.errors import LabLedgerError
 from labledger.files.relative_names import is_safe_name, link_stays_inside, parents
-from labledger.files.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
+from labledger.files.tars import (
+    BLOCK,
+    END,
+    SizeChanged,
+    TarEntry,
+    content_of,
+    each_member,
+    open_stream,
+    padded,
+    tar_chunks,
+)
 from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import MAX_HASHED, Entry
 from labledger.records import JsonObject
@@ -208,11 +218,8 @@ class _Exclusions:
 def _members(stream: Readable, path: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield the members of a tar that is read once. Raises `ArtifactsRefused`."""
     try:
-        source: Any = _Blocks(stream)
-        with tarfile.open(fileobj=source, mode="r|", encoding="utf-8") as archive:
-            library: Any = archive
-            while (member := archive.next()) is not None:
-                library.members = []  # It would keep them all in memory.
+        with open_stream(_Blocks(stream)) as archive:
+            for member in each_member(archive):
                 yield archive, member
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise ArtifactsRefused(f"the artifact {path} cannot be read as a tar: {error}") from error
@@ -263,14 +270,16 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> It
 
 def _header(name: str, member: tarfile.TarInfo, link: str) -> bytes:
     """Return the header of a member under another name: without owner, set-id bits and the rest."""
-    info = tarfile.TarInfo(name)
-    info.type = tarfile.REGTYPE if member.isreg() else member.type
-    info.size = member.size if member.isreg() else 0
-    info.linkname = link if member.issym() or member.islnk() else ""
-    # Its owner can always change it: a grader that is root needs no other permission.
-    info.mode = (member.mode & 0o777) | (0o700 if member.isdir() else 0o600)
-    info.mtime = max(0, int(member.mtime))
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    is_link = member.issym() or member.islnk()
+    return TarEntry(
+        name,
+        tarfile.REGTYPE if member.isreg() else member.type,
+        member.size if member.isreg() else 0,
+        target=link if is_link else "",
+        # Its owner can always change it: a grader that is root needs no other permission.
+        mode=(member.mode & 0o777) | (0o700 if member.isdir() else 0o600),
+        mtime=max(0, int(member.mtime)),
+    ).header
 
 
 def _refusal(
@@ -413,13 +422,6 @@ def members(file: BinaryIO) -> Iterator[Member]:
             kind = _KINDS.get(member.type)
             if kind is None or member.sparse or member.size > MAX_HASHED:
                 continue
-            content = _member_content(archive, member) if kind == "file" else iter(())
+            content = content_of(archive, member) if kind == "file" else iter(())
             executable = kind == "file" and bool(member.mode & 0o100)
             yield Member(member.name, kind, executable, os.fsencode(member.linkname), content)
-
-
-def _member_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
-    content = archive.extractfile(member)
-    assert content is not None
-    while chunk := content.read(MIB):
-        yield chunk

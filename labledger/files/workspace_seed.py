@@ -11,13 +11,13 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.relative_names import is_safe_name, parents
-from labledger.files.tar_writer import END, padded
+from labledger.files.tars import TarEntry, tar_chunks
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
 """Containers may run as any user; the run folder above is closed to other users of the host."""
@@ -158,32 +158,32 @@ def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
 
     Raises `UnsafeSeed`.
     """
+    return tar_chunks(_members(entries, workspace.strip("/"), int(time.time())))
+
+
+def _members(
+    entries: Iterator[SeedEntry], top: str, now: int
+) -> Iterator[tuple[TarEntry, Iterable[bytes]]]:
     checker = _NameChecker()
-    top = workspace.strip("/")
     made: set[str] = set()
+
+    def entry_at(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> TarEntry:
+        path = f"{top}/{name}".lstrip("/")
+        return TarEntry(path, kind, size, target=target, mode=mode, mtime=now)
+
     for entry in entries:
         checker.check(entry.name, is_link=entry.is_link)
         for folder in reversed([*parents(entry.name)]):
             if folder not in made:
                 made.add(folder)
-                yield _tar_header(f"{top}/{folder}".lstrip("/"), tarfile.DIRTYPE, OPEN_FOLDER)
-        name = f"{top}/{entry.name}".lstrip("/")
+                yield entry_at(folder, tarfile.DIRTYPE, OPEN_FOLDER), ()
         if entry.is_link:
             target = os.fsdecode(entry.content)
-            yield _tar_header(name, tarfile.SYMTYPE, OPEN_FOLDER, target=target)
+            yield entry_at(entry.name, tarfile.SYMTYPE, OPEN_FOLDER, target=target), ()
             continue
         mode = OPEN_PROGRAM if entry.executable else OPEN_FILE
-        yield _tar_header(name, tarfile.REGTYPE, mode, size=len(entry.content))
-        yield entry.content
-        yield bytes(padded(len(entry.content)) - len(entry.content))
-    yield END
-
-
-def _tar_header(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> bytes:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode, info.size, info.linkname = kind, mode, size, target
-    info.mtime = int(time.time())
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+        header = entry_at(entry.name, tarfile.REGTYPE, mode, len(entry.content))
+        yield header, [entry.content]
 
 
 Seed = InlineSeed | TarSeed

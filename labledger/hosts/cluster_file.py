@@ -21,7 +21,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.field_problems import FieldPath
 from labledger.files.own_folders import expand_home
 from labledger.hosts.host_messages import StorePlace
-from labledger.hosts.host_side.host_service import HostSettings
+from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, C
 from labledger.hosts.coordinator_side.host_cleanup import AskedHost, ImagesOfHosts
 from labledger.hosts.dask_transport import DaskTransport, require_dask
 from labledger.hosts.host_messages import LimitsToTry, StorePlace, TriedLimits, TryLimits
-from labledger.hosts.host_side.host_service import HostSettings
+from labledger.hosts.host_service import HostSettings
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 
 _FIND_S = 5.0

@@ -19,7 +19,7 @@ import dask
 from distributed import Security, Worker, WorkerPlugin
 
 from labledger.hosts.dask_transport import quiet_dask
-from labledger.hosts.host_side.host_service import HostService, HostSettings
+from labledger.hosts.host_service import HostService, HostSettings
 
 PLUGIN_NAME = "labledger-host"
 """`dask_transport.answer` finds the plugin of a worker by it."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from labledger.compare.options import CompareOptions
+from labledger.compare.compare_options import CompareOptions
 from labledger.compare.pairs import pair
 from labledger.compare.side_trials import (
     CombinedRuns,

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from labledger import optional_libraries
-from labledger.compare.options import PASS_RATE, Estimand
-from labledger.compare.statistics import power as planned_power
-from labledger.compare.statistics import variance_components
-from labledger.compare.statistics.power import Variation
+from labledger.compare.compare_options import PASS_RATE, Estimand, confidence_problems
+from labledger.compare.statistics import planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -30,7 +29,7 @@ from labledger.planning.history import (
 )
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.schema_types import Count, NonNegative, Share, Text, one_of
+from labledger.records.json_schemas import Count, NonNegative, Share, Text, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,7 @@ class PlanOptions:
         if not 0 < self.power < 1:
             message = f"found {self.power:g}; expected more than 0 and less than 1"
             problems.append(Problem(Parameter("power"), message))
-        if not 0.5 <= self.confidence < 1:
-            message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem(Parameter("confidence"), message))
+        problems += confidence_problems(self.confidence)
         if problems:
             raise InvalidInput("the options of the plan", problems)
 

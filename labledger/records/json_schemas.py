@@ -1,7 +1,9 @@
 """The JSON Schemas of records, by name, and messages for people about records that do not fit.
 
 A message names the field, the value that was found and what is expected, and suggests the key that
-was probably meant.
+was probably meant. `scripts/schemas.py` generates the schemas of reports, comparisons and size
+plans from the types of their fields: in ``Annotated[float, ("minimum", 0)]`` each pair is a keyword
+of JSON Schema and its value.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from labledger import resources
 from labledger.errors import SchemaInvalid
@@ -21,6 +23,26 @@ from labledger.text import near_names
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
+
+
+Count = Annotated[int, ("minimum", 0)]
+PositiveInt = Annotated[int, ("minimum", 1)]
+NonNegative = Annotated[float, ("minimum", 0)]
+Share = Annotated[float, ("minimum", 0), ("maximum", 1)]
+Text = Annotated[str, ("minLength", 1)]
+
+LATER = "later"
+"""Marks a key that documents of earlier versions do not have, so that it is not required."""
+
+
+def one_of(*words: str) -> tuple[str, tuple[str, ...]]:
+    """Return the keyword for a text that is one of `words`."""
+    return "enum", tuple(map(str, words))
+
+
+def one_of_each(*keys: str) -> tuple[str, tuple[str, ...]]:
+    """Return the marker of a mapping that has these keys, and no others."""
+    return "keys", keys
 
 
 _MAX_PROBLEMS = 1000

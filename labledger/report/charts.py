@@ -15,7 +15,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
 from labledger.report.chart_drawing import Chart, layered
 from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
-from labledger.report.spending import VariantCost
+from labledger.report.time_and_metrics import VariantCost
 from labledger.text import counted
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"

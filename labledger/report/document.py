@@ -17,9 +17,7 @@ from labledger.compare.comparison_document import Comparison, RunReruns
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.outcomes import RunStatus, Verdict
-from labledger.records.pass_rate import PassCounts
-from labledger.records.schema_types import (
+from labledger.records.json_schemas import (
     LATER,
     Count,
     PositiveInt,
@@ -28,7 +26,9 @@ from labledger.records.schema_types import (
     one_of,
     one_of_each,
 )
-from labledger.report.ledger_queries import ReportedCommits, Trial
+from labledger.records.outcomes import RunStatus, Verdict
+from labledger.records.pass_rate import PassCounts
+from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import plain_text
 
 SCHEMA = "report_v1"

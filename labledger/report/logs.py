@@ -19,8 +19,8 @@ from labledger.ledger.read.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
-from labledger.report.ledger_queries import ReportedCommits, Trial
-from labledger.report.options import LogSelection
+from labledger.report.report_options import LogSelection
+from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
 
 NAMES = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from labledger.compare import sentences as comparisons
+from labledger.compare import comparison_sentences
 from labledger.compare.ranking_text import ranking_text
-from labledger.report import outcomes, sentences, spending
+from labledger.report import outcome_tally, sentences, time_and_metrics
 from labledger.report.document import Report
 from labledger.text import DASH, confidence_level, count, rounded
 
@@ -68,8 +68,8 @@ def _outcomes(report: Report) -> Iterator[str]:
             _code(variant.variant_id),
             *map(count, (variant.scheduled, variant.scored, *variant.verdicts.values())),
             count(variant.agent_failed),
-            comparisons.rate(variant.pass_rate),
-            comparisons.rate_bounds(variant.pass_rate),
+            comparison_sentences.rate(variant.pass_rate),
+            comparison_sentences.rate_bounds(variant.pass_rate),
         )
         for variant in report.variants
     ]
@@ -81,10 +81,10 @@ def _differences(report: Report) -> Iterator[str]:
     rows = [
         (
             f"{_code(compared.labels[1])} against {_code(compared.labels[0])}",
-            comparisons.VERDICTS[compared.decision.verdict],
-            comparisons.signed_amount(compared.difference, document),
-            comparisons.bounds(compared.difference, document, signed=True),
-            comparisons.decisive_p(compared.test, document),
+            comparison_sentences.VERDICTS[compared.decision.verdict],
+            comparison_sentences.signed_amount(compared.difference, document),
+            comparison_sentences.bounds(compared.difference, document, signed=True),
+            comparison_sentences.decisive_p(compared.test, document),
             str(compared.tasks),
         )
         for document in report.comparisons
@@ -98,9 +98,9 @@ def _differences(report: Report) -> Iterator[str]:
         yield ""
     if rows:
         interval = confidence_level(report.confidence)
-        p = comparisons.p_heading(report.comparisons)
+        p = comparison_sentences.p_heading(report.comparisons)
         yield from _table(("compared", "decision", _difference(report), interval, p, "tasks"), rows)
-        yield _text(comparisons.method(report.comparisons))
+        yield _text(comparison_sentences.method(report.comparisons))
         yield ""
         yield from _other_rates(report)
 
@@ -135,7 +135,7 @@ def _errors(report: Report) -> Iterator[str]:
 
 
 def _hardest(report: Report) -> Iterator[str]:
-    hardest = outcomes.hardest(report.tasks)
+    hardest = outcome_tally.hardest(report.tasks)
     rows = [
         (_code(task.task_id), *(f"{cell.passed}/{cell.counted}" for cell in task.cells))
         for task in hardest[:_MAX_HARDEST]
@@ -158,7 +158,7 @@ def _metrics(report: Report) -> Iterator[str]:
         (
             _code(metric.metric_id),
             _code(variant.variant_id),
-            rounded(variant.sum if spending.adds_up(metric.metric_id) else None),
+            rounded(variant.sum if time_and_metrics.adds_up(metric.metric_id) else None),
             rounded(variant.mean),
             count(variant.unknown),
         )

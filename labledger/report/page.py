@@ -16,11 +16,11 @@ from typing import Any
 
 from labledger import optional_libraries
 from labledger import text as figures
-from labledger.compare import sentences as comparisons
+from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.ranking_text import ranking_text
 from labledger.ledger.reader import LedgerReader
-from labledger.report import charts, outcomes, sentences, spending
+from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, Drawing, draw
 from labledger.report.document import (
     Provenance,
@@ -29,9 +29,10 @@ from labledger.report.document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.ledger_queries import TRIAL_FIELDS, Trial
 from labledger.report.logs import PackedLogs, pack
-from labledger.report.options import ReportOptions
+from labledger.report.report_options import ReportOptions
+from labledger.report.report_queries import TRIAL_FIELDS, Trial
+from labledger.report.time_and_metrics import VariantCost
 from labledger.text import counted
 
 _FOLDER = Path(__file__).resolve().parent
@@ -91,8 +92,8 @@ def _template() -> Any:
     environment.filters |= {
         "trusted": Markup,  # Style, script and drawings, which are our own.
         "count": figures.count,
-        "rate": comparisons.rate,
-        "bounds": comparisons.rate_bounds,
+        "rate": comparison_sentences.rate,
+        "bounds": comparison_sentences.rate_bounds,
         "rounded": figures.rounded,
         "usd": figures.usd,
         "usd_range": figures.usd_range,
@@ -103,7 +104,7 @@ def _template() -> Any:
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "shortened": _shortened,
-        "adds_up": spending.adds_up,
+        "adds_up": time_and_metrics.adds_up,
     }
     return environment.get_template("page.html.j2")
 
@@ -113,7 +114,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
     provenance = report.provenance
     names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
-    worth = spending.cost_and_quality(report.variants, report.metrics)
+    worth = time_and_metrics.cost_and_quality(report.variants, report.metrics)
     shown = _charts(report, worth) | dict(enumerate(map(_differences, report.comparisons)))
     drawings = draw(shown)
     return {
@@ -144,7 +145,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "cost_text": sentences.METRICS,
         "worth": worth,
         "charts": drawings,
-        "differences_text": comparisons.method(report.comparisons),
+        "differences_text": comparison_sentences.method(report.comparisons),
         "comparisons": [
             _comparison(document, report, drawings[number])
             for number, document in enumerate(report.comparisons)
@@ -187,7 +188,7 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
     yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
 
-def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str | int, Chart | None]:
+def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Chart | None]:
     variants, tasks = report.variants, charts.overview_order(report.tasks)
     ran = [variant for variant in report.time.variants if variant.trial is not None]
     return {
@@ -208,7 +209,7 @@ def _comparison(document: Comparison, report: Report, chart: Drawing | None) -> 
     return {
         "chart": chart,
         "ranking": ranking_text(document),
-        "p": comparisons.p_heading([document]),
+        "p": comparison_sentences.p_heading([document]),
         "metric": None if document.is_rate else document.metric,
         "rows": [_compared(compared, document, variants) for compared in document.comparisons],
     }
@@ -235,14 +236,14 @@ def _compared(
     return {
         "a": a,
         "b": b,
-        "mean_a": comparisons.value(compared.a.mean, document),
-        "mean_b": comparisons.value(compared.b.mean, document),
-        "difference": comparisons.signed_amount(compared.difference, document),
-        "bounds": comparisons.bounds(compared.difference, document, signed=True),
-        "p": comparisons.decisive_p(compared.test, document),
+        "mean_a": comparison_sentences.value(compared.a.mean, document),
+        "mean_b": comparison_sentences.value(compared.b.mean, document),
+        "difference": comparison_sentences.signed_amount(compared.difference, document),
+        "bounds": comparison_sentences.bounds(compared.difference, document, signed=True),
+        "p": comparison_sentences.decisive_p(compared.test, document),
         "tasks": compared.tasks,
         "verdict": verdict,
-        "word": comparisons.VERDICTS[verdict],
+        "word": comparison_sentences.VERDICTS[verdict],
         "text": compared.decision.text,
         "facts": list(sentences.comparison_facts(compared, document, variants)),
     }
@@ -254,8 +255,8 @@ def _compared(
 def _tasks(report: Report) -> View:
     tasks = report.tasks
     position = {task.task_id: number for number, task in enumerate(tasks)}
-    ranked = outcomes.hardest_first(tasks)[:_MAX_TABLE_TASKS]
-    hardest, flaky = outcomes.hardest(tasks), outcomes.flaky(tasks)
+    ranked = outcome_tally.hardest_first(tasks)[:_MAX_TABLE_TASKS]
+    hardest, flaky = outcome_tally.hardest(tasks), outcome_tally.flaky(tasks)
     return {
         "tasks": [(position[task.task_id], task) for task in ranked],
         "tasks_total": len(tasks) if len(tasks) > _MAX_TABLE_TASKS else 0,

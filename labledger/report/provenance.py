@@ -23,9 +23,9 @@ from labledger.report.document import (
     ReportedGrading,
     Verification,
 )
-from labledger.report.ledger_queries import ReportedCommits
-from labledger.report.options import ReportOptions
-from labledger.report.outcomes import Tally
+from labledger.report.outcome_tally import Tally
+from labledger.report.report_options import ReportOptions
+from labledger.report.report_queries import ReportedCommits
 
 _EVALUATOR_KEYS = ("name", "version", "mode")
 _MAX_LISTED_FINDINGS = 20

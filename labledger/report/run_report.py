@@ -7,16 +7,13 @@ comparisons' rows by task) row by row, the rest at once, with an indent of 2.
 
 from __future__ import annotations
 
-import json
-import re
-import secrets
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Self
 
 from labledger import __version__, clock, optional_libraries
 from labledger.compare.compare import compare_family, read_reruns
@@ -25,18 +22,17 @@ from labledger.compare.side_trials import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
 from labledger.records.timeouts import TimeoutCounts
-from labledger.report import markdown, outcomes, page, sentences, spending
-from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
-from labledger.report.ledger_queries import ReportedCommits, Texts, Trial
-from labledger.report.options import ReportOptions
-from labledger.report.outcomes import Tally
+from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
+from labledger.report.document import Cell, Extension, Report, ReportedPart, ReportedRun
+from labledger.report.outcome_tally import Tally
 from labledger.report.provenance import combined_provenance, provenance
-from labledger.text import counted
-
-Row = Mapping[str, Any]
+from labledger.report.report_options import ReportOptions
+from labledger.report.report_queries import ReportedCommits, Texts, Trial
+from labledger.text import counted, json_pieces
 
 
 def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
@@ -53,26 +49,15 @@ def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
         trials=first,
     )
     document = ends.as_json()
-    mark = secrets.token_hex(16)  # Nothing in the ledger can equal it.
-    lists: list[Iterable[Row]] = []
-
-    def marked(rows: Iterable[Row]) -> str:
-        lists.append(rows)
-        return f"{mark}{len(lists) - 1}"
-
     for shown, comparison in zip(document["comparisons"], report.comparisons, strict=True):
         for compared, held in zip(shown["comparisons"], comparison.comparisons, strict=True):
-            compared["by_task"] = marked(map(to_json, held.by_task))
-    tasks = report.tasks
-    document["tasks"] = marked({"task_id": task.task_id, "cells": task.cells} for task in tasks)
-    document["trials"] = marked(trial.as_json() for trial in chain(first, rest))
-    text = json.dumps(document, indent=2)
-    end = 0
-    for match in re.finditer(rf'(\n *)"\w+": ("{mark}(\d+)")', text):
-        yield text[end : match.start(2)]
-        yield from _list(lists[int(match[3])], match[1])
-        end = match.end(2)
-    yield f"{text[end:]}\n"
+            compared["by_task"] = map(to_json, held.by_task)
+    document["tasks"] = (
+        {"task_id": task.task_id, "cells": _cells(task.cells)} for task in report.tasks
+    )
+    document["trials"] = (trial.as_json() for trial in chain(first, rest))
+    yield from json_pieces(document)
+    yield "\n"
 
 
 def _with_end_rows(document: Comparison) -> Comparison:
@@ -82,35 +67,10 @@ def _with_end_rows(document: Comparison) -> Comparison:
     return replace(document, comparisons=tuple(compared))
 
 
-def _list(rows: Iterable[Row], margin: str) -> Iterator[str]:
-    """Yield a list of objects; `margin` is the line break and indent of the line it begins in."""
-    inner = f"{margin}  "
-    before = "["
-    for row in rows:
-        yield f"{before}{inner}{_object(row, inner)}"
-        before = ","
-    yield "[]" if before == "[" else f"{margin}]"
-
-
-def _object(row: Row, margin: str) -> str:
-    inner = f"{margin}  "
-    if any(value and isinstance(value, tuple | list | dict) for value in row.values()):
-        members = ",".join(f'{inner}"{key}": {_value(row[key], inner)}' for key in row)
-        return f"{{{members}{margin}}}"
-    # Only this has an encoder in C.
-    return f"{{{inner}{json.dumps(row, separators=(f',{inner}', ': '))[1:-1]}{margin}}}"
-
-
-def _value(value: Any, margin: str) -> str:
-    if isinstance(value, tuple):
-        return _tuple(value, margin)
-    return json.dumps(value, indent=2).replace("\n", margin)
-
-
 @lru_cache(maxsize=1024)
-def _tuple(value: tuple[Any, ...], margin: str) -> str:
-    """Return a list; the tasks of a large run have few different ones."""
-    return json.dumps(to_json(value), indent=2).replace("\n", margin)
+def _cells(cells: tuple[Cell, ...]) -> list[JsonObject]:
+    """Return the cells of a task as JSON; the tasks of a large run have few different ones."""
+    return [to_json(cell) for cell in cells]
 
 
 FORMS = ("html", "markdown", "json")
@@ -171,7 +131,7 @@ def collect(
     tally = Tally()
     trials = _worst(tally.counting(_trials(parts, texts)), max_trials)
     scheduled, totals = _scheduled(reader, run_ids, texts)
-    variants = outcomes.by_variant(combined.variants, tally, scheduled, options.confidence)
+    variants = outcome_tally.by_variant(combined.variants, tally, scheduled, options.confidence)
     reported = [
         part.reported(reader, tally, total, options)
         for part, total in zip(parts, totals, strict=True)
@@ -187,12 +147,14 @@ def collect(
         reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
-        tasks=outcomes.by_task(combined.variants, tally, scheduled, task_ids),
-        time=spending.times(
-            combined.variants, tally, spending.wall_ms(parts[0].root) if len(parts) == 1 else None
+        tasks=outcome_tally.by_task(combined.variants, tally, scheduled, task_ids),
+        time=time_and_metrics.times(
+            combined.variants,
+            tally,
+            time_and_metrics.wall_ms(parts[0].root) if len(parts) == 1 else None,
         ),
-        metrics=spending.metrics(combined.variants, tally, values, options.confidence),
-        errors=outcomes.errors(combined.variants, tally),
+        metrics=time_and_metrics.metrics(combined.variants, tally, values, options.confidence),
+        errors=outcome_tally.errors(combined.variants, tally),
         trials=trials,
         provenance=reported[0].provenance
         if len(parts) == 1
@@ -238,7 +200,7 @@ class _Part:
 
 def _scheduled(
     reader: LedgerReader, run_ids: Sequence[str], texts: Texts
-) -> tuple[outcomes.Scheduled, list[int]]:
+) -> tuple[outcome_tally.Scheduled, list[int]]:
     """Return how many slots each task of some runs has, by variant, and how many each run has."""
     scheduled: dict[str, dict[str, int]] = defaultdict(dict)
     totals = []

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from labledger.compare import sentences as comparisons
+from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking_text import ranking_text
 from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
-from labledger.report.options import LogSelection
+from labledger.report.report_options import LogSelection
 from labledger.text import confidence_level, count, counted, duration, percent
 
 METRICS = (
@@ -66,12 +66,14 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
         return " ".join(rankings)
     undecided = [pair for pair in decisions if pair[0].decision.verdict in _UNDECIDED]
     clauses = [
-        comparisons.headline(*p) for p in decisions if p[0].decision.verdict not in _UNDECIDED
+        comparison_sentences.headline(*p)
+        for p in decisions
+        if p[0].decision.verdict not in _UNDECIDED
     ]
     if len(undecided) > _MOST_UNDECIDED:
         clauses.append(f"{count(len(undecided))} comparisons showed no difference")
     else:
-        clauses += [comparisons.headline(*pair) for pair in undecided]
+        clauses += [comparison_sentences.headline(*pair) for pair in undecided]
     return _joined(clauses)
 
 
@@ -281,7 +283,10 @@ def other_rates(compared: Compared, variants: Mapping[str, VariantOutcomes]) -> 
         variant = variants.get(str(side.side))
         if variant is None or variant.pass_rate is None or side.mean is None:
             continue
-        paired, overall = comparisons.rate(side.mean), comparisons.rate(variant.pass_rate)
+        paired, overall = (
+            comparison_sentences.rate(side.mean),
+            comparison_sentences.rate(variant.pass_rate),
+        )
         if paired != overall:
             yield (
                 f"The pass rate of {name} is {paired} in this comparison, over the "

@@ -16,7 +16,7 @@ from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPause
 from labledger.execution.error_rate import ErrorRate, PressureWarning, Pruning
-from labledger.execution.events import Listener, run_event
+from labledger.execution.run_events import Listener, run_event
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter

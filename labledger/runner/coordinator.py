@@ -2,7 +2,7 @@
 
 It is a single thread. Each round handles one result, commits a few slots and dispatches into the
 free capacity; a dispatch is journaled, if possible, in the transaction of the result that freed its
-capacity. `_store_result` decides whether a slot is retried.
+capacity. `retries` decides whether a slot gets another attempt.
 
 It may die at any line. The containers that it started continue without it, and the next
 coordinator finds every trial again: committed, staged, or in its container.
@@ -12,31 +12,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.execution.disk_space import FolderRetention
-from labledger.execution.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
-from labledger.execution.events import Listener, run_event
+from labledger.execution.dispatch_pauses import PATIENCE_S, DispatchPauses
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.local_executor import drain
+from labledger.execution.run_events import Listener, run_event
 from labledger.execution.stop_requests import StopRequest
-from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
-from labledger.records.timeouts import timed_out_under_pressure
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.next_attempts import NextAttempts
+from labledger.runner.retries import RetryPolicy
 from labledger.runner.slot_queue import PendingAttempts
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.collect import infra_error_result
 from labledger.trial.full_disks import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 
@@ -65,17 +63,14 @@ class Coordinator:
     commit_queue: CommitQueue
     next_attempts: NextAttempts
     executor: TrialExecutor
-    retry: Retry
+    retry_policy: RetryPolicy
     pauses: DispatchPauses
     folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
-    report_losses: Callable[[], Collection[str]] = frozenset
-    """Tells the executor which hosts of a cluster were declared lost, and returns all of them."""
+    lost_hosts: LostHosts
     patience_s: float = PATIENCE_S
     """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
-    retry_starved: bool = False
-    """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
     _pending: PendingAttempts = field(default_factory=PendingAttempts)
@@ -179,16 +174,16 @@ class Coordinator:
         written; all attempts are then requeued.
         """
         try:
-            new = [spec for spec in specs if _attempt_key(spec) not in self._journaled]
+            new = [spec for spec in specs if spec.key not in self._journaled]
             is_written = write(new)
         except HostLost as error:
             # The result's host was declared lost just before. Submitted again, it ends as lost.
             self._warn(error.message)
-            specs = self._off_lost_hosts(specs)
+            specs = self.lost_hosts.take_off(specs, self._journaled)
             is_written = False
         if not is_written:
             for spec in specs:
-                self.next_attempts.requeue(spec)
+                self.next_attempts.retries.put_back(spec)
             return False
         if self._stopping and not self._only_collects_started:
             # A stop was requested meanwhile. As the attempts are journaled, a resume starts them.
@@ -198,16 +193,6 @@ class Coordinator:
             self._pending.add(self.executor.submit(spec), spec)
             self.emit(run_event("slot_dispatched", **_identity_fields(spec)))
         return True
-
-    def _off_lost_hosts(self, specs: list[AttemptSpec]) -> list[AttemptSpec]:
-        """Return the attempts, without their host if it is lost and they were not journaled."""
-        lost = self.report_losses()
-        return [
-            spec.on_host("")
-            if spec.host in lost and _attempt_key(spec) not in self._journaled
-            else spec
-            for spec in specs
-        ]
 
     def _choose_attempts(self) -> list[AttemptSpec]:
         """Return the attempts to dispatch next, no more than there is capacity for."""
@@ -351,7 +336,8 @@ class Coordinator:
         except StartRefused:
             return None
         except HostLost as error:
-            self._store_loss(spec, error.message)
+            self._warn(error.message)
+            self._store_result(lost_attempt_result(spec, error.message), spec)
         except EngineUnavailable as error:
             self.pauses.engine.begin(error.message)
             self._requeue_uncollected(spec)
@@ -390,24 +376,14 @@ class Coordinator:
 
     def _requeue_uncollected(self, spec: AttemptSpec) -> None:
         """Queue an attempt without a result again: its container may still exist."""
-        self._journaled.add(_attempt_key(spec))
-        self.next_attempts.requeue(spec)
-
-    def _store_loss(self, spec: AttemptSpec, message: str) -> None:
-        """Make durable that an attempt will never end: its host was declared lost."""
-        self._warn(message)
-        result = infra_error_result(spec, clock.utc_now(), Reason.HOST_LOST, message)
-        self._store_result(result, spec)
+        self._journaled.add(spec.key)
+        self.next_attempts.retries.put_back(spec)
 
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""
         for reason in result.notes:
             self._report_restart(spec, reason)
-        starved = self.retry_starved and timed_out_under_pressure(result)
-        will_retry = self.retry.applies_to(
-            result.status, result.reason, result.attempt, starved=starved
-        )
-        will_retry = will_retry and not spec.kind.is_carried_over(spec)
+        will_retry = self.retry_policy.applies_to(result, spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_attempts_with_result()
@@ -423,9 +399,7 @@ class Coordinator:
             self._requeue_uncollected(spec)
             return False
         if will_retry:
-            # Whether the trial or the engine is at fault shows when other trials are started.
-            others_first = REFUSALS_BEFORE_PAUSE if result.reason in NOT_STARTED else 0
-            self.next_attempts.queue_retry(spec, others_first=others_first)
+            self.next_attempts.retries.add(spec, result.reason)
         keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
         self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
         return True
@@ -458,12 +432,12 @@ class Coordinator:
 
     def _report_restart(self, spec: AttemptSpec, reason: str) -> None:
         """Warn once that an attempt is run again, with the reason."""
-        idx, attempt = _attempt_key(spec)
+        idx, attempt = spec.key
         message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
     def _warn_of_paused_container(self, spec: AttemptSpec) -> None:
-        idx, attempt = _attempt_key(spec)
+        idx, attempt = spec.key
         message = (
             f"slot {idx}, attempt {attempt}: its container is paused, and counts as running until "
             f"its deadline; `docker unpause {spec.container_name}` lets it continue"
@@ -475,10 +449,6 @@ class Coordinator:
         if message not in self._warned:
             self._warned.add(message)
             self.emit(run_event("warning", message=message, **fields))
-
-
-def _attempt_key(spec: AttemptSpec) -> tuple[int, int]:
-    return spec.slot.schedule_idx, spec.attempt
 
 
 def _identity_fields(spec: AttemptSpec) -> dict[str, object]:

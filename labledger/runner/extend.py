@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from labledger import __version__
-from labledger.checks.image_supply import Supply
-from labledger.engine.engine import Engine
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
@@ -26,16 +23,14 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.budget import check_limits
-from labledger.execution.events import run_event
 from labledger.execution.process_identity import process_is_dead
-from labledger.experiment import changes as growth
-from labledger.experiment.changes import Growth
+from labledger.execution.run_events import run_event
+from labledger.experiment import experiment_differences
+from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import (
     ExperimentRevision,
-    Lease,
     NewPart,
     RunInfo,
     Variant,
@@ -44,14 +39,11 @@ from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, exhausted_kind
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner import environment_values
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of
-from labledger.runner.session import Session
-from labledger.runner.start_and_resume import (
-    check_requirements,
-    require_environment,
-    require_images,
+from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_start import (
+    Append,
+    RunStart,
     resolve_experiment,
 )
 
@@ -127,8 +119,8 @@ def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> Exten
         experiment = resolve_experiment(_source(run, path), options)
         rows = reader.task_row_digests(run_id)
         variants = [variant.variant_id for variant in run.variants]
-        added = growth.find_growth(experiment, reader.slots(run_id), variants, rows)
-        changes = growth.changes(run.resolved, rows, added)
+        added = experiment_differences.find_growth(experiment, reader.slots(run_id), variants, rows)
+        changes = experiment_differences.changes(run.resolved, rows, added)
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = (
@@ -157,33 +149,24 @@ def extend_run(
 
     `path` may be a temporary copy; see `start_and_resume.start_run` for `store_source`.
     """
-    lab = LabFolder.find(options.lab_dir)
-    store = ArtifactStore(lab.artifacts)
     check_because(because)
     plan = plan_extension(run_id, path, options)
     _refuse_owned(plan.run, options)
-    values = environment_values.gather(options.env, options.env_files)
-    check_limits(plan.experiment.plan.metrics, options.budget)
-    with LedgerReader.open(lab.ledger) as reader:
-        require_budget(reader, plan.run, options.budget)
-    with closing(Engine()) as engine:
-        images = _check_requirements(engine, lab, plan, values, options)
+    with RunStart.opened(options) as start:
+        check_limits(plan.experiment.plan.metrics, options.budget)
+        with LedgerReader.open(start.lab.ledger) as reader:
+            require_budget(reader, plan.run, options.budget)
+        images = _check_requirements(start, plan)
         if store_source is not None:
-            plan = plan_extension(run_id, store_source(lab), options)
+            plan = plan_extension(run_id, store_source(start.lab), options)
         part = _new_part(plan, images, options, because)
-        with LedgerWriter.open(lab.ledger, store) as writer:
-            # Only while a writer is open are files safe that no run names yet.
-            plan.experiment.freeze(store)
 
-            def append(lease: Lease) -> None:
-                writer.append_part(lease, part, plan.growth.frozen_tasks(), plan.growth.slots())
+        def register(writer: LedgerWriter) -> Append:
+            plan.experiment.freeze(start.store)
+            tasks, slots = plan.growth.frozen_tasks(), plan.growth.slots()
+            return lambda lease: writer.append_part(lease, part, tasks, slots)
 
-            session = Session(
-                *(lab, engine, writer, store, run_id, values, options),
-                new_limits=options.budget,
-                append_part=append,
-            )
-            return session.run_session()
+        return start.run(run_id, options.budget, register=register)
 
 
 def _source(run: RunInfo, path: Path | None) -> Path:
@@ -213,35 +196,22 @@ def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
         )
 
 
-def _check_requirements(
-    engine: Engine,
-    lab: LabFolder,
-    plan: ExtensionPlan,
-    values: Mapping[str, str],
-    options: RunOptions,
-) -> dict[str, str]:
+def _check_requirements(start: RunStart, plan: ExtensionPlan) -> dict[str, str]:
     """Check all that the run needs; return the image ids by reference.
 
     An image that the run has used stays the one that it has used, as when it is resumed.
     """
     experiment, run = plan.experiment, plan.run
-    cluster = cluster_of(run, options)
-    supply = Supply(True, options.build, options.on_event, options.stop_request)
-    results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
-    for check in results.checks:
-        if check.warning:
-            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
-    results.require()
-    require_environment(run, experiment.plan.environment, values)
-    if cluster is None:
-        require_images(engine, run, experiment.plan.runtime.oci)
+    cluster = cluster_of(run, start.options)
+    results = start.check(experiment, cluster)
+    start.require(run, experiment.plan, cluster)
     for ref, image in results.images.items():
         if run.images.get(ref, image) != image:
             message = (
                 f"{ref} is another image now; the run goes on with the one that it began with, "
                 f"{run.images[ref]}"
             )
-            options.on_event(run_event("warning", message=message))
+            start.options.on_event(run_event("warning", message=message))
     return {**results.images, **run.images}
 
 

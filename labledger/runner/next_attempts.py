@@ -17,6 +17,7 @@ from itertools import islice
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.placement import Needs, needs_of
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.retries import RetryQueue
 from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -38,7 +39,7 @@ class UnplacedAttempts:
     def add(self, spec: AttemptSpec) -> None:
         """Let an attempt wait."""
         heap = self._kinds.setdefault(_kind_of(spec), [])
-        heappush(heap, (spec.slot.schedule_idx, spec.attempt, spec))
+        heappush(heap, (*spec.key, spec))
         self._count += 1
 
     def has_like(self, spec: AttemptSpec) -> bool:
@@ -94,6 +95,7 @@ class NextAttempts:
     window: int | None = None
     """How many slots may be dispatched ahead of the first that is not committed; None for the
     default."""
+    retries: RetryQueue = field(default_factory=RetryQueue)
     _unplaced: UnplacedAttempts = field(default_factory=UnplacedAttempts)
     """Attempts for which no host had room when they were due. Later slots go on meanwhile."""
     _schedule_exhausted: bool = False
@@ -102,14 +104,6 @@ class NextAttempts:
     def unplaced(self) -> int:
         """How many attempts wait because no host had room for them."""
         return len(self._unplaced)
-
-    def requeue(self, spec: AttemptSpec) -> None:
-        """Queue the same attempt again, to be adopted if its container exists."""
-        self.slot_queue.requeue(spec)
-
-    def queue_retry(self, spec: AttemptSpec, *, others_first: int) -> None:
-        """Queue the next attempt of a slot, after `others_first` further slots of the schedule."""
-        self.slot_queue.queue_retry(spec, others_first=others_first)
 
     def place(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
@@ -130,7 +124,7 @@ class NextAttempts:
 
     def _place_again(self, limit: int) -> list[AttemptSpec]:
         """Return requeued attempts that have a host, at most `limit`."""
-        again = map(self.executor.place, self.slot_queue.take_placed(limit))
+        again = map(self.executor.place, self.retries.take_placed(limit))
         return [spec for spec in again if spec is not None]
 
     def _place_next(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
@@ -161,9 +155,9 @@ class NextAttempts:
             return self._next_started()
         if new_first:
             # New slots first: another trial may start. `next_deferred` also has requeued attempts.
-            return self._next_new(only_started=False) or self.slot_queue.next_deferred()
-        requeued = self.slot_queue.next_requeued()
-        return requeued or self._next_new(only_started=False) or self.slot_queue.next_deferred()
+            return self._next_new(only_started=False) or self.retries.next_deferred()
+        requeued = self.retries.next()
+        return requeued or self._next_new(only_started=False) or self.retries.next_deferred()
 
     def _skip_if_pruned(self, spec: AttemptSpec) -> bool:
         """Skip the slot of an attempt without a host if its variant is pruned by now."""
@@ -176,9 +170,7 @@ class NextAttempts:
 
     def _next_started(self) -> AttemptSpec | None:
         """Return the next attempt whose container an earlier coordinator started."""
-        while (
-            spec := self.slot_queue.next_requeued() or self._next_new(only_started=True)
-        ) is not None:
+        while (spec := self.retries.next() or self._next_new(only_started=True)) is not None:
             if spec.container_may_exist and self.executor.has_started(spec):
                 return spec
         return None
@@ -196,6 +188,7 @@ class NextAttempts:
             if slot is None:
                 self._schedule_exhausted = True
                 return None
+            self.retries.count_slot()
             idx = slot.schedule_idx
             if idx < self.commit_queue.next_idx or idx in self.commit_queue.staged:
                 continue

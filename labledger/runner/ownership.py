@@ -17,9 +17,9 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError, TakeoverStopped
-from labledger.execution.events import Listener, run_event
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.process_identity import process_is_dead, this_process
+from labledger.execution.run_events import Listener, run_event
 from labledger.execution.stop_requests import on_signals
 from labledger.export import mirrors
 from labledger.files.artifact_store import ArtifactStore
@@ -29,7 +29,7 @@ from labledger.ledger.read.lookup import ledger_holds_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus, StopCause
-from labledger.runner.options import RunOptions
+from labledger.runner.run_options import RunOptions
 
 RENEWALS_PER_LEASE = 6
 """How often a lease is renewed in its lifetime."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from labledger import __version__
 from labledger.checks.check_results import check_disk_space
-from labledger.checks.egress_checks import require_egress_image
 from labledger.checks.image_checks import ImageProbes, check_commands
 from labledger.engine.engine import Engine
 from labledger.errors import (
@@ -38,7 +36,6 @@ from labledger.experiment.settings.phase_commands import DEPS, grader_plan, requ
 from labledger.experiment.settings.trial_settings import names_of_all_phases
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.run_rows import TaskRow
@@ -46,14 +43,11 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
-from labledger.runner import environment_values
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import given_cluster, given_settings
-from labledger.runner.session import Session
-from labledger.runner.start_and_resume import (
+from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_start import (
+    RunStart,
     report_warnings,
-    require_environment,
-    require_images,
 )
 from labledger.text import counted_of
 
@@ -166,10 +160,7 @@ def regrade_run(
     `run_id` may also name a regrading of the run. `again` allows a grader that has graded the run
     before. If the regrading cannot begin, raises before its run is created.
     """
-    lab = LabFolder.find(options.lab_dir)
-    store = ArtifactStore(lab.artifacts)
-    values = environment_values.gather(options.env, options.env_files)
-    with closing(Engine()) as engine, LedgerReader.open(lab.ledger) as reader:
+    with RunStart.opened(options) as start, LedgerReader.open(start.lab.ledger) as reader:
         gradings = reader.gradings(run_id)
         root = reader.run(gradings[0].root_id)
         if root.next_schedule_idx < root.total_slots:
@@ -185,14 +176,15 @@ def regrade_run(
             stopped = {each.run_id for each in gradings[1:] if _has_failed(reader, each)}
             _refuse_repetition(plan, gradings, regrading, stopped)
         new_plan = ExperimentPlan.of_document(regrading.resolved)
-        root = replace(root, images=_images(engine, root, new_plan))
+        root = replace(root, images=_images(start.engine, root, new_plan))
         regrading = replace(regrading, images=root.images, settings=given_settings(options))
-        _check_requirements(engine, lab, root, new_plan, values, options)
-        with LedgerWriter.open(lab.ledger, store) as writer:
-            new_grader.freeze(store)
+        _check_requirements(start, root, new_plan)
+
+        def register(writer: LedgerWriter) -> None:
+            new_grader.freeze(start.store)
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
-            session = Session(lab, engine, writer, store, regrading.run_id, values, options)
-            return session.run_session()
+
+        return start.run(regrading.run_id, register=register)
 
 
 def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
@@ -261,22 +253,13 @@ def _refuse_repetition(
         )
 
 
-def _check_requirements(
-    engine: Engine,
-    lab: LabFolder,
-    root: RunInfo,
-    regrading: ExperimentPlan,
-    values: Mapping[str, str],
-    options: RunOptions,
-) -> None:
+def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
     """Raise if something that a regrading needs is missing. May run probe containers."""
-    oci = regrading.runtime.oci
-    require_environment(root, regrading.environment, values)
-    require_images(engine, root, oci)
-    require_egress_image(engine, regrading, options.egress_image)
+    options, engine = start.options, start.engine
+    start.require(root, regrading, None)
     info = engine.info()
-    checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
-    probes = ImageProbes(engine, info, oci_runtime=oci)
+    checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.min_free_bytes))]
+    probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci)
     for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
     if (cluster := given_cluster(options)) is not None:

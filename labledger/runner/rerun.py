@@ -16,29 +16,23 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from labledger import __version__
-from labledger.checks.egress_checks import require_egress_image
-from labledger.engine.engine import Engine
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.execution.budget import check_limits
 from labledger.experiment.plan import ExperimentPlan
-from labledger.files.artifact_store import ArtifactStore
-from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Lease, NewPart, RunInfo, Spent
+from labledger.ledger.database.model import NewPart, RunInfo, Spent
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
-from labledger.runner import environment_values
 from labledger.runner.extend import because_problems, require_budget
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of, require_host
-from labledger.runner.session import Session
-from labledger.runner.start_and_resume import (
+from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_start import (
+    Append,
+    RunStart,
     refuse_changed,
-    require_environment,
-    require_images,
 )
 
 ENVIRONMENT_STATUSES = (
@@ -277,35 +271,23 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
     """
     if not plan.slots:
         raise InvalidInput("the rerun", [Problem(plan.run_id, "no slot of it was chosen")])
-    lab = LabFolder.find(options.lab_dir)
-    store = ArtifactStore(lab.artifacts)
-    values = environment_values.gather(options.env, options.env_files)
-    with closing(Engine()) as engine:
-        with LedgerReader.open(lab.ledger) as reader:
+    with RunStart.opened(options) as start:
+        with LedgerReader.open(start.lab.ledger) as reader:
             run = reader.run(plan.run_id)
             experiment = ExperimentPlan.of_document(run.resolved)
             if not options.frozen:
                 refuse_changed(run, reader.task_digests(run.run_id), options)
-            require_environment(run, experiment.environment, values)
             cluster = cluster_of(run, options)
-            if cluster is None:
-                require_images(engine, run, experiment.runtime.oci)
-                require_egress_image(engine, experiment, options.egress_image)
-            else:
+            start.require(run, experiment, cluster)
+            if cluster is not None:
                 require_host(cluster, run, experiment, insecure=options.insecure)
             check_limits(experiment.metrics, options.budget)
             require_budget(reader, run, options.budget)
-        with LedgerWriter.open(lab.ledger, store) as writer:
 
-            def append(lease: Lease) -> None:
-                writer.append_part(lease, new_part(plan), (), new_slots(plan))
+        def register(writer: LedgerWriter) -> Append:
+            return lambda lease: writer.append_part(lease, new_part(plan), (), new_slots(plan))
 
-            session = Session(
-                *(lab, engine, writer, store, run.run_id, values, options),
-                new_limits=options.budget,
-                append_part=append,
-            )
-            return session.run_session()
+        return start.run(run.run_id, options.budget, register=register)
 
 
 def new_part(plan: RerunPlan) -> NewPart:

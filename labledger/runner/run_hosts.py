@@ -1,4 +1,4 @@
-"""Where the trials of a run run: the settings `on` and `window`, and the hosts declared lost.
+"""Where the trials of a run run: the settings `on` and `window`, and the hosts of open attempts.
 
 An attempt belongs to one host for ever. A run whose open attempts are on this machine is therefore
 not continued on a cluster, nor one whose open attempts are on hosts of a cluster without them.
@@ -6,16 +6,13 @@ not continued on a cluster, nor one whose open attempts are on hosts of a cluste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
-from labledger.execution.executor import TrialExecutor
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.own_folders import expand_home
-from labledger.ledger.database.model import LostHost, RunInfo
-from labledger.ledger.reader import LedgerReader
-from labledger.runner.options import RunOptions
+from labledger.ledger.database.model import RunInfo
+from labledger.runner.run_options import RunOptions
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
 
 LOCAL = "local"
@@ -128,28 +125,3 @@ def _slots(idxs: Iterable[int]) -> str:
 
 def _hosts(slots: Mapping[int, str]) -> str:
     return ", ".join(sorted(set(slots.values())))
-
-
-@dataclass(slots=True)
-class LostHosts:
-    """The hosts of a run that people declare lost, as the ledger has them now."""
-
-    reader: LedgerReader
-    run_id: str
-    executor: TrialExecutor
-    _known: set[str] = field(default_factory=set)
-
-    def report_new(self) -> Collection[str]:
-        """Tell the executor of the hosts that were declared lost since the last call.
-
-        Return every lost host.
-        """
-        for lost in self.reader.lost_hosts(self.run_id):
-            if lost.host not in self._known:
-                self._known.add(lost.host)
-                self.executor.lose_host(lost.host, _sentence(lost))
-        return self._known
-
-
-def _sentence(lost: LostHost) -> str:
-    return f"host {lost.host} was declared lost at {lost.declared_at}: {lost.because}"

@@ -21,13 +21,12 @@ from labledger.execution.budget import Budget
 from labledger.execution.disk_space import DiskSpace, engine_data_folder
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.error_rate import ErrorRate, Pruning
-from labledger.execution.events import run_event
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.run_events import run_event
 from labledger.execution.stop_requests import on_signals
 from labledger.experiment.plan import ExperimentPlan
-from labledger.export import mirrors as run_folder
-from labledger.export.mirrors import MirrorWriter, create_run_folder, write_chain
+from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -38,16 +37,17 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.next_attempts import NextAttempts
-from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
+from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
-    LostHosts,
     cluster_of,
     given_settings,
     hosts_with_open_attempts,
     require_reachable_attempts,
 )
+from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
 from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
@@ -112,7 +112,7 @@ class Session:
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
             with self._tolerating_errors(stop_cause):
-                write_chain(reader, self.run_id, folder / run_folder.CHAIN_PATH, fence)
+                write_chain(reader, self.run_id, folder / CHAIN_PATH, fence)
             with self._tolerating_errors(stop_cause):
                 write_summary(folder, summary, fence)
             with self._tolerating_errors(stop_cause):
@@ -267,13 +267,15 @@ class Session:
             commit_queue=commit_queue,
             next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
             executor=executor,
-            retry=experiment.design.retry,
-            retry_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+            retry_policy=RetryPolicy(
+                experiment.design.retry,
+                retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+            ),
             pauses=pauses,
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
-            report_losses=lost_hosts.report_new,
+            lost_hosts=lost_hosts,
             patience_s=self.options.patience_s,
         )
         coordinator.execute()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -63,7 +62,7 @@ class StoredTrials:
 
 
 class SlotQueue:
-    """Attempts to run: retries first, then the schedule from the first uncommitted slot."""
+    """The schedule of a run from its first uncommitted slot, and the attempts of its slots."""
 
     def __init__(
         self,
@@ -78,43 +77,10 @@ class SlotQueue:
         self._run = run
         self._plans = plans
         self._unfinished = unfinished
-        self._requeued: deque[AttemptSpec] = deque()
-        self._deferred: deque[tuple[int, AttemptSpec]] = deque()
-        """Retries, each with the value of `_slots_returned` from which it may run."""
-        self._slots_returned = 0
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: Task | None = None
         self._stored_trials = stored_trials
-
-    def queue_retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
-        """Queue the next attempt of a slot, after `others_first` further slots of the schedule."""
-        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False, host="")
-        if others_first:
-            self._deferred.append((self._slots_returned + others_first, next_attempt))
-        else:
-            self._requeued.append(next_attempt)
-
-    def requeue(self, spec: AttemptSpec) -> None:
-        """Queue the same attempt again, to be adopted if its container exists."""
-        self._requeued.append(replace(spec, container_may_exist=True))
-
-    def next_requeued(self) -> AttemptSpec | None:
-        """Return the next requeued or retried attempt that may run now, or None."""
-        if self._deferred and self._deferred[0][0] <= self._slots_returned:
-            return self._deferred.popleft()[1]
-        return self._requeued.popleft() if self._requeued else None
-
-    def take_placed(self, limit: int) -> list[AttemptSpec]:
-        """Remove and return the requeued attempts that have a host, at most `limit`."""
-        taken = [spec for spec in self._requeued if spec.host][: max(limit, 0)]
-        for spec in taken:
-            self._requeued.remove(spec)
-        return taken
-
-    def next_deferred(self) -> AttemptSpec | None:
-        """Return the next requeued or retried attempt, even if other slots were to go first."""
-        return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
 
     @property
     def upcoming_idx(self) -> int:
@@ -127,10 +93,7 @@ class SlotQueue:
             slots = self._reader.slots(self._run.run_id, self._next_idx)
             self._chunk.extend(islice(slots, _CHUNK))
             self._next_idx += len(self._chunk)
-        if not self._chunk:
-            return None
-        self._slots_returned += 1
-        return self._chunk.popleft()
+        return self._chunk.popleft() if self._chunk else None
 
     def reason_never_run(self, slot: Slot) -> str | None:
         """Return why a regrading has no trial to grade for a slot.
@@ -215,4 +178,4 @@ class PendingAttempts:
 
     def _push_ended(self, future: Future[AttemptResult]) -> None:
         spec = self._specs[future]
-        heappush(self._ended, (spec.slot.schedule_idx, spec.attempt, future))
+        heappush(self._ended, (*spec.key, future))

@@ -8,36 +8,24 @@ experiment as the ledger holds it; the authored files are only compared with it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from labledger import __version__
-from labledger.checks.check_results import CheckResult
-from labledger.checks.egress_checks import require_egress_image
-from labledger.checks.engine_checks import check_controllers, check_oci_runtime
-from labledger.checks.image_supply import Supply
-from labledger.checks.preflight import Preflight, preflight
-from labledger.engine.engine import Engine
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
     LedgerMissing,
     Parameter,
-    PreflightFailed,
     Problem,
     RunExists,
     RunNotFound,
 )
 from labledger.execution.budget import check_limits
-from labledger.execution.events import run_event
-from labledger.experiment.changes import differences, is_of_grader
-from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.image_builds import find_build
+from labledger.execution.run_events import run_event
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
-from labledger.files.artifact_store import ArtifactStore
+from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
@@ -45,77 +33,14 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
-from labledger.runner import environment_values
-from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings, require_limits
-from labledger.runner.session import Session
+from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_start import (
+    RunStart,
+    refuse_changed,
+    resolve_experiment,
+)
 from labledger.text import quoted
-
-
-def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
-    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
-    return resolve(load_experiment(path), options.overrides)
-
-
-def check_experiment(
-    path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
-) -> Preflight:
-    """Return the results of the checks before a run of `path`. Creates no run.
-
-    With `use_cache`, probes that an image has passed before are not repeated.
-    """
-    experiment = resolve_experiment(path, options)
-    values = environment_values.gather(options.env, options.env_files)
-    lab = LabFolder.find(options.lab_dir)
-    supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    cluster = given_cluster(options)
-    return check_requirements(
-        experiment, lab, values, options, supply, cluster, use_cache=use_cache
-    )
-
-
-def check_requirements(
-    experiment: ResolvedExperiment,
-    lab: LabFolder,
-    values: Mapping[str, str],
-    options: RunOptions,
-    supply: Supply,
-    cluster: str | None,
-    *,
-    use_cache: bool = False,
-) -> Preflight:
-    """Check what a run needs on this machine, and on the hosts of its cluster if it has one."""
-    results = preflight(
-        experiment,
-        lab,
-        values,
-        supply=supply,
-        min_free_bytes=options.min_free_bytes,
-        use_cache=use_cache,
-        egress_image=options.egress_image,
-        runs_here=cluster is None,
-    )
-    if cluster is None:
-        return results
-    # Imported late: runs on this machine need none of it.
-    from labledger.checks.host_checks import check_hosts
-
-    return check_hosts(
-        cluster,
-        results,
-        experiment,
-        insecure=options.insecure,
-        min_free_bytes=options.min_free_bytes,
-        egress_image=options.egress_image,
-        pull=supply.pull,
-    )
-
-
-def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
-    """Report as events of the run what does not prevent it."""
-    for check in checks:
-        if check.warning:
-            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
 
 
 def start_run(
@@ -126,41 +51,33 @@ def start_run(
     `path` may be a temporary copy: once every check has passed, `store_source` then stores the
     experiment in the lab folder and returns the path from which it runs.
     """
-    lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
     _require_run_id(run_id)
-    values = environment_values.gather(options.env, options.env_files)
-    check_limits(experiment.plan.metrics, options.budget)
-    supply = Supply(True, options.build, options.on_event, options.stop_request)
-    cluster = given_cluster(options)
-    results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
-    report_warnings(results.checks, options)
-    results.require()
-    _refuse_existing(lab, run_id)
-    lab.create()
-    migrations.upgrade(lab.ledger)
-    if store_source is not None:
-        experiment = resolve_experiment(store_source(lab), options)
-    store = ArtifactStore(lab.artifacts)
-    with closing(Engine()) as engine, LedgerWriter.open(lab.ledger, store) as writer:
-        # Only while a writer is open are files safe that no run names yet.
-        experiment.freeze(store)
-        writer.create_run(
-            _new_run(run_id, experiment, results.images, options),
-            ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
-            experiment.slots(),
-        )
-        return Session(lab, engine, writer, store, run_id, values, options).run_session()
+    with RunStart.opened(options) as start:
+        check_limits(experiment.plan.metrics, options.budget)
+        results = start.check(experiment, given_cluster(options))
+        _refuse_existing(start.lab, run_id)
+        start.lab.create()
+        migrations.upgrade(start.lab.ledger)
+        if store_source is not None:
+            experiment = resolve_experiment(store_source(start.lab), options)
+
+        def register(writer: LedgerWriter) -> None:
+            experiment.freeze(start.store)
+            writer.create_run(
+                _new_run(run_id, experiment, results.images, options),
+                ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
+                experiment.slots(),
+            )
+
+        return start.run(run_id, register=register)
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     """Continue a run to the result that it would have had without the interruption."""
-    lab = LabFolder.find(options.lab_dir)
-    store = ArtifactStore(lab.artifacts)
-    values = environment_values.gather(options.env, options.env_files)
-    with closing(Engine()) as engine:
-        with LedgerReader.open(lab.ledger) as reader:
+    with RunStart.opened(options) as start:
+        with LedgerReader.open(start.lab.ledger) as reader:
             run = reader.run(run_id)
             plan = ExperimentPlan.of_document(run.resolved)
             if run.status is RunStatus.COMPLETED:
@@ -168,47 +85,14 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             else:
                 if not options.frozen and run.regrades is None:
                     refuse_changed(run, reader.task_digests(run_id), options)
-                require_environment(run, plan.environment, values)
-                if (cluster := cluster_of(run, options)) is None:
-                    # Hosts of a cluster get images from a registry or this machine, each for its
-                    # trials.
-                    require_images(engine, run, plan.runtime.oci)
-                    require_egress_image(engine, plan, options.egress_image)
-                else:
+                cluster = cluster_of(run, options)
+                start.require(run, plan, cluster)
+                if cluster is not None:
                     require_limits(cluster, run, plan, insecure=options.insecure)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan.metrics, limits)
-        with LedgerWriter.open(lab.ledger, store) as writer:
-            session = Session(lab, engine, writer, store, run_id, values, options, limits)
-            return session.run_session()
-
-
-def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
-    """Raise `ExperimentChanged` if a changed file could change results."""
-    source = Path(run.source_path)
-    if not source.exists():
-        message = f"{source} is gone; the run continues with its stored copy"
-        options.on_event(run_event("warning", message=message))
-        return
-    plan = ExperimentPlan.of_document(run.resolved)
-    overrides = Overrides.of_plan(plan, max_concurrency=options.max_concurrency)
-    hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
-    try:
-        current = resolve(load_experiment(source), overrides)
-    except InvalidInput as error:
-        message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
-        raise ExperimentChanged(message, hint=hint) from error
-    changes = differences(run.resolved, dict(tasks), current)
-    if changes and all(map(is_of_grader, changes)):
-        regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
-        is_complete = run.status is RunStatus.COMPLETED
-        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
-        hint = f"only the grader has changed: {before}{regrade}"
-    if changes:
-        listed = "\n".join(f"  {change}" for change in changes)
-        message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
-        raise ExperimentChanged(message, hint=hint)
+        return start.run(run_id, limits)
 
 
 def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
@@ -224,47 +108,6 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
             f"since ({changes}); `labledger run {run.source_path}` starts a new run"
         )
         options.on_event(run_event("warning", message=message))
-
-
-def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` unless each of the variables `names` has a value."""
-    problems = [
-        Problem("environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`")
-        for name in environment_values.missing(names, values)
-    ]
-    if problems:
-        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
-
-
-def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
-    """Raise `PreflightFailed` if the engine lacks an image or `oci`, or cannot enforce limits.
-
-    A run may be continued on another engine than it began on.
-    """
-    problems = []
-    for ref, image in run.images.items():
-        if engine.image_id(image) is None:
-            hint = _missing_image_hint(ref, run)
-            problems.append(
-                Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
-            )
-    info = engine.info()
-    checks = [*check_oci_runtime(info, oci), *check_controllers(info)]
-    problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
-    if problems:
-        raise PreflightFailed(problems)
-
-
-def _missing_image_hint(ref: str, run: RunInfo) -> str:
-    hint = "the run cannot continue with another image: "
-    build = find_build(ExperimentPlan.of_document(run.resolved).image_builds, ref)
-    if build is None:
-        return f"{hint}pull or build this one again"
-    return (
-        f"{hint}load or pull this one again, or start a new run, which builds it from "
-        f"{build.context} (a built image has another id each time, unless the engine still has "
-        "its layers)"
-    )
 
 
 def new_run_id(experiment_id: str) -> str:

@@ -20,7 +20,6 @@ from labledger.files import untrusted_files
 from labledger.files.durable_files import sync_folder, write_file
 from labledger.records.attempt_result import Phase
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
 
 _COLLECT = "collect_"
 _COLLECT_NAME = re.compile(r"collect_[1-9][0-9]?")
@@ -44,14 +43,15 @@ def read_collect_statuses(folder: Path) -> dict[int, int]:
     }
 
 
-def has_begun(spec: AttemptSpec) -> bool:
+def has_begun(folder: Path) -> bool:
     """Return True if `trial.sh` has written anything. An agent cannot hide that.
 
-    The trial folder last changed when it was renamed, before its container was created. Containers
-    cannot change it, nor reset the ctime of the `state` folder, which `trial.sh` writes to.
+    `folder` is the trial folder. It last changed when it was renamed, before its container was
+    created. Containers cannot change it, nor reset the ctime of the `state` folder, which
+    `trial.sh` writes to.
     """
-    changed = (spec.folder / "state").stat().st_ctime_ns
-    return changed > spec.folder.stat().st_ctime_ns
+    changed = (folder / "state").stat().st_ctime_ns
+    return changed > folder.stat().st_ctime_ns
 
 
 PhaseFields = tuple[int, int, int, int]

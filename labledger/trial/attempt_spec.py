@@ -24,7 +24,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings, VariantS
 from labledger.experiment.task_row import Task
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
-from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.trial import contract
 from labledger.trial.image_facts import ImageFacts
 
@@ -184,6 +184,11 @@ class AttemptSpec:
         return placed
 
     @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of the slot and of the attempt, which identify it in its run."""
+        return self.slot.schedule_idx, self.attempt
+
+    @property
     def is_remote(self) -> bool:
         """Whether it runs on a host of a cluster, whose name is `NAME/IDPREFIX`."""
         return "/" in self.host
@@ -195,6 +200,11 @@ class AttemptSpec:
     @property
     def slot_commit_id(self) -> str:
         return slot_commit_id(self.run_id, self.slot.schedule_idx)
+
+    def stamp(self, ts: str) -> Stamp:
+        """Return what all its records of the time `ts` have in common."""
+        idx = self.slot.schedule_idx
+        return Stamp(self.ids, idx, self.slot_commit_id, self.attempt, ts)
 
     @property
     def container_name(self) -> str:

@@ -1,6 +1,6 @@
 """What a trial needs to know of its image: its WORKDIR, its USER and its HEALTHCHECK.
 
-Read from the engine just before an attempt runs (`image_workspace.with_image_facts`). A trial waits
+Read from the engine just before an attempt runs (`container_start.with_image_facts`). A trial waits
 for a health check as the first part of its setup, in its container: nobody else is needed for it.
 """
 

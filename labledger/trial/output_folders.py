@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.runtime_values import overlap
+from labledger.experiment.task_row import workspace_seed
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.workspace_seed import Seed
+from labledger.records.attempt_result import EventFile
+from labledger.records.identity import TrialIds
 from labledger.trial.attempt_spec import AttemptSpec
 
 FOLDER = "outputs"
@@ -92,9 +98,60 @@ def output_settings(outputs: list[OutputMount]) -> Iterator[str]:
         yield f"{'EMPTIED' if output.phase == 'grader' else 'OUTPUT'}={output.path}"
 
 
-def folder_of_path(spec: AttemptSpec, path: str) -> Path | None:
-    """Return the host's folder of an output folder of the grader, by its path in the container."""
-    for output in outputs_of(spec, "grader"):
-        if output.path == path.rstrip("/"):
-            return spec.grader_folder / output.name
-    return None
+def event_file_for(spec: AttemptSpec) -> EventFile:
+    """Return the file for a trial's events if they are many. It outlives the trial folder."""
+    name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
+    return EventFile(spec.plan.store_root / "staged", name, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutputs:
+    """Where the outputs of an attempt are on this host, whose they are, and how they are read."""
+
+    ids: tuple[TrialIds, ...]
+    """The attempt's own, and then those of other trials that its outputs may name."""
+    folder: Path
+    """The trial folder."""
+    grader_folder: Path
+    """That of the container in which the grader runs."""
+    mounts: tuple[OutputMount, ...]
+    """The output folders."""
+    workspace: str
+    """The workspace's path in the container."""
+    has_mounted_workspace: bool
+    seed: Seed
+    """What the workspace began with."""
+    store: ArtifactStore
+    event_file: EventFile
+    """Where its events go if they are many."""
+    max_log_bytes: int
+
+    @classmethod
+    def of(cls, spec: AttemptSpec) -> Self:
+        return cls(
+            ids=(spec.ids, *spec.kind.other_ids),
+            folder=spec.folder,
+            grader_folder=spec.grader_folder,
+            mounts=output_mounts(spec),
+            workspace=spec.workspace,
+            has_mounted_workspace=spec.has_mounted_workspace,
+            seed=workspace_seed(spec.task.workspace, spec.plan.store_root),
+            store=ArtifactStore(spec.plan.store_root),
+            event_file=event_file_for(spec),
+            max_log_bytes=spec.settings.runtime.max_log_bytes,
+        )
+
+    def folder_of(self, phase: str) -> Path:
+        """Return the folder of the container in which a phase runs."""
+        return self.grader_folder if phase == "grader" else self.folder
+
+    def of_phase(self, phase: str) -> list[OutputMount]:
+        """Return the output folders of a phase, `agent` or `grader`."""
+        return [output for output in self.mounts if output.phase == phase]
+
+    def of_grader(self, path: str) -> Path | None:
+        """Return this host's folder of the grader's output folder at a path in the container."""
+        for output in self.of_phase("grader"):
+            if output.path == path.rstrip("/"):
+                return self.grader_folder / output.name
+        return None

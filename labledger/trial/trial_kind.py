@@ -21,10 +21,14 @@ from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import TrialIds
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
-from labledger.trial.evidence import container_exit as isolation_facts
-from labledger.trial.evidence.artifacts import EvidenceCollector
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import (
+    ContainerExit,
+    facts_of_separate_grader,
+    facts_of_trial,
+)
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import TrialOutputs
 
 
 class EvidenceIncomplete(LabLedgerError):
@@ -159,8 +163,8 @@ class FreshTrial(TrialKind):
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
     ) -> JsonObject:
         if container_exit.artifacts is not None:
-            return isolation_facts.facts_of_separate_grader(engine, spec, container_exit)
-        return isolation_facts.isolation_facts(engine, spec, container_exit)
+            return facts_of_separate_grader(engine, spec, container_exit)
+        return facts_of_trial(engine, spec, container_exit)
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
-        return EvidenceCollector(spec, redactor)
+        return EvidenceCollector(TrialOutputs.of(spec), redactor)

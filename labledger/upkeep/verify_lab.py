@@ -26,7 +26,7 @@ from labledger.ledger.verification.verify import Verification, verify
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
-from labledger.trial.life import staged_programs, task_files
+from labledger.trial.life import staged_programs, task_file_delivery
 
 
 def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> Iterator[str]:
@@ -37,7 +37,7 @@ def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> 
         if deps.is_dir():
             plan = ExperimentPlan.of_document(reader.run(run_id).resolved)
             yield from staged_programs.find_changes(plan.files, deps, sealed=plan.is_sealed)
-        yield from task_files.find_changes(folder, ArtifactStore(lab.artifacts))
+        yield from task_file_delivery.find_changes(folder, ArtifactStore(lab.artifacts))
     except (LabLedgerError, OSError, *UNREADABLE) as error:
         yield f"{folder}: its staged programs cannot be compared: {error}"
 

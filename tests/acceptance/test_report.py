@@ -19,7 +19,7 @@ from labledger import Ledger, ReportOptions, open_ledger
 from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.report.options import MIB, LogSelection
+from labledger.report.report_options import MIB, LogSelection
 
 RUN = "run-1"
 LETTERS = {

@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from labledger.compare.statistics import paired_means, paired_rates, power, variance_components
+from labledger.compare.statistics import (
+    paired_means,
+    paired_rates,
+    planned_power,
+    variance_components,
+)
 from labledger.compare.statistics import rates as confidence_sequence
 from labledger.compare.statistics.permutation_test import Units
 from labledger.compare.statistics.samples import Estimate
@@ -301,7 +306,7 @@ def _trials(chance: Chance, rates: Array, replications: int) -> list[list[float]
 
 def _suite_detectable(chance: Chance, rate: float, tasks: int, replications: int) -> float | None:
     a, b = (_trials(chance, np.full(tasks, rate), replications) for _ in range(2))
-    return power.suite_detectable(a, b, 1 - LEVEL)
+    return planned_power.suite_detectable(a, b, 1 - LEVEL)
 
 
 def _suite_shows(
@@ -331,10 +336,10 @@ def _planned(
     names = [str(number) for number in range(30)]
     known = variance_components.of_pairs([variance_components.PairedTasks(names, *trials)])
     assert known is not None
-    variation = power.Variation(known.between, known.within, is_rate=True)
-    tasks = power.tasks_needed(variation.with_half_a_pair(30), 1, difference, 1 - LEVEL)
+    variation = planned_power.Variation(known.between, known.within, is_rate=True)
+    tasks = planned_power.tasks_needed(variation.with_half_a_pair(30), 1, difference, 1 - LEVEL)
     assert tasks is not None
-    return power.rate_power(tasks, differing, difference, 1 - LEVEL)
+    return planned_power.rate_power(tasks, differing, difference, 1 - LEVEL)
 
 
 if __name__ == "__main__":

@@ -316,12 +316,12 @@ def test_not_graded_again_without_its_services(trials: Trials) -> None:
 # -- what the agent can forge
 
 REPORT = "printf 'agent 0 1 2 0\\nended\\n' >/agentlab/state/agent_ended"
-SPIES = "for n in $(seq 40); do cat /agentlab/sealed/in/grader.sh && break; sleep 0.05; done"
+SPIES = "for n in $(seq {}); do cat /agentlab/sealed/in/grader.sh && break; sleep 0.05; done"
 
 
 def test_early_report_is_not_believed(trials: Trials) -> None:
     """An agent that reports its end while it runs learns nothing, and is graded as ever."""
-    result = trials.run(f"{REPORT}; {SPIES}", GRADER, **DELIVERED)
+    result = trials.run(f"{REPORT}; {SPIES.format(40)}", GRADER, **DELIVERED)
     assert brief(result) == ("completed", None, 0)
     assert SECRET.encode() not in trials.content(result, "agent_stdout")
     assert isolation(result)["processes"] == "killed"
@@ -330,7 +330,7 @@ def test_early_report_is_not_believed(trials: Trials) -> None:
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 def test_early_report_with_kept_processes(trials: Trials, image: str) -> None:
     """Where processes are kept, an early report is believed; the trial then has no score."""
-    result = trials.run(f"{REPORT}; {SPIES}", GRADER, image=image, **KEPT)
+    result = trials.run(f"{REPORT}; {SPIES.format(600)}", GRADER, image=image, **KEPT)
     assert SECRET.encode() in trials.content(result, "agent_stdout")
     assert brief(result) == ("agent_error", "status_forged", 73)
     assert result.scores == result.predictions == ()

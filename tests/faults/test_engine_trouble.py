@@ -13,6 +13,7 @@ import pytest
 from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
 from sample_trials import ENGINE, Trials, brief, phase, run_attempt
+from sealed_trials import DELIVERED, GRADER, SECRET, isolation
 from tiers import tiered
 from waiting import wait_until
 
@@ -55,6 +56,24 @@ def trial_by(proxy: EngineProxy, spec: AttemptSpec) -> AttemptResult:
         environment.setenv("DOCKER_HOST", proxy.address)
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(run_attempt, spec).result()
+
+
+def test_processes_that_end_while_they_are_listed(proxy: EngineProxy, trials: Trials) -> None:
+    """Podman lists none then: a report that the agent forged is not believed for that."""
+    failures = itertools.count()
+
+    def rule(kind: str) -> bytes | None:
+        is_asked = kind == "GET /containers/NAME/top" and next(failures) < 15
+        return error(500, "read /proc/46395/stat: no such process") if is_asked else None
+
+    proxy.rule = rule
+    spies = "until cat /agentlab/sealed/in/grader.sh || [ $((n += 1)) = 40 ]; do sleep 0.05; done"
+    agent = f"printf 'agent 0 1 2 0\\nended\\n' >/agentlab/state/agent_ended; {spies}"
+    result = trial_by(proxy, trials.spec(agent, GRADER, **DELIVERED))
+    assert next(failures) > 15
+    assert brief(result) == ("completed", None, 0)
+    assert SECRET.encode() not in trials.content(result, "agent_stdout")
+    assert "unchecked_processes" not in isolation(result)
 
 
 @pytest.mark.parametrize(

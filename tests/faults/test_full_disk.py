@@ -152,8 +152,10 @@ def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Pat
     """A full disk under the mirrors alone holds nothing back; with room again, they are whole."""
     with begun(project, *NO_THRESHOLD) as coordinator:
         with filled(mirrors_disk):
-            assert "could not write the mirror" in coordinator.until("warning")["message"]
             coordinator.until("slot_committed", times=6)
+        # On a machine with a single processor, another warning comes first.
+        warnings = [warning["message"] for warning in coordinator.of("warning")]
+        assert any("could not write the mirror" in message for message in warnings)
         assert coordinator.finish() == 0, coordinator.stderr
     assert not coordinator.of("dispatch_paused")
     check_completed(project)

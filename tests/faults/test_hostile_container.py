@@ -14,7 +14,7 @@ from hostile_trials import Host
 from sample_trials import PYTHON, problems, trials_in
 from tiers import tiered
 
-from labledger.trial.evidence.container_changes import archives, overlay
+from labledger.trial.evidence import engine_archives, overlay_changes
 
 pytestmark = [pytest.mark.docker]
 
@@ -74,8 +74,8 @@ def host(tmp_path: Path, image_ids: dict[str, str], as_root: None) -> Iterator[H
 def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -> None:
     """Whatever is left is listed within limits or said; nothing of the host is touched."""
     if way == "engine":
-        monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
-    for module in (archives, overlay):
+        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+    for module in (engine_archives, overlay_changes):
         monkeypatch.setattr(module, "MAX_CHANGES", MAX_CHANGES)
     agent, problem = ACTS[act]
     tracemalloc.start()

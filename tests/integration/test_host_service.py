@@ -20,6 +20,8 @@ from waiting import PATIENCE_S, wait_until
 from labledger.engine import container_files
 from labledger.errors import InvalidInput
 from labledger.experiment.staged_files import StagedFile
+from labledger.hosts import host_identity
+from labledger.hosts.host_identity import HostBusy, serving_host
 from labledger.hosts.host_messages import (
     AnotherHost,
     CleanUp,
@@ -40,9 +42,7 @@ from labledger.hosts.host_messages import (
     SupersededEpoch,
     WrongSession,
 )
-from labledger.hosts.host_side import host_identity
-from labledger.hosts.host_side.host_identity import HostBusy, serving_host
-from labledger.hosts.host_side.host_service import HostService, HostSettings
+from labledger.hosts.host_service import HostService, HostSettings
 from labledger.hosts.message_bytes import decode, encode
 from labledger.hosts.object_store import ObjectStore
 from labledger.records.attempt_result import AttemptResult

@@ -37,11 +37,12 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.evidence.artifacts import EvidenceCollector
-from labledger.trial.evidence.container_changes import archives, changes, overlay
-from labledger.trial.evidence.container_changes.collection import collect_changes
+from labledger.trial.evidence import container_changes, engine_archives, overlay_changes
+from labledger.trial.evidence.change_collection import collect_changes
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.life import image_workspace
+from labledger.trial.life import container_start
+from labledger.trial.output_folders import TrialOutputs
 
 pytestmark = [pytest.mark.docker]
 
@@ -112,7 +113,7 @@ def app_trials(tmp_path: Path, app_ids: dict[str, str]) -> Iterator[Trials]:
 @pytest.fixture
 def engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets this process read containers through the engine alone, as users of the host do."""
-    monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
+    monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
 
 
 def app_spec(trials: Trials, *args: Any, **settings: Any) -> AttemptSpec:
@@ -205,10 +206,10 @@ def test_what_the_engine_gives_is_restored(
 def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
     """What the engine alone says of a trial's stopped container."""
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
-        patch.setattr(overlay, "_may_read_overlays", lambda: False)
-        spec = image_workspace.with_image_facts(spec, context)
-        container = image_workspace.stopped_container(spec, context)
-        evidence = EvidenceCollector(spec, Redactor({}))
+        patch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        spec = container_start.with_image_facts(spec, context)
+        container = container_start.stopped_container(spec, context)
+        evidence = EvidenceCollector(TrialOutputs.of(spec), Redactor({}))
         collect_changes(evidence, container)
         assert "problems" not in evidence.ext
     reference = evidence.references["workspace_changes"]
@@ -312,9 +313,9 @@ def test_limits(
 ) -> None:
     """What is too large or too much is left out and said; the workspace comes before the rest."""
     if way == "engine":
-        monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
-    monkeypatch.setattr(archives, "CAP", 100_000)
-    for module in (changes, overlay, archives):
+        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+    monkeypatch.setattr(engine_archives, "CAP", 100_000)
+    for module in (container_changes, overlay_changes, engine_archives):
         monkeypatch.setattr(module, "MAX_CHANGES", 30)
     agent = (
         "truncate -s 1000000000000 sparse; seq 20000 >/large; echo x >small; "
@@ -339,7 +340,7 @@ def test_odd_files(
 ) -> None:
     """Names that are no UTF-8 are said; a socket is listed and not missed; odd names are exact."""
     if way == "engine":
-        monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
     agent = "\n".join(
         [
             "import os, socket",

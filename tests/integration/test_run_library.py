@@ -18,8 +18,8 @@ from waiting import PATIENCE_S
 
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
-from labledger.execution.events import EventKind
 from labledger.execution.process_identity import this_process
+from labledger.execution.run_events import EventKind
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 

@@ -34,7 +34,7 @@ from labledger.errors import EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.life.phase_networks import network_config, proxy_of
+from labledger.trial.life.trial_networks import network_config, proxy_of
 
 DONE = ("completed", None, 0)
 ALLOWED = {"network": "allowlist", "allowed_hosts": [HOST_NAME]}

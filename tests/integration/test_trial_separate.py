@@ -25,7 +25,7 @@ from tiers import tiered
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.experiment.settings.grading import Sealing
-from labledger.files import tar_writer
+from labledger.files import tars
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.evidence.declared_artifacts import take_artifacts
@@ -124,7 +124,7 @@ def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: 
     # With something mounted in it, the folder of the host is not all that the container had.
     mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tar_writer, "small_tar", None)
+        patch.setattr(tars, "small_tar", None)
         assert take_artifacts(ENGINE, spec, mounted, Redactor({})) == here
 
 

@@ -24,8 +24,12 @@ from labledger.benchmarks.formats import (
     parse_reference,
     read_benchmark,
 )
-from labledger.benchmarks.stored_experiments import store_experiment
-from labledger.benchmarks.translate import TranslatedExperiment, require_no_refused, translate
+from labledger.benchmarks.translate import (
+    TranslatedExperiment,
+    require_no_refused,
+    store_experiment,
+    translate,
+)
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve

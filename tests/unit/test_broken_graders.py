@@ -18,8 +18,8 @@ import sample_ledgers as kit
 
 from labledger import open_ledger
 from labledger.cli.output.run_outcome import print_summary
+from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_text import facts
-from labledger.compare.options import CompareOptions
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query

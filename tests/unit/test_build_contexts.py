@@ -18,7 +18,7 @@ from labledger.engine.build_context import (
     UnusableContext,
 )
 from labledger.engine.dockerfiles import is_buildable, is_local, with_tag
-from labledger.experiment.changes import differences
+from labledger.experiment.experiment_differences import differences
 from labledger.experiment.plan import ExperimentPlan
 
 

@@ -15,10 +15,10 @@ from labledger.files import own_folders
 from labledger.hosts import certificates
 from labledger.hosts.cluster_file import Cluster
 from labledger.hosts.dask_host import LESS_WATCHING
+from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.hosts.host_messages import StorePlace
-from labledger.hosts.host_side.host_identity import FOLDER_VARIABLE, default_folder
-from labledger.runner.options import RunOptions
 from labledger.runner.run_hosts import given_cluster
+from labledger.runner.run_options import RunOptions
 
 
 @pytest.mark.parametrize(

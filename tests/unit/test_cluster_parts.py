@@ -23,6 +23,7 @@ from labledger.experiment.settings.runtime_values import ResourceOverrides
 from labledger.experiment.settings.trial_settings import VariantSettings
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
 from labledger.hosts.coordinator_side.host_rooms import BlockedHosts, HostRooms
+from labledger.hosts.host_identity import count_gpus
 from labledger.hosts.host_messages import (
     Chunk,
     Describe,
@@ -32,8 +33,7 @@ from labledger.hosts.host_messages import (
     RunKey,
     RunSetup,
 )
-from labledger.hosts.host_side.host_identity import count_gpus
-from labledger.hosts.host_side.host_run_folder import Outbox
+from labledger.hosts.host_run_folder import Outbox
 from labledger.hosts.message_bytes import decode, encode
 from labledger.hosts.object_store import DigestMismatch, PartialFile
 from labledger.records.attempt_result import Artifact, AttemptResult

@@ -11,8 +11,8 @@ import comparison_ledgers as runs
 import pytest
 
 from labledger import open_ledger, ranking_text
+from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions
 from labledger.compare.ranking import letters, tie_groups
 from labledger.errors import InvalidInput
 from labledger.records import json_schemas

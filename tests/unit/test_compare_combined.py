@@ -10,8 +10,8 @@ import comparison_ledgers as runs
 import pytest
 
 from labledger import open_ledger
+from labledger.compare.compare_options import CompareOptions, Estimand
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.options import CompareOptions, Estimand
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from labledger import open_ledger
-from labledger.compare import estimates, sentences, side_trials
+from labledger.compare import comparison_sentences, estimates, side_trials
+from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.comparison_text import facts
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
@@ -176,10 +176,10 @@ def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: P
         found = only(path, "run-1", errors=ErrorCounting(errors))
         assert found.counts is not None
         assert (found.pairs, found.counts.only_a) == (3, only_a)
-    text = sentences.method([compare(path, "run-1")])
+    text = comparison_sentences.method([compare(path, "run-1")])
     assert "A verdict counts, however the agent ended" in text
     strict = compare(path, "run-1", errors=ErrorCounting.STRICT)
-    assert "timed out did not pass, whatever its verdict" in sentences.method([strict])
+    assert "timed out did not pass, whatever its verdict" in comparison_sentences.method([strict])
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
@@ -528,7 +528,7 @@ def test_a_skewed_metric_is_warned_of(path: Path) -> None:
 def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
     """Less than a twentieth of a point keeps its digits; none at all is 0.0."""
     values = (0.0003, -0.0003, 0.0, 0.123)
-    assert [sentences.amount(value, document()) for value in values] == [
+    assert [comparison_sentences.amount(value, document()) for value in values] == [
         *("0.03 points", "0.03 points", "0.0 points", "12.3 points"),
     ]
     assert [signed_points(value) for value in values] == [

@@ -19,7 +19,7 @@ from labledger.compare.statistics import (
     paired_means,
     paired_rates,
     permutation_test,
-    power,
+    planned_power,
     samples,
 )
 
@@ -515,7 +515,7 @@ def test_power_is_that_of_every_outcome() -> None:
         for n in range(size + 1 - g)
         if of_pairs(g, n, size).p < 0.05
     )
-    assert power.rate_power(size, up + down, up - down, ALL) == pytest.approx(expected)
+    assert planned_power.rate_power(size, up + down, up - down, ALL) == pytest.approx(expected)
 
 
 def test_power_of_many_pairs_is_connors() -> None:
@@ -523,15 +523,15 @@ def test_power_of_many_pairs_is_connors() -> None:
     share, difference = 0.2, 0.04
     z_a, z_b = stats.norm.ppf([0.975, 0.8])
     size = (z_a * math.sqrt(share) + z_b * math.sqrt(share - difference**2)) ** 2 / difference**2
-    found = power.rate_power(math.ceil(size), share, difference, ALL)
+    found = planned_power.rate_power(math.ceil(size), share, difference, ALL)
     assert found == pytest.approx(0.8, abs=0.02)
-    assert power.detectable_rate(size, share, ALL) == pytest.approx(difference, rel=0.03)
+    assert planned_power.detectable_rate(size, share, ALL) == pytest.approx(difference, rel=0.03)
 
 
 @pytest.mark.parametrize(("size", "discordant"), [(12, 0.2), (40, 0.4), (150, 0.3)])
 def test_what_could_be_shown_is_shown_four_times_in_five(size: int, discordant: float) -> None:
     """Comparisons drawn with the smallest detectable difference reject in 80 % of cases."""
-    least = power.detectable_rate(size, discordant, ALL)
+    least = planned_power.detectable_rate(size, discordant, ALL)
     assert least is not None
     share = max(discordant, least)
     chance = np.random.default_rng(9)
@@ -544,10 +544,10 @@ def test_what_could_be_shown_is_shown_four_times_in_five(size: int, discordant: 
 
 def test_too_few_tasks_can_show_nothing() -> None:
     """Five tasks all lost are p = 0.0625: no difference can be shown at 95 %."""
-    assert power.detectable_rate(5, 0.5, ALL) is None
-    assert not power.rate_can_be_shown(5, ALL)
+    assert planned_power.detectable_rate(5, 0.5, ALL) is None
+    assert not planned_power.rate_can_be_shown(5, ALL)
     assert of_pairs(5, 0, 5).p > 0.05
-    assert power.rate_can_be_shown(6, ALL)
+    assert planned_power.rate_can_be_shown(6, ALL)
     assert of_pairs(6, 0, 6).p < 0.05
     assert not permutation_test.can_reject(5, ALL)
     assert permutation_test.can_reject(6, ALL)
@@ -556,11 +556,11 @@ def test_too_few_tasks_can_show_nothing() -> None:
 def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
     """Normal differences with the smallest detectable mean reject in about 80 % of cases."""
     chance = np.random.default_rng(10)
-    least = power.detectable_shift(3 / math.sqrt(10), 9, ALL)
+    least = planned_power.detectable_shift(3 / math.sqrt(10), 9, ALL)
     assert least is not None
     assert least / 3 == pytest.approx(TTestPower().solve_power(nobs=10, alpha=0.05, power=0.8))
     rejected = [permutation_p(chance.normal(least, 3, 10)) < 0.05 for _ in range(200)]
     assert np.mean(rejected) == pytest.approx(0.8, abs=0.08)
-    assert power.detectable_shift(0.0, 9, ALL) is None
-    many = power.detectable_shift(1.0, math.inf, ALL)
-    assert many == pytest.approx(power.detectable_shift(1.0, 90_000, ALL), rel=1e-3)
+    assert planned_power.detectable_shift(0.0, 9, ALL) is None
+    many = planned_power.detectable_shift(1.0, math.inf, ALL)
+    assert many == pytest.approx(planned_power.detectable_shift(1.0, 90_000, ALL), rel=1e-3)

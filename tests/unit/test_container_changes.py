@@ -11,15 +11,15 @@ import pytest
 
 from labledger.engine.container_files import ChangeKind
 from labledger.files.workspace_listing import MalformedListing
-from labledger.trial.evidence.container_changes import archives
-from labledger.trial.evidence.container_changes.archives import LinkedContent, SnapshotWriter
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence import engine_archives
+from labledger.trial.evidence.container_changes import (
     Change,
     ChangeList,
     Exclusions,
     is_exact,
     printable,
 )
+from labledger.trial.evidence.engine_archives import LinkedContent, SnapshotWriter
 from labledger.trial.evidence.redaction import Redactor
 
 FILE = Change("srv/app/x", "changed", "file", 0o640, 1, 2, 3, 4, sha256="0" * 64)
@@ -87,7 +87,9 @@ def test_exclusions() -> None:
 
 
 def requests(wanted: dict[str, ChangeKind], *not_whole: str) -> list[tuple[str, bool]]:
-    found = archives._requests(wanted, lambda path: (False, path), lambda path: path in not_whole)
+    found = engine_archives._requests(
+        wanted, lambda path: (False, path), lambda path: path in not_whole
+    )
     return [(request.path, request.whole) for request in found]
 
 
@@ -135,7 +137,7 @@ def test_snapshot_of_hard_links() -> None:
 
 def test_snapshot_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that does not fit is left out, and smaller ones after it are not."""
-    monkeypatch.setattr(archives, "CAP", 4_000)
+    monkeypatch.setattr(engine_archives, "CAP", 4_000)
     written = writer()
     written.add(replace(FILE, path="large", size=5_000), iter([bytes(5_000)]))
     written.add(replace(FILE, path="short", size=9), iter([b"eight ch"]))

@@ -37,8 +37,10 @@ from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.ownership import Heartbeat
+from labledger.runner.retries import RetryPolicy
 from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
@@ -131,11 +133,12 @@ class Run:
                 self.trials,
             ),
             executor=self.trials,
-            retry=Retry(),
+            retry_policy=RetryPolicy(Retry()),
             pauses=pauses,
             folder_retention=FolderRetention.NONE,
             stop_request=self.stop,
             emit=self.emit,
+            lost_hosts=LostHosts(reader, kit.RUN, self.trials),
         )
 
     def emit(self, event: JsonObject) -> None:
@@ -365,7 +368,7 @@ def test_a_timeout_under_pressure_is_tried_again_as_often_as_design_retry_says(
     run: Run, reader: LedgerReader, retries: bool
 ) -> None:
     """Whatever its verdict, if the policy says so; a time-out without pressure is a result."""
-    run.coordinator.retry_starved = retries
+    run.coordinator.retry_policy = RetryPolicy(Retry(), retries_starved=retries)
 
     def time_out() -> None:
         for idx in (0, 1, 2):

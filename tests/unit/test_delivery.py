@@ -12,10 +12,9 @@ from labledger.engine.engine import ContainerState
 from labledger.trial.attempt_notes import parse_report
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import AgentPart, ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
 from labledger.trial.life import delivery, inputs
-from labledger.trial.life.agent_part import AgentPart
 
 AGENT = "agent 0 100 200 0\n"
 GRADED = f"{AGENT}grader 0 900 950 0\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labledger.clock import Backoff
 from labledger.execution import dispatch_pauses
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPause, DispatchPauses
 from labledger.execution.error_rate import ErrorRate
@@ -135,3 +136,11 @@ def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) 
         rate.count(SlotStatus.GRADE_ERROR if n < errors else SlotStatus.AGENT_ERROR)
     rate.count(SlotStatus.SKIPPED_PRUNED)
     assert (rate.stop_cause() is not None) == stops
+
+
+def test_delays_double_up_to_the_largest_and_begin_again() -> None:
+    """What goes on failing is tried less and less often, and what has succeeded soon again."""
+    backoff = Backoff(0.5, 1.5)
+    assert [backoff.next_s() for _ in range(4)] == [0.5, 1.0, 1.5, 1.5]
+    backoff.reset()
+    assert backoff.next_s() == 0.5

@@ -21,6 +21,7 @@ from labledger.engine.engine_errors import (
     ContainerNameTaken,
     EngineServerError,
     NoSuchContainer,
+    ProcessEnded,
     ProgramMissing,
     translating_errors,
 )
@@ -48,6 +49,7 @@ PODMANS.status_code = 500
         (APIError("500", PODMANS, PODMAN_REMOVING), NoSuchContainer),
         (APIError("500", PODMANS, PODMAN_NO_SHELL), ProgramMissing),
         (APIError("500", PODMANS, "runc create failed: cannot allocate memory"), EngineServerError),
+        (APIError("500", PODMANS, "read /proc/46395/stat: no such process"), ProcessEnded),
     ],
 )
 def test_docker_and_podman_are_understood(error: APIError, expected: type[Exception]) -> None:

@@ -22,7 +22,7 @@ from labledger.experiment.settings.grading import Grading, GradingMode
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
-from labledger.runner.start_and_resume import require_images
+from labledger.runner.run_start import require_images
 
 LIMITS = {"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 DOCKER: JsonObject = LIMITS | {

@@ -9,7 +9,7 @@ import pytest
 
 from labledger.cli.options import arguments
 from labledger.errors import InvalidInput
-from labledger.runner import environment_values
+from labledger.runner import run_options
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     """What people write into such files is read as they mean it."""
     path = tmp_path / "secrets.env"
     path.write_text('# a\n\nexport A = one \nB=\'two # 2\'\nC="\nD="three"\nexported=1\n', "utf-8")
-    found = environment_values.read_env_file(path)
+    found = run_options.read_env_file(path)
     assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
@@ -52,7 +52,7 @@ def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
     path.write_text("A=1\nhidden\nB C=hidden\n", "utf-8")
     with pytest.raises(InvalidInput) as caught:
-        environment_values.read_env_file(path)
+        run_options.read_env_file(path)
     assert [problem.line for problem in caught.value.problems] == [2, 3]
     assert "hidden" not in caught.value.message
 
@@ -64,7 +64,7 @@ def test_an_env_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InvalidInput, match=r"secrets\.env"):
-        environment_values.read_env_file(path)
+        run_options.read_env_file(path)
 
 
 def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
@@ -72,18 +72,18 @@ def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = environment_values.gather({"A": "given"}, [first, second])
+    found = run_options.gather({"A": "given"}, [first, second])
     assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
-    assert environment_values.gather({}, [])["TOKEN"] == "of the host"
+    assert run_options.gather({}, [])["TOKEN"] == "of the host"
 
 
 def test_missing_names_are_sorted() -> None:
     """What is needed and has no value, in a stable order; an empty value is a value."""
-    assert environment_values.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
+    assert run_options.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
 
 
 @pytest.mark.parametrize("given", [["A=1"], {"A": 1}, "A=1"])
 def test_what_is_no_mapping_of_text_is_refused(given: Any) -> None:
     """A caller of the library that passes words, or a number, learns what is expected."""
     with pytest.raises(InvalidInput, match="a mapping of names to values"):
-        environment_values.gather(given, [])
+        run_options.gather(given, [])

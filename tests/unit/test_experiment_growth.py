@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from experiment_files import TASKS, Folder
 
-from labledger.experiment import changes as growth
-from labledger.experiment.changes import Growth
+from labledger.experiment import experiment_differences
+from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.records.identity import Slot
@@ -27,8 +27,8 @@ def grow(
     """What `after` adds to a run of `before`, and what differs for the cells of that run."""
     rows = {task.task_id: task.row_digest for task in before.tasks}
     known = list(before.slots()) if slots is None else slots
-    found = growth.find_growth(after, known, before.variants, rows)
-    return found, growth.changes(before.document, rows, found)
+    found = experiment_differences.find_growth(after, known, before.variants, rows)
+    return found, experiment_differences.changes(before.document, rows, found)
 
 
 def set_design(folder: Folder, **design: Any) -> None:

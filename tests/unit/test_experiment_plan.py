@@ -18,6 +18,7 @@ from labledger.experiment.task_row import Task
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner.regrade import NewGrader
+from labledger.runner.retries import RetryPolicy
 
 OLDEST: JsonObject = {
     "schema_version": "resolved_experiment_v1",
@@ -148,17 +149,18 @@ def test_what_is_not_understood_is_refused(change: Any) -> None:
 
 def test_what_is_retried() -> None:
     """A slot gets another attempt after a status that is named, until it has had them all."""
-    retry = Retry(max_attempts=2)
-    assert retry.applies_to(SlotStatus.INFRA_ERROR, None, attempt=1)
-    assert not retry.applies_to(SlotStatus.INFRA_ERROR, None, attempt=2)
-    assert not retry.applies_to(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", attempt=1)
+    retry = RetryPolicy(Retry(max_attempts=2))
+    assert retry.allows(SlotStatus.INFRA_ERROR, None, attempt=1)
+    assert not retry.allows(SlotStatus.INFRA_ERROR, None, attempt=2)
+    assert not retry.allows(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", attempt=1)
 
 
 def test_reasons_are_retried() -> None:
     """A reason among `retry_on` is retried, and other reasons of its status are not."""
     retry = Retry(retry_on=frozenset({"grader_bootstrap_failed"}))
-    assert retry.applies_to(SlotStatus.GRADE_ERROR, "grader_bootstrap_failed", attempt=1)
-    assert not retry.applies_to(SlotStatus.GRADE_ERROR, "score_missing", attempt=1)
+    policy = RetryPolicy(retry)
+    assert policy.allows(SlotStatus.GRADE_ERROR, "grader_bootstrap_failed", attempt=1)
+    assert not policy.allows(SlotStatus.GRADE_ERROR, "score_missing", attempt=1)
     assert Retry.from_json(retry.as_json()) == retry
 
 

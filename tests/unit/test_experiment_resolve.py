@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from experiment_files import TASKS, Folder
 
-from labledger.experiment.changes import differences
+from labledger.experiment.experiment_differences import differences
 from labledger.experiment.resolve import Overrides, ResolvedExperiment
 from labledger.records import canonical_json
 

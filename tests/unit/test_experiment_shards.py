@@ -8,7 +8,7 @@ import pytest
 from experiment_files import Folder
 
 from labledger.errors import InvalidInput
-from labledger.experiment.changes import differences
+from labledger.experiment.experiment_differences import differences
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Shard

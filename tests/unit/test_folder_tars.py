@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from labledger.files import tar_writer
+from labledger.files import tars
 
 
 def names(folder: Path) -> list[str]:
-    tar = tar_writer.small_tar(folder, "top")
+    tar = tars.small_tar(folder, "top")
     assert tar is not None
     with tarfile.open(fileobj=tar) as archive:
         return archive.getnames()
@@ -35,7 +35,7 @@ def test_contents_modes_times_and_links(tmp_path: Path) -> None:
     (tmp_path / "program").chmod(0o751)
     os.utime(tmp_path / "program", (5, 1234.5))
     (tmp_path / "link").symlink_to("/etc")
-    tar = tar_writer.small_tar(tmp_path, "top")
+    tar = tars.small_tar(tmp_path, "top")
     assert tar is not None
     with tarfile.open(fileobj=tar) as archive:
         program, link = archive.getmember("top/program"), archive.getmember("top/link")
@@ -57,14 +57,14 @@ def pipe(folder: Path) -> None:
 
 def many(folder: Path) -> None:
     (folder / "below").mkdir()
-    for number in range(tar_writer.MAX_ENTRIES):
+    for number in range(tars.MAX_ENTRIES):
         (folder / "below" / str(number)).touch()
 
 
 def large(folder: Path) -> None:
     for name in ("a", "b"):
         with (folder / name).open("wb") as file:
-            file.truncate(tar_writer.MAX_BYTES // 2 + 1)
+            file.truncate(tars.MAX_BYTES // 2 + 1)
 
 
 def gone(folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_engine_reads_every_other_folder(tmp_path: Path, make: Callable[[Pat
     folder = tmp_path / "folder"
     folder.mkdir()
     make(folder)
-    assert tar_writer.small_tar(folder, "top") is None
+    assert tars.small_tar(folder, "top") is None
 
 
 def test_a_deep_folder(tmp_path: Path) -> None:

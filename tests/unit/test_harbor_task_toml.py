@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from harbor_tasks import to_toml
 
-from labledger.benchmarks.harbor.task_config import (
+from labledger.benchmarks.harbor.task_toml import (
+    SCHEMAS,
     Agent,
     Artifact,
     Collect,
@@ -18,8 +19,8 @@ from labledger.benchmarks.harbor.task_config import (
     TaskConfig,
     Verifier,
     VerifierMode,
+    read_task_toml,
 )
-from labledger.benchmarks.harbor.task_toml import SCHEMAS, read_task_toml
 from labledger.errors import InvalidInput
 
 WHOLE = """

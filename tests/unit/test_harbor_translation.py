@@ -14,8 +14,7 @@ from harbor_tasks import IMAGE, REFUSED, RUNNABLE, write, write_all, write_task
 
 from labledger.benchmarks.formats import Benchmark
 from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
-from labledger.benchmarks.stored_experiments import store_experiment
-from labledger.benchmarks.translate import TranslatedExperiment, translate
+from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 
 Row = dict[str, Any]

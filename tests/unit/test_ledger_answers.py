@@ -16,7 +16,7 @@ import sample_ledgers as kit
 from outcome_ledgers import Told, as_text, counts, summed
 
 from labledger.compare.compare import compare
-from labledger.compare.options import CompareOptions
+from labledger.compare.compare_options import CompareOptions
 from labledger.ledger.database.column_meanings import documented_names
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import query, views

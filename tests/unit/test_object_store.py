@@ -26,6 +26,7 @@ from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.input_supply import InputSupply
 from labledger.hosts.coordinator_side.results import ResultTransfer
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
+from labledger.hosts.host_identity import HostIdentity
 from labledger.hosts.host_messages import (
     GetInput,
     PutChunk,
@@ -36,8 +37,7 @@ from labledger.hosts.host_messages import (
     RunSetup,
     StorePlace,
 )
-from labledger.hosts.host_side.host_identity import HostIdentity
-from labledger.hosts.host_side.host_service import HostService
+from labledger.hosts.host_service import HostService
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.hosts.message_bytes import decode
 from labledger.hosts.object_store import (
@@ -51,7 +51,7 @@ from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
-from labledger.trial.evidence.output_files import event_file_for
+from labledger.trial.output_folders import event_file_for
 
 LEDGER, RUN, KEY = "a" * 32, "store-run", (3, 1)
 LARGE = os.urandom(5 << 20)

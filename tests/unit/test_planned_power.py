@@ -9,8 +9,8 @@ import pytest
 from statsmodels.stats.power import TTestPower
 from tiers import tiered
 
-from labledger.compare.statistics import paired_rates, power, variance_components
-from labledger.compare.statistics.power import Variation
+from labledger.compare.statistics import paired_rates, planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.variance_components import PairedTasks
 
 Rates = np.ndarray
@@ -44,7 +44,7 @@ def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
     """Drawn new tasks and trials each time, as the comparison assumes."""
     chance = np.random.default_rng(21)
     a, b = task_rates(chance, 200_000, 0.12)
-    planned = power.tasks_power(
+    planned = planned_power.tasks_power(
         true_variation(a, b), tasks, replications, float((b - a).mean()), 0.95
     )
     draws, shown = 300, 0
@@ -63,7 +63,7 @@ def test_power_on_this_suite_is_how_often_the_test_shows_a_difference(
     """Drawn new trials of the same tasks each time."""
     chance = np.random.default_rng(22)
     a, b = task_rates(chance, tasks, 0.1)
-    planned = power.suite_power(
+    planned = planned_power.suite_power(
         true_variation(a, b), tasks, replications, float((b - a).mean()), 0.95
     )
     draws, shown = 300, 0
@@ -79,7 +79,7 @@ def test_equivalence_within_a_difference_needs_the_power_that_the_guide_says() -
     chance = np.random.default_rng(27)
     truth = Variation(0.0, 0.36, is_rate=True)
     limit = 0.1
-    tasks = power.tasks_needed(truth, 2, limit, 0.95, 0.9)
+    tasks = planned_power.tasks_needed(truth, 2, limit, 0.95, 0.9)
     assert tasks is not None
     draws, shown = 300, 0
     for _ in range(draws):
@@ -97,10 +97,10 @@ def test_equivalence_within_a_difference_needs_the_power_that_the_guide_says() -
 def test_power_of_a_metric_is_statsmodels(tasks: int, shift: float) -> None:
     """That of a t test of the tasks' differences, without the far tail that is never reached."""
     variation = Variation(between=0.5, within=1.5, is_rate=False)
-    planned = power.tasks_power(variation, tasks, 3, shift, 0.95)
+    planned = planned_power.tasks_power(variation, tasks, 3, shift, 0.95)
     reference = TTestPower().power(shift, tasks, 0.05)
     assert planned == pytest.approx(reference, abs=1e-4)
-    needed = power.tasks_needed(variation, 3, shift, 0.95)
+    needed = planned_power.tasks_needed(variation, 3, shift, 0.95)
     assert needed == math.ceil(TTestPower().solve_power(shift, power=0.8, alpha=0.05))
 
 
@@ -171,24 +171,24 @@ def test_without_replications_the_parts_are_not_told_apart() -> None:
     assert once is not None
     assert once.within is None
     variation = Variation(once.between, None, is_rate=True)
-    few, many = (power.tasks_power(variation, 80, r, 0.2, 0.95) for r in (1, 10))
+    few, many = (planned_power.tasks_power(variation, 80, r, 0.2, 0.95) for r in (1, 10))
     assert few == pytest.approx(many)
-    assert power.suite_power(variation, 80, 10, 0.2, 0.95) == 0
-    assert power.replications_needed(variation, 80, 0.2, 0.95) is None
+    assert planned_power.suite_power(variation, 80, 10, 0.2, 0.95) == 0
+    assert planned_power.replications_needed(variation, 80, 0.2, 0.95) is None
 
 
 def test_what_is_needed_is_enough_and_one_less_is_not() -> None:
     """For both estimands and several powers."""
     variation = Variation(between=0.03, within=0.3, is_rate=True)
     for least in (0.5, 0.8, 0.95):
-        tasks = power.tasks_needed(variation, 3, 0.1, 0.95, least)
-        repls = power.replications_needed(variation, 30, 0.1, 0.95, least)
+        tasks = planned_power.tasks_needed(variation, 3, 0.1, 0.95, least)
+        repls = planned_power.replications_needed(variation, 30, 0.1, 0.95, least)
         assert tasks is not None
         assert repls is not None
-        assert power.tasks_power(variation, tasks, 3, 0.1, 0.95) >= least
-        assert power.tasks_power(variation, tasks - 1, 3, 0.1, 0.95) < least
-        assert power.suite_power(variation, 30, repls, 0.1, 0.95) >= least
-        assert power.suite_power(variation, 30, repls - 1, 0.1, 0.95) < least
+        assert planned_power.tasks_power(variation, tasks, 3, 0.1, 0.95) >= least
+        assert planned_power.tasks_power(variation, tasks - 1, 3, 0.1, 0.95) < least
+        assert planned_power.suite_power(variation, 30, repls, 0.1, 0.95) >= least
+        assert planned_power.suite_power(variation, 30, repls - 1, 0.1, 0.95) < least
 
 
 def test_clusters_need_more_tasks() -> None:

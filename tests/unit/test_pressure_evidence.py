@@ -88,8 +88,8 @@ def test_both_parts_count_and_half_a_number_does_not(tmp_path: Path) -> None:
     state.mkdir(parents=True)
     (state / "pressure").write_text(VERSION_2)
     (state / "grader_pressure").write_text(VERSION_1)
-    assert pressure_of(spec, in_parts=False)["cpu_some_s"] == 4.5
-    both = pressure_of(spec, in_parts=True)
+    assert pressure_of(spec.folder)["cpu_some_s"] == 4.5
+    both = pressure_of(spec.folder, spec.grader_folder)
     assert (both["duration_s"], both["processors"], both["cpu_used_s"]) == (20.0, 2.0, 14.0)
     assert "cpu_some_s" not in both
 
@@ -107,7 +107,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         lambda: path.write_text(VERSION_2 * 1000),
     ):
         make()
-        assert pressure_of(spec, in_parts=False) == {}
+        assert pressure_of(spec.folder) == {}
         path.unlink()
     path.mkdir()
-    assert pressure_of(spec, in_parts=False) == {}
+    assert pressure_of(spec.folder) == {}

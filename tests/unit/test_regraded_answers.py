@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from labledger import open_ledger
 from labledger.cli.app import app
 from labledger.cli.options import arguments
+from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.options import CompareOptions
 from labledger.errors import InvalidInput, QueryFailed, RunNotFound
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
-from labledger.report.options import ReportOptions
+from labledger.report.report_options import ReportOptions
 
 FIRST = "PF" * 12
 SECOND = "FF" * 9 + "PF" * 3

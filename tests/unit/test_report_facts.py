@@ -20,10 +20,10 @@ from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus
-from labledger.report import outcomes, run_report, sentences, spending
+from labledger.report import outcome_tally, run_report, sentences, time_and_metrics
 from labledger.report.document import Metric as ReportedMetric
 from labledger.report.document import Report, VariantMetric, VariantOutcomes
-from labledger.report.options import MIB
+from labledger.report.report_options import MIB
 
 
 def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
@@ -109,8 +109,8 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
     tasks = collected(path).tasks
-    assert [task.task_id for task in outcomes.hardest(tasks)] == ["t02", "t01"]
-    assert [task.task_id for task in outcomes.flaky(tasks)] == ["t01"]
+    assert [task.task_id for task in outcome_tally.hardest(tasks)] == ["t02", "t01"]
+    assert [task.task_id for task in outcome_tally.flaky(tasks)] == ["t01"]
     assert [task.spread for task in tasks] == [0, 0.5, 0, 0]
     assert tasks[3].share is None
 
@@ -119,7 +119,7 @@ def test_the_flakiest_task_comes_first(path: Path) -> None:
     """Not the first by name: even odds with both variants come before even odds with one."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
     comparison_ledgers.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
-    flaky = [task.task_id for task in outcomes.flaky(collected(path).tasks)]
+    flaky = [task.task_id for task in outcome_tally.flaky(collected(path).tasks)]
     assert flaky == ["t02", "t01", "t00"]
 
 
@@ -139,14 +139,19 @@ def test_cost_stands_beside_quality() -> None:
     metrics = [metric("cost_usd", {"a": 3.0, "b": 1.0, "c": None})]
     others = ("tokens_in", "tokens_out", "confidence")
     metrics += [metric(name, {"a": 10.0, "b": 10.0}) for name in others]
-    worth = spending.cost_and_quality(variants, metrics)
+    worth = time_and_metrics.cost_and_quality(variants, metrics)
     assert [(each.cost, each.cost_of_pass, each.tokens) for each in worth] == [
         (3.0, 6.0, 20.0),
         (1.0, None, 20.0),
         (None, None, None),
     ]
-    assert spending.cost_and_quality(variants, metrics[3:]) == []
-    assert [spending.adds_up(each.metric_id) for each in metrics] == [True, True, True, False]
+    assert time_and_metrics.cost_and_quality(variants, metrics[3:]) == []
+    assert [time_and_metrics.adds_up(each.metric_id) for each in metrics] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:

@@ -19,19 +19,19 @@ from markdown_it import MarkdownIt
 
 from labledger import ReportOptions, comparison_texts, open_ledger, optional_libraries
 from labledger import text as figures
-from labledger.compare.options import Estimand
+from labledger.compare.compare_options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.model import Variant
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
-from labledger.report import chart_drawing, outcomes, page
+from labledger.report import chart_drawing, outcome_tally, page
 from labledger.report.document import with_plain_text
-from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
-from labledger.report.options import LogSelection
 from labledger.report.page import trials_that_fit
+from labledger.report.report_options import LogSelection
+from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
 from labledger.text import plain_text
 
@@ -101,7 +101,7 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(page, "_MAX_TABLE_TASKS", 2)
         html = ledger.rendered_report("run-1", "html").decode()
     assert re.findall(r'<tr data-task="(.*?)"', html) == [
-        task.task_id for task in outcomes.hardest_first(tasks)[:2]
+        task.task_id for task in outcome_tally.hardest_first(tasks)[:2]
     ]
     assert "The 2 hardest of 4 tasks are listed" in html
 

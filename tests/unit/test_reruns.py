@@ -19,7 +19,7 @@ from waiting import PATIENCE_S
 import labledger
 from labledger import InvalidInput, QueryFailed, RerunSelection, open_ledger
 from labledger.api.run_state import SORT_KEYS
-from labledger.compare.options import CompareOptions
+from labledger.compare.compare_options import CompareOptions
 from labledger.errors import LedgerError
 from labledger.ledger.database.model import Variant
 from labledger.ledger.reader import LedgerReader

@@ -12,10 +12,12 @@ import pytest
 from sample_trials import BUSYBOX, Trials
 
 from labledger.experiment.settings.grading import Grading, ResultSource
+from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.collect import graded_outcome
 from labledger.trial.evidence.grading import GradedTrial, GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import TrialOutputs
 
 OUTPUTS = {"outputs": [{"path": "/logs/verifier", "phase": "grader"}]}
 NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
@@ -34,8 +36,17 @@ def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingO
     settings = replace(spec.settings, grading=Grading(results=results))
     object.__setattr__(spec, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
-    ts = "2026-01-01T00:00:00.000Z"
-    return graded_outcome(GradedTrial(spec, results, ts, redactor, lambda: None), exit_status)
+    trial = GradedTrial(
+        stamp=spec.stamp("2026-01-01T00:00:00.000Z"),
+        benchmark=spec.plan.benchmark,
+        bindings=spec.plan.bindings,
+        source=results,
+        outputs=TrialOutputs.of(spec),
+        redactor=redactor,
+        artifacts=lambda: None,
+    )
+    limits_s = {phase: settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
+    return graded_outcome(trial, exit_status, limits_s)
 
 
 def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:

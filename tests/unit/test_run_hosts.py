@@ -29,7 +29,7 @@ from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
-from labledger.runner.run_hosts import LostHosts, require_reachable_attempts
+from labledger.runner.run_hosts import require_reachable_attempts
 from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
@@ -113,9 +113,7 @@ class Hosts(Trials):
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
     made = Run(writer, reader, path.parent, WIDTH, Hosts)
-    lost = LostHosts(reader, kit.RUN, made.trials)
-    made.commit_queue.heartbeat.on_renewal = lost.report_new
-    made.coordinator.report_losses = lost.report_new
+    made.commit_queue.heartbeat.on_renewal = made.coordinator.lost_hosts.report_new
     yield made
     made.mirrors.close()
 

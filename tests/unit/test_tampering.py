@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -83,8 +81,7 @@ def test_an_agent_answers_for_the_moment_in_which_its_grader_begins(
     """Not for that in which a setup command ended. Times are noted in hundredths of a second."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state/phases").write_text(phases)
-    spec: Any = SimpleNamespace(folder=tmp_path)
-    agent = AgentPhase.of(spec)
+    agent = AgentPhase.of(tmp_path)
     assert agent is not None
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     assert agent.begin - booted == pytest.approx(begin, abs=0.004)

@@ -11,7 +11,7 @@ import pytest
 from experiment_files import TASKS, Folder
 from sample_trials import Trials
 
-from labledger.experiment.changes import differences
+from labledger.experiment.experiment_differences import differences
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.resolve import ResolvedExperiment

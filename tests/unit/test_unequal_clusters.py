@@ -12,7 +12,7 @@ from labledger.compare.statistics import (
     paired_means,
     paired_rates,
     permutation_test,
-    power,
+    planned_power,
     samples,
 )
 
@@ -124,7 +124,7 @@ def test_what_a_suite_can_show_does_not_come_from_trials_that_all_passed() -> No
     """Of 20 tasks that all passed 3 times, differences as large as said are shown four times in
     five, or more; smaller ones are not."""
     perfect = [[1.0] * 3] * 20
-    least = power.suite_detectable(perfect, perfect, ALL)
+    least = planned_power.suite_detectable(perfect, perfect, ALL)
     assert least is not None
     chance = np.random.default_rng(5)
     shares = {}

@@ -19,16 +19,13 @@ from labledger.experiment.settings.grading import ResultSource
 from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.grading import (
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
-    add_identity,
     parse_json,
 )
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import folder_of_path
 
 MAX_LOG_BYTES = 2 * MIB
 """A longer log is not searched: a grader that could not begin writes little."""
@@ -163,21 +160,21 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
     If no test ran because the grader could not install or reach what it needs, the trial is a
     `grade_error`.
     """
-    spec, source, redactor = trial.spec, trial.source, trial.redactor
+    source = trial.source
     outcome.needs_prediction = True
-    folder = folder_of_path(spec, source.folder or "")
+    folder = trial.outputs.of_grader(source.folder or "")
     if outcome.status is SlotStatus.GRADE_ERROR or folder is None:
         return
     try:
-        name, rewards = _read(folder, redactor)
+        name, rewards = _read(folder, trial.redactor)
         primary = _primary(rewards, source)
-        if rewards[primary] == 0 and (line := _bootstrap_failure(spec, source, folder, redactor)):
+        if rewards[primary] == 0 and (line := _bootstrap_failure(trial, folder)):
             outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
             return
-        outcome.score = _score(spec, source, trial.ts, name, rewards, primary)
+        outcome.score = _score(trial, name, rewards, primary)
     except FileNotFoundError:
         missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
-        if line := _bootstrap_failure(spec, source, folder, redactor):
+        if line := _bootstrap_failure(trial, folder):
             outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
         outcome.as_grade_error(Reason.REWARD_MISSING, missing)
     except UnsafeFile as error:
@@ -240,19 +237,12 @@ def _primary(rewards: dict[str, float], source: ResultSource) -> str:
     raise _BadRewards(f"none of the {len(rewards):,} rewards is called {wanted}: {listed}"[:500])
 
 
-def _score(
-    spec: AttemptSpec,
-    source: ResultSource,
-    ts: str,
-    file: str,
-    rewards: dict[str, float],
-    primary: str,
-) -> JsonObject:
+def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: str) -> JsonObject:
+    source, benchmark = trial.source, trial.benchmark
     pass_at = PASS_AT if source.pass_at is None else source.pass_at
-    benchmark = spec.plan.benchmark
     is_chosen = len(rewards) > 1 and primary != (source.primary or PRIMARY)
     how = {"decided_by": "lowest"} if is_chosen else {}
-    row: JsonObject = {
+    row = trial.stamp.as_json(SCORE_SCHEMA) | {
         "benchmark": benchmark.identity,
         "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
         "primary_metric_name": primary,
@@ -261,21 +251,19 @@ def _score(
         "evaluator": benchmark.evaluator,
         "ext": {"rewards": {"file": file, "pass_at": pass_at} | how},
     }
-    add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
     json_schemas.require_valid(row, SCORE_SCHEMA)
     return row
 
 
-def _bootstrap_failure(
-    spec: AttemptSpec, source: ResultSource, folder: Path, redactor: Redactor
-) -> str | None:
+def _bootstrap_failure(trial: GradedTrial, folder: Path) -> str | None:
     """Return why the grader could not work, if its logs show that it ran no test."""
-    state = spec.grader_folder / "state"
+    outputs = trial.outputs
+    state = outputs.grader_folder / "state"
     logs = [UntrustedFile(state, f"grader.{stream}") for stream in ("stdout", "stderr")]
-    if source.log is not None:
-        logs.append(UntrustedFile(folder, source.log))
-    line = failure_in(logs, UntrustedFile(folder, "ctrf.json"), spec.settings.runtime.max_log_bytes)
+    if trial.source.log is not None:
+        logs.append(UntrustedFile(folder, trial.source.log))
+    line = failure_in(logs, UntrustedFile(folder, "ctrf.json"), outputs.max_log_bytes)
     if line is None:
         return None
-    quoted = redactor.redact_text(line)[:MAX_QUOTED]
+    quoted = trial.redactor.redact_text(line)[:MAX_QUOTED]
     return f"the grader could not install or reach what it needs, and ran no test: {quoted}"

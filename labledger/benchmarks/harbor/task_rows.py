@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor.task_config import (
+from labledger.benchmarks.harbor.task_files import TaskFile, TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_toml import (
     Artifact,
     Collect,
     Environment,
@@ -25,7 +26,6 @@ from labledger.benchmarks.harbor.task_config import (
     VerifierImage,
     VerifierMode,
 )
-from labledger.benchmarks.harbor.task_files import TaskFile, TaskFiles, files_digest
 from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
 from labledger.files.file_contents import FileContent
 from labledger.records import JsonObject

@@ -12,7 +12,6 @@ from labledger import resources
 from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.benchmarks.harbor import task_rows
 from labledger.benchmarks.harbor.sources import TASK_FILE, TaskFolder, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_config import Environment, TaskConfig, verifier_image
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.benchmarks.harbor.task_rows import (
     AGENT_LOGS,
@@ -23,7 +22,12 @@ from labledger.benchmarks.harbor.task_rows import (
     TranslatedTask,
     translate_task,
 )
-from labledger.benchmarks.harbor.task_toml import read_task_toml
+from labledger.benchmarks.harbor.task_toml import (
+    Environment,
+    TaskConfig,
+    read_task_toml,
+    verifier_image,
+)
 from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.errors import InvalidInput
 from labledger.files.file_contents import FileContent, content_key

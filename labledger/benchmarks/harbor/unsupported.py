@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from labledger.benchmarks.harbor.task_config import (
+from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_toml import (
     Artifact,
     Environment,
     TaskConfig,
     VerifierImage,
     VerifierMode,
 )
-from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.text import counted
 
 COMPOSE_FILE = "docker-compose.yaml"

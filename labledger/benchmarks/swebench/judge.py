@@ -21,16 +21,12 @@ from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, ha
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
-    add_identity,
 )
-from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import folder_of_path
 
 PATCH_FAILED = b">>>>> Patch Apply Failed"
 """What the grader and the package write about a patch that no command could apply."""
@@ -132,11 +128,11 @@ _IN_MEMORY = 16 * MIB
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
     """Complete the outcome of a trial whose grader left the logs of SWE-bench."""
-    spec, source, redactor = trial.spec, trial.source, trial.redactor
+    source, redactor = trial.source, trial.redactor
     try:
         patch = _patch(trial.artifacts())
-        outcome.prediction = _prediction(spec, trial.ts, redactor, patch)
-        folder = folder_of_path(spec, source.folder or "")
+        outcome.prediction = _prediction(trial, patch)
+        folder = trial.outputs.of_grader(source.folder or "")
         failed = outcome.status is SlotStatus.GRADE_ERROR
         if failed or folder is None or source.instance is None:
             return
@@ -154,7 +150,7 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
             judgement.reason or Reason.LOG_NOT_JUDGED, judgement.message or "there is no verdict"
         )
     else:
-        outcome.score = _score(spec, trial.ts, redactor, judgement, judgement.verdict)
+        outcome.score = _score(trial, judgement, judgement.verdict)
 
 
 def _patch(artifacts: Iterable[bytes] | None) -> str | None:
@@ -180,31 +176,29 @@ def _patch_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return file.read().decode("utf-8", "replace")
 
 
-def _prediction(spec: AttemptSpec, ts: str, redactor: Redactor, patch: str | None) -> JsonObject:
+def _prediction(trial: GradedTrial, patch: str | None) -> JsonObject:
     """Return the row with the patch; its value is null if the agent left no prediction."""
-    model = spec.plan.bindings.get("model_name_or_path", spec.ids.variant_id)
+    ids = trial.stamp.ids
+    model = trial.bindings.get("model_name_or_path", ids.variant_id)
     prediction: JsonObject = {"kind": "patch", "value": patch}
     if patch is None:
         prediction["kind"] = "json"
     prediction["metadata"] = {
-        "instance_id": spec.ids.task_id,
+        "instance_id": ids.task_id,
         "model_name_or_path": str(model),
     }
-    row: JsonObject = {
-        "benchmark": spec.plan.benchmark.identity,
-        "prediction": redactor.redact_json(prediction),
+    row = trial.stamp.as_json(PREDICTION_SCHEMA) | {
+        "benchmark": trial.benchmark.identity,
+        "prediction": trial.redactor.redact_json(prediction),
     }
-    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
     json_schemas.require_valid(row, PREDICTION_SCHEMA)
     return row
 
 
-def _score(
-    spec: AttemptSpec, ts: str, redactor: Redactor, judgement: Judgement, verdict: Verdict
-) -> JsonObject:
-    benchmark = spec.plan.benchmark
+def _score(trial: GradedTrial, judgement: Judgement, verdict: Verdict) -> JsonObject:
+    benchmark = trial.benchmark
     report = {key: value for key, value in judgement.report.items() if key != "tests_status"}
-    row: JsonObject = {
+    row = trial.stamp.as_json(SCORE_SCHEMA) | {
         "benchmark": benchmark.identity,
         "verdict": verdict.value,
         "primary_metric_name": "resolved",
@@ -212,9 +206,11 @@ def _score(
         "metrics": judgement.metrics,
         "evaluator": benchmark.evaluator | {"version": harness_version()},
         "ext": {
-            "swebench": {"listed": judgement.listed.value, "report": redactor.redact_json(report)}
+            "swebench": {
+                "listed": judgement.listed.value,
+                "report": trial.redactor.redact_json(report),
+            }
         },
     }
-    add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
     json_schemas.require_valid(row, SCORE_SCHEMA)
     return row

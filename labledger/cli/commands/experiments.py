@@ -1,4 +1,4 @@
-"""Commands that create and run experiments: init, preflight, run, resume, extend, regrade.
+"""Commands for experiments: init, preflight, plan, run, resume, extend, regrade.
 
 `run`, `resume`, `extend` and `regrade` share the options of `Running`, which also displays the run
 and raises `typer.Exit` with its exit code.
@@ -37,7 +37,7 @@ from labledger.text import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import RunExtension, RunPlan, TaskSupport
+    from labledger import PlanText, RunExtension, RunPlan, TaskSupport
 
 _MAX_PRINTED_SLOTS = 200
 
@@ -307,3 +307,82 @@ def regrade(
         lambda watched_options: labledger.regrade(run_id, grader, watched_options, again=again),
         lambda: variants_of(run_id, running.lab_dir),
     )
+
+
+def register_plan(app: typer.Typer) -> None:
+    app.command()(with_option_groups(plan, "shard", "build"))
+
+
+def plan(
+    experiment: arguments.Experiment,
+    *,
+    detect: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            help="The difference to show: 0.05 for 5 points of a pass rate; else in the metric's "
+            "unit.",
+        ),
+    ],
+    power: Annotated[
+        float, typer.Option(help="The probability with which it shall be shown.")
+    ] = 0.8,
+    confidence: Annotated[
+        float, typer.Option(help="The confidence level of the comparison, and of all ranges.")
+    ] = 0.95,
+    metric: Annotated[
+        str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
+    ] = "pass_rate",
+    from_runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="A run to estimate from, or RUN1+RUN2 for several as one; repeatable. By default "
+            "the newest ten of the experiment.",
+        ),
+    ] = None,
+    chosen: Chosen,
+    max_concurrency: arguments.MaxConcurrency = None,
+    json: arguments.Json = False,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Say how many tasks and replications show a difference, and what they cost and take.
+
+    Estimates from earlier runs how much results vary between tasks and within them, and answers for
+    tasks like these and for exactly these tasks. Ranges say how well that is known. Runs nothing.
+    """
+    from labledger.cli.output.console import out_json
+
+    options = labledger.PlanOptions(
+        detect=detect,
+        power=power,
+        confidence=confidence,
+        metric=metric,
+        from_runs=tuple(from_runs or ()),
+    )
+    run_options = labledger.RunOptions(
+        lab_dir=lab_dir,
+        **chosen.as_options(),
+        max_concurrency=max_concurrency,
+    )
+    size_plan = labledger.plan(experiment, options, run_options)
+    if json:
+        out_json(size_plan.as_json())
+    else:
+        _print(labledger.plan_text(size_plan))
+
+
+def _print(text: PlanText) -> None:
+    from labledger.cli.output.console import out, out_sentence, table
+
+    for fact in text.facts:
+        out_sentence(fact)
+    for each in text.tables:
+        out()
+        out_sentence(each.title)
+        table(each.columns, each.rows, right=[name for name in each.columns if name])
+    if text.notes:
+        out()
+    for note in text.notes:
+        out_sentence(note)

@@ -113,14 +113,15 @@ class Chosen:
 
     def words(self) -> list[str]:
         """Return these options as they are typed."""
-        words = [] if self.limit is None else ["--limit", str(self.limit)]
-        words += [word for glob in self.task or () for word in ("--task", glob)]
-        words += [word for glob in self.variant or () for word in ("--variant", glob)]
-        words += [] if self.shard is None else ["--shard", self.shard]
-        words += [word for name in self.agent or () for word in ("--agent", name)]
-        words += [] if self.image is None else ["--image", self.image]
-        words += ["--skip-refused"] if self.skip_refused else []
-        return words + (["--build"] if self.build else [])
+        words = []
+        for name in self.__slots__:
+            option, value = f"--{name.replace('_', '-')}", getattr(self, name)
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                given = value if isinstance(value, list) else [value]
+                words += [word for each in given for word in (option, str(each))]
+        return words
 
 
 BUDGETS = ("budget_usd", "budget_tokens")

@@ -17,7 +17,7 @@ import shlex
 import stat
 import sys
 from codecs import getincrementaldecoder, register_error
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from io import RawIOBase, TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from labledger import InvalidInput, Problem
 from labledger.cli.error_messages import as_typed, with_options
-from labledger.text import DASH, counted, escape_json, escape_line, escape_lines, significant
+from labledger.text import (
+    DASH,
+    counted,
+    escape_json,
+    escape_line,
+    escape_lines,
+    json_pieces,
+    significant,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"
-_ITEMS_AT_ONCE = 1000
+_PIECES_AT_ONCE = 1000
 _INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
@@ -77,32 +85,16 @@ def out_json(value: Any) -> None:
     out_json_text(_INDENTED.encode(value))
 
 
-def out_json_parts(document: Mapping[str, Any]) -> None:
+def out_json_parts(document: dict[str, Any]) -> None:
     """Write an object as `out_json` does. A field that is an iterator becomes a list, as it goes.
 
     So the memory that a list takes does not grow with its length.
     """
     _use_utf8(sys.stdout)
-    separator = "{"
-    for name, value in document.items():
-        _write(f"{separator}\n  {json.dumps(name)}: ")
-        separator = ","
-        if not isinstance(value, Iterator):
-            _write(_indented_json(value, 2))
-            continue
-        bracket = "["
-        while items := list(islice(value, _ITEMS_AT_ONCE)):
-            listed = _indented_json(items, 2)
-            _write(bracket + listed.removeprefix("[").removesuffix("\n  ]"))
-            bracket = ","
-        _write("[]" if bracket == "[" else "\n  ]")
-    _write("\n}\n")
-
-
-def _indented_json(value: Any, columns: int) -> str:
-    """Return JSON, escaped, whose lines but the first are further in by so many columns."""
-    # Within a string, a line break is written as an escape.
-    return escape_json(_INDENTED.encode(value).replace("\n", "\n" + " " * columns))
+    pieces = json_pieces(document, ascii_only=False)
+    while text := "".join(islice(pieces, _PIECES_AT_ONCE)):
+        _write(escape_json(text))
+    _write("\n")
 
 
 def out_json_text(document: str) -> None:

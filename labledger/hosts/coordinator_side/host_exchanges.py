@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from labledger import clock
+from labledger.clock import Backoff
 from labledger.errors import HostLost, LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_link import HostLink
@@ -142,7 +143,7 @@ class HostExchanges:
     async def _supervised(
         self, work: Callable[[], Coroutine[Any, Any, None]], link: HostLink | None
     ) -> None:
-        retry_s = _RETRY_S
+        backoff = _backoff()
         while True:
             try:
                 await work()
@@ -150,8 +151,7 @@ class HostExchanges:
                 whom = "the cluster" if link is None else link.name
                 problem = f"{type(error).__name__}: {error}"[:_MAX_WARNING]
                 self._state.tell(f"an exchange with {whom} broke and is tried again: {problem}")
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                await asyncio.sleep(backoff.next_s())
             else:
                 return
 
@@ -267,7 +267,7 @@ class HostExchanges:
 
     async def prepare(self, link: HostLink, key: AttemptKey) -> None:
         """Bring to the host what an attempt needs, and then have the attempt delivered."""
-        retry_s = _RETRY_S
+        backoff = _backoff()
         while True:
             with self._state.lock:
                 pending = link.pending.get(key)
@@ -290,8 +290,7 @@ class HostExchanges:
                             self._state.rooms.update(link)
                     link.wake.set()
                     continue
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, _MAX_RETRY_S)
+            await asyncio.sleep(backoff.next_s())
 
     def _record_supply_problem(self, link: HostLink, problem: str) -> None:
         with self._state.lock:
@@ -303,7 +302,7 @@ class HostExchanges:
 
     async def _deliver(self, link: HostLink) -> None:
         """Send orders to a host as soon as there are any, and the pace allows it."""
-        retry_s = _RETRY_S
+        backoff = _backoff()
         while True:
             with self._state.lock:
                 has_orders = link.is_connected and link.has_orders(stopping=self._state.stopping)
@@ -312,15 +311,14 @@ class HostExchanges:
                 link.wake.clear()
                 continue
             if await self._exchange(link, wait_s=0.0, with_orders=True):
-                retry_s = _RETRY_S
+                backoff.reset()
                 await self._keep_pace()
             else:
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                await asyncio.sleep(backoff.next_s())
 
     async def _poll(self, link: HostLink) -> None:
         """Ask a host what has happened, for as long as the run lasts."""
-        retry_s, state_due = _RETRY_S, 0.0
+        backoff, state_due = _backoff(), 0.0
         while True:
             if not link.is_connected:
                 await asyncio.sleep(_RETRY_S / 2)
@@ -329,13 +327,12 @@ class HostExchanges:
             lease_s = self._state.allowed_until - time.monotonic()
             wait_s = 0.0 if wants_state else min(_MAX_WAIT_S, max(lease_s / 3, 0.2))
             if await self._exchange(link, wait_s=wait_s, wants_state=wants_state):
-                retry_s = _RETRY_S
+                backoff.reset()
                 if wants_state:
                     state_due = time.monotonic() + _STATE_INTERVAL_S
                 await self._keep_pace()
             else:
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                await asyncio.sleep(backoff.next_s())
 
     async def _keep_pace(self) -> None:
         await asyncio.sleep(_PACE_S * len(self._state.links))
@@ -507,6 +504,10 @@ class HostExchanges:
             self._state.blocked.record_activity()
         if attempt is not None:
             set_result(attempt.future, result)
+
+
+def _backoff() -> Backoff:
+    return Backoff(_RETRY_S, _MAX_RETRY_S)
 
 
 def _fault_of(reply: ExchangeReply, request: Exchange, link: HostLink) -> str | None:

@@ -39,9 +39,9 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA
+from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
 from labledger.trial.evidence.grading import PREDICTION_SCHEMA, SCORE_SCHEMA
-from labledger.trial.evidence.output_files import event_file_for
+from labledger.trial.output_folders import event_file_for
 
 MAX_FILE_BYTES = 64 << 30
 """No artifact and no file of events of a result is fetched that is larger."""

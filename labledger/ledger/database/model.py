@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
+from labledger.records.json_schemas import Count, PositiveInt, Text
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
-from labledger.records.schema_types import Count, PositiveInt, Text
 
 USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
 """Metrics that mean the same in every experiment; views have columns for them."""

@@ -7,7 +7,7 @@ says about the container's end. What the container wrote is redacted before it i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +22,14 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
-from labledger.trial.evidence.container_changes.collection import StoppedContainer
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.change_collection import StoppedContainer, collect_changes
+from labledger.trial.evidence.container_exit import ContainerExit, unknown_isolation_facts
+from labledger.trial.evidence.evidence_collection import (
+    EVIDENCE_SCHEMA,
+    RESULT_SCHEMA,
+    EvidenceCollector,
+)
 from labledger.trial.evidence.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
@@ -39,6 +42,7 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import TrialOutputs
 
 JUDGES = {
     "contract": "labledger.trial.evidence.grading",
@@ -79,27 +83,33 @@ def collect_result(
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
     phases = _phases(spec, container_exit)
-    evidence.collect_inputs()
+    add_inputs(spec, evidence)
     faults.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_rejected(outcome)
     evidence.collect_reports(outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
-    autoloaded = evidence.collect_workspace(container)
+    if spec.runs_agent and not spec.has_mounted_workspace:
+        autoloaded = collect_changes(evidence, container)
+    else:
+        autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if container_exit.artifacts is not None:
-        evidence.collect_artifacts(container_exit.artifacts)
+        evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)
     if outcome.needs_prediction:
         outcome.prediction = reference_prediction(
-            spec, evidence.references, container_exit.ended_at, has_result=result is not None
+            spec.stamp(container_exit.ended_at),
+            spec.plan.benchmark,
+            evidence.references,
+            has_result=result is not None,
         )
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
     if container_exit.was_paused:
         evidence.add_problem("container", WAS_PAUSED)
-    evidence.add_facts(isolation | {"workspace_hooks": autoloaded}, outcome.score)
+    add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
     if egress:
         evidence.ext["egress"] = redactor.redact_json(egress)
     if pressure := _pressure(spec, container_exit):
@@ -126,8 +136,12 @@ def collect_result(
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
         evidence=(
-            evidence.record(
-                container_exit.ended_at, container_exit.exit_status, container_exit.duration_ms
+            evidence_record(
+                spec,
+                evidence,
+                container_exit.ended_at,
+                container_exit.exit_status,
+                container_exit.duration_ms,
             ),
         ),
         metrics=metrics.compute_metrics(spec.plan.metrics, sources),
@@ -177,13 +191,16 @@ def _outcome_by_script(
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
     trial = GradedTrial(
-        spec=spec,
+        stamp=spec.stamp(container_exit.ended_at),
+        benchmark=spec.plan.benchmark,
+        bindings=spec.plan.bindings,
         source=spec.settings.grading.results or ResultSource(),
-        ts=container_exit.ended_at,
+        outputs=TrialOutputs.of(spec),
         redactor=redactor,
         artifacts=lambda: _artifact_chunks(spec, container_exit),
     )
-    outcome = graded_outcome(trial, exit_status)
+    limits_s = {phase: spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
+    outcome = graded_outcome(trial, exit_status, limits_s)
     if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
         message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
@@ -200,9 +217,14 @@ def _outcome_by_script(
     return outcome
 
 
-def graded_outcome(trial: GradedTrial, exit_status: int) -> GradingOutcome:
-    """Return the outcome of a trial that `trial.sh` ended, by what its grader left, if it ran."""
-    outcome = outcome_by_exit_status(trial.spec, exit_status)
+def graded_outcome(
+    trial: GradedTrial, exit_status: int, limits_s: Mapping[str, float]
+) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended, by what its grader left, if it ran.
+
+    `limits_s` are the time limits of its phases, in seconds.
+    """
+    outcome = outcome_by_exit_status(exit_status, limits_s, trial.outputs.folder)
     if exit_status not in NOT_GRADED:
         judge: Judge = import_module(JUDGES[trial.source.source]).grade
         judge(trial, outcome)
@@ -222,7 +244,7 @@ def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> Grad
     """Return the outcome for an exit status that neither `trial.sh` nor the engine can have set."""
     what = f"the container ended with status {container_exit.exit_status}"
     # Storing the agent part has changed the trial folder.
-    if container_exit.agent_part_phases is None and not has_begun(spec):
+    if container_exit.agent_part_phases is None and not has_begun(spec.folder):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
     message = f"{what}, which only a process in it can have caused"
@@ -251,7 +273,8 @@ def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
     """Return how short of processors and memory the trial was, as far as it is known."""
     if not spec.runs_agent or not _ended_by_trial_script(container_exit):
         return {}
-    return pressure_of(spec, in_parts=container_exit.agent_part_phases is not None)
+    in_parts = container_exit.agent_part_phases is not None
+    return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
 
 
 def _last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
@@ -273,6 +296,57 @@ def _ended_by_trial_script(container_exit: ContainerExit) -> bool:
     return container_exit.exit_status in ExitStatus.ALL and not container_exit.exit_status_forged
 
 
+def add_inputs(spec: AttemptSpec, evidence: EvidenceCollector) -> None:
+    """Add the authored task, bindings, policy and commands, and the image."""
+    phases = {
+        name: {"command": list(plan.command), "timeout_s": spec.settings.timeout_s(name)}
+        for name, plan in spec.settings.phases.items()
+    }
+    content = {
+        "task": spec.task.as_json(),
+        "bindings": spec.plan.bindings,
+        "policy": spec.plan.benchmark.policy.as_json(),
+        "phases": phases,
+        "image": {"ref": spec.image_ref, "id": spec.image_id},
+    }
+    evidence.references["trial_input"] = evidence.add_artifact(canonical_json.dump_bytes(content))
+
+
+def add_facts(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    isolation: JsonObject,
+    score: JsonObject | None = None,
+) -> None:
+    """Add isolation facts and those of the trial's kind to `ext` of evidence and score."""
+    evidence.ext["isolation"] = evidence.redactor.redact_json(isolation)
+    evidence.ext |= spec.kind.extension
+    if score is not None:
+        evidence.add_facts_to_score(score, spec.plan.grader)
+
+
+def evidence_record(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    ts: str,
+    exit_status: int | None,
+    duration_ms: int,
+) -> JsonObject:
+    """Return the record of what was collected; `exit_status` is None if it is not known."""
+    if spec.is_remote:
+        name, _, host_id = spec.host.rpartition("/")
+        evidence.ext["host"] = {"name": name, "id": host_id}
+    runtime = {
+        "executor": "docker",
+        "exit_status": exit_status,
+        "duration_ms": duration_ms,
+        "image_ref": spec.image_ref,
+        "image_id": spec.image_id,
+        "container": spec.container_name,
+    }
+    return evidence.record(spec.stamp(ts), runtime)
+
+
 def redactor_for(spec: AttemptSpec) -> Redactor:
     """Return the redactor of a trial's secrets, except values that every record contains anyway."""
     names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark.as_json()])
@@ -290,9 +364,9 @@ def infra_error_result(
 ) -> AttemptResult:
     """Return the result of an attempt without outputs, because the host or the engine failed."""
     redactor = redactor_for(spec)
-    evidence = EvidenceCollector(spec, redactor)
-    evidence.collect_inputs()
-    evidence.add_facts(isolation_facts.unknown_isolation_facts(spec, message), None)
+    evidence = EvidenceCollector(TrialOutputs.of(spec), redactor)
+    add_inputs(spec, evidence)
+    add_facts(spec, evidence, unknown_isolation_facts(spec, message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
     return AttemptResult(
@@ -309,6 +383,6 @@ def infra_error_result(
         container=spec.container_name,
         image_ref=spec.image_ref,
         image_id=spec.image_id,
-        evidence=(evidence.record(now, None, 0),),
+        evidence=(evidence_record(spec, evidence, now, None, 0),),
         artifacts=tuple(evidence.artifacts.values()),
     )

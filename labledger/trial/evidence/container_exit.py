@@ -8,14 +8,18 @@ programs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Self
 
 from labledger import clock
 from labledger.engine.engine import ContainerState, Engine
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.settings.grading import GradingMode, Sealing
-from labledger.records import JsonObject
+from labledger.files.durable_files import write_file
+from labledger.records import JsonObject, canonical_json
+from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
@@ -37,7 +41,7 @@ _UNGRADED = frozenset(
 )
 
 
-def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
+def facts_of_trial(engine: Engine, spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
     Its file system is inspected now unless that was done before grading.
@@ -194,3 +198,103 @@ class ContainerExit:
             state.out_of_memory,
             exit_status_forged=exit_status in ExitStatus.ALL - expected,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPart:
+    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
+
+    engines_start: str
+    """The engine's start time of this part; a second start of the container has another."""
+    started_at: str
+    ended_at: str
+    duration_ms: int
+    out_of_memory: bool
+    phases: str
+    """The phases so far, in the format of `trial.sh`."""
+    seen: FilesystemChanges
+    disk_was_full: bool
+    unchecked_processes: str | None = None
+    """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
+    processes_left: bool | None = None
+    """`delivered`, with processes kept: whether any runs on; None if it is not known."""
+    artifacts: TakenArtifacts | None = None
+    """What was taken for a separate grader."""
+
+    @classmethod
+    def of(
+        cls, state: ContainerState, ended: ContainerExit, phases: str, changes: FilesystemChanges
+    ) -> Self:
+        """Return the outcome of an agent part that ended as `ended`.
+
+        `state` is the container's. `changes` are those of its file system before grading.
+        """
+        return cls(
+            state.started_at,
+            ended.started_at,
+            ended.ended_at,
+            ended.duration_ms,
+            ended.out_of_memory,
+            phases,
+            changes,
+            ended.disk_was_full,
+        )
+
+    @classmethod
+    def read(cls, spec: AttemptSpec) -> Self | None:
+        """Return the stored outcome, or None if the agent part has not been stored."""
+        try:
+            fields = json.loads(_path(spec).read_bytes())
+        except FileNotFoundError:
+            return None
+        seen: JsonObject = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["seen"].items()
+        }
+        taken = fields.get("artifacts")
+        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
+        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
+
+    def write(self, spec: AttemptSpec) -> None:
+        """Store the outcome durably. Raises `OSError`."""
+        write_file(_path(spec), canonical_json.dump_bytes(asdict(self)))
+
+
+def _path(spec: AttemptSpec) -> Path:
+    return spec.folder / "first_part.json"
+
+
+def inspect_agent_part(
+    engine: Engine, spec: AttemptSpec, state: ContainerState
+) -> tuple[ContainerExit, AgentPart | None]:
+    """Return how the stopped container of an agent ended, and its part if the grader is due.
+
+    The agent can forge the exit status that says so, but not the phases. Raises
+    `EngineUnavailable`.
+    """
+    changes = inspect_changes(engine, spec, state.container_id, "before_grading", state)
+    ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
+    ended = replace(ended, changes=changes)
+    if state.exit_status != ExitStatus.AGENT_ENDED:
+        return ended, None
+    fields = phase_fields(spec.folder)
+    if "agent" not in fields:
+        return replace(ended, exit_status_forged=True), None
+    return ended, AgentPart.of(state, ended, phase_lines(fields), changes)
+
+
+def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
+    """Return both parts as one exit. Its duration excludes the time between the parts."""
+    return replace(
+        grader_part,
+        started_at=agent_part.started_at,
+        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
+        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
+        # `finish_stopped_container` adds whether a disk was full during the grader part.
+        disk_was_full=agent_part.disk_was_full,
+        agent_part_phases=agent_part.phases,
+        changes=agent_part.seen,
+        unchecked_processes=agent_part.unchecked_processes,
+        processes_left=agent_part.processes_left,
+        artifacts=agent_part.artifacts,
+    )

@@ -21,11 +21,11 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import DeclaredArtifact
-from labledger.files import artifact_tars, tar_writer
+from labledger.files import artifact_tars, tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact, Readable
 from labledger.files.durable_files import replace_file
-from labledger.files.tar_writer import END
+from labledger.files.tars import END
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -209,7 +209,7 @@ class _Taking:
 
     def _tar_here(self, path: str) -> Readable | None:
         folder = self._folders.get(path.rstrip("/"))
-        return None if folder is None else tar_writer.small_tar(folder, posixpath.basename(path))
+        return None if folder is None else tars.small_tar(folder, posixpath.basename(path))
 
     def facts(self) -> tuple[JsonObject, ...]:
         return tuple(

@@ -8,20 +8,23 @@ identity, and validated against their schemas. An invalid or missing file makes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.plan_sections import Benchmark
 from labledger.experiment.settings.grading import ResultSource
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.identity import Stamp, TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import TrialOutputs
 
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"
@@ -53,10 +56,13 @@ class GradingOutcome:
 class GradedTrial:
     """What a judge is given of a trial whose grader ran to its end."""
 
-    spec: AttemptSpec
+    stamp: Stamp
+    """What its rows have in common."""
+    benchmark: Benchmark
+    bindings: JsonObject
+    """Those of its variant."""
     source: ResultSource
-    ts: str
-    """The timestamp of its rows."""
+    outputs: TrialOutputs
     redactor: Redactor
     artifacts: Callable[[], Iterable[bytes] | None]
     """Returns the tar, in pieces, with what the grader got of the agent; None if it got nothing."""
@@ -74,9 +80,8 @@ class Judge(Protocol):
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
     """Complete the outcome with the score and the prediction that the grader wrote."""
-    reader = _RowReader(trial.spec, trial.ts, trial.redactor)
-    outcome.prediction = reader.read("prediction", outcome)
-    outcome.score = reader.read("score", outcome)
+    outcome.prediction = _read_row(trial, "prediction", outcome)
+    outcome.score = _read_row(trial, "score", outcome)
     if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
         # The score of a failed grader does not count, even if it is valid.
         outcome.rejected["score"] = canonical_json.dump_bytes(outcome.score)
@@ -99,9 +104,14 @@ NOT_GRADED = frozenset(
 """The exit statuses of trials in which no grader ran to its end."""
 
 
-def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
-    """Return the outcome that one of `ExitStatus.ALL` means, without rows."""
-    setup_s, agent_s, grader_s = (spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES)
+def outcome_by_exit_status(
+    exit_status: int, limits_s: Mapping[str, float], folder: Path
+) -> GradingOutcome:
+    """Return the outcome that one of `ExitStatus.ALL` means, without rows.
+
+    `limits_s` are the time limits of the phases, in seconds; `folder` is the trial folder.
+    """
+    setup_s, agent_s, grader_s = (limits_s[phase] for phase in contract.PHASE_NAMES)
     match exit_status:
         case ExitStatus.SETUP_FAILED:
             message = "the setup command failed; see its stderr"
@@ -141,7 +151,7 @@ def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcom
             )
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
         case ExitStatus.DISK_FULL:
-            message = f"a phase failed, and the disk was full ({spec.folder})"
+            message = f"a phase failed, and the disk was full ({folder})"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
         case ExitStatus.SCRIPT_HINDERED:
             message = (
@@ -176,56 +186,49 @@ _ROW_FILES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _RowReader:
-    """Reads the grader's two files, adds the identity of the trial and validates them."""
-
-    spec: AttemptSpec
-    ts: str
-    redactor: Redactor
-
-    def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
-        """Return the row in file `name`, or None with the reason in `outcome`."""
-        row_file = _ROW_FILES[name]
-        try:
-            content = UntrustedFile(self.spec.grader_folder / "out", row_file.name).read(
-                row_file.cap
-            )
-        except UnsafeFile as error:
-            outcome.as_grade_error(error.reason, error.message)
-            return None
-        if content is None:
-            outcome.as_grade_error(row_file.missing, f"the grader wrote no {row_file.name}")
-            return None
-        try:
-            return self._row(content, row_file)
-        except MalformedJson as error:
-            outcome.as_grade_error(Reason.INVALID_JSON, f"{row_file.name} {error.message}")
-        except SchemaInvalid as error:
-            outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{row_file.name}: {error.message}")
-        except IdentityMismatch as error:
-            outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{row_file.name}: {error}")
-        outcome.rejected[name] = self.redactor.redact_bytes(content)
+def _read_row(trial: GradedTrial, name: str, outcome: GradingOutcome) -> JsonObject | None:
+    """Return the row in one of the grader's two files, or None with the reason in `outcome`."""
+    row_file = _ROW_FILES[name]
+    try:
+        content = UntrustedFile(trial.outputs.grader_folder / "out", row_file.name).read(
+            row_file.cap
+        )
+    except UnsafeFile as error:
+        outcome.as_grade_error(error.reason, error.message)
         return None
+    if content is None:
+        outcome.as_grade_error(row_file.missing, f"the grader wrote no {row_file.name}")
+        return None
+    try:
+        return _row(trial, content, row_file)
+    except MalformedJson as error:
+        outcome.as_grade_error(Reason.INVALID_JSON, f"{row_file.name} {error.message}")
+    except SchemaInvalid as error:
+        outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{row_file.name}: {error.message}")
+    except IdentityMismatch as error:
+        outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{row_file.name}: {error}")
+    outcome.rejected[name] = trial.redactor.redact_bytes(content)
+    return None
 
-    def _row(self, content: bytes, row_file: _RowFile) -> JsonObject:
-        row = parse_json(content, self.redactor)
-        if not isinstance(row, dict):
-            raise SchemaInvalid("is not a JSON object")
-        ids = merged_ids(row.get("ids"), self.spec)
-        row = {key: self._redacted(value) for key, value in row.items()}
-        add_identity(row, self.spec, row_file.schema, self.ts, ids)
-        benchmark = self.spec.plan.benchmark
-        if isinstance(row.setdefault("benchmark", {}), dict):
-            row["benchmark"] = benchmark.identity | row["benchmark"]
-        if row_file.schema == SCORE_SCHEMA:
-            row.setdefault("evaluator", benchmark.evaluator)
-        json_schemas.require_valid(row, row_file.schema)
-        return row
 
-    def _redacted(self, value: object) -> object:
-        # Numbers at the top of a row are the grader's; those in nested values may be secrets.
-        return value if isinstance(value, int | float) else self.redactor.redact_json(value)
+def _row(trial: GradedTrial, content: bytes, row_file: _RowFile) -> JsonObject:
+    """Return the row in a file, with the identity of the trial, once it is valid."""
+    row = parse_json(content, trial.redactor)
+    if not isinstance(row, dict):
+        raise SchemaInvalid("is not a JSON object")
+    ids = merged_ids(row.get("ids"), trial.outputs.ids)
+    # Numbers at the top of a row are the grader's; those in nested values may be secrets.
+    row = {
+        key: value if isinstance(value, int | float) else trial.redactor.redact_json(value)
+        for key, value in row.items()
+    }
+    row |= trial.stamp.as_json(row.get("schema_version", row_file.schema)) | {"ids": ids}
+    if isinstance(row.setdefault("benchmark", {}), dict):
+        row["benchmark"] = trial.benchmark.identity | row["benchmark"]
+    if row_file.schema == SCORE_SCHEMA:
+        row.setdefault("evaluator", trial.benchmark.evaluator)
+    json_schemas.require_valid(row, row_file.schema)
+    return row
 
 
 def parse_json(content: bytes, redactor: Redactor) -> Any:
@@ -245,27 +248,13 @@ class IdentityMismatch(Exception):
     """A row's `ids` are those of another trial."""
 
 
-def add_identity(
-    row: JsonObject, spec: AttemptSpec, schema_name: str, ts: str, ids: object
-) -> None:
-    """Set the identity fields of a row that a program in the container wrote."""
-    row.setdefault("schema_version", schema_name)
-    row["schedule_idx"] = spec.slot.schedule_idx
-    row["slot_commit_id"] = spec.slot_commit_id
-    row["attempt"] = spec.attempt
-    row["row_seq"] = 0
-    row["ts"] = ts
-    row["ids"] = ids
-
-
-def merged_ids(given: object, spec: AttemptSpec) -> object:
+def merged_ids(given: object, accepted: Sequence[TrialIds]) -> object:
     """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
 
-    In a regrading they may also be those of the stored trial. Raises `IdentityMismatch` if they
-    name another trial.
+    `accepted` begins with the slot's; in a regrading they may also be those of the stored trial.
+    Raises `IdentityMismatch` if they name another trial.
     """
-    expected = spec.ids.as_json()
-    accepted = [expected, *(ids.as_json() for ids in spec.kind.other_ids)]
+    expected, *_ = known = [ids.as_json() for ids in accepted]
     if given is None:
         return expected
     if not isinstance(given, dict):
@@ -273,13 +262,13 @@ def merged_ids(given: object, spec: AttemptSpec) -> object:
     for key, value in given.items():
         if key not in expected:
             continue
-        if isinstance(value, bool) or all(value != ids[key] for ids in accepted):
+        if isinstance(value, bool) or all(value != ids[key] for ids in known):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
     return {**given, **expected}
 
 
 def reference_prediction(
-    spec: AttemptSpec, references: dict[str, str], ts: str, *, has_result: bool
+    stamp: Stamp, benchmark: Benchmark, references: Mapping[str, str], *, has_result: bool
 ) -> JsonObject:
     """Return a prediction that refers to the agent's result, or else to what it changed.
 
@@ -289,14 +278,13 @@ def reference_prediction(
     names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
     names += ["workspace_after", "workspace_changes", "trial_input"]
     name = next(name for name in names if name in references)
-    row: JsonObject = {
-        "benchmark": spec.plan.benchmark.identity,
+    row = stamp.as_json(PREDICTION_SCHEMA) | {
+        "benchmark": benchmark.identity,
         "prediction": {
             "kind": "artifact_ref",
             "artifact_ref": references[name],
             "metadata": {"evidence": name},
         },
     }
-    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
     json_schemas.require_valid(row, PREDICTION_SCHEMA)
     return row

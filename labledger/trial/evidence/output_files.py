@@ -20,14 +20,13 @@ from typing import BinaryIO
 from labledger.errors import MalformedJson
 from labledger.files import artifact_tars, workspace_listing
 from labledger.files.durable_files import replace_file
-from labledger.files.tar_writer import END
+from labledger.files.tars import END
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Event, EventFile
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import outputs_of
+from labledger.trial.output_folders import TrialOutputs
 
 MAX_EVENTS = 100_000
 """How many events of a trial become rows. The whole file is also stored as an artifact."""
@@ -37,12 +36,6 @@ MAX_EVENT_VALUES = 2_000_000
 """How many JSON values the events of a trial may hold together: a line is parsed in memory."""
 MAX_BYTES_IN_MEMORY = 256 << 10
 """Events of more bytes are written to a file."""
-
-
-def event_file_for(spec: AttemptSpec) -> EventFile:
-    """Return the file for a trial's events if they are many. It outlives the trial folder."""
-    name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
-    return EventFile(spec.plan.store_root / "staged", name, 0)
 
 
 def read_events(
@@ -152,11 +145,11 @@ class OutputFiles:
     """Why a file or folder is not in the tar."""
 
     @classmethod
-    def of_phase(cls, spec: AttemptSpec, phase: str, redactor: Redactor) -> OutputFiles:
+    def of_phase(cls, outputs: TrialOutputs, phase: str, redactor: Redactor) -> OutputFiles:
         """List the output folders of a phase and choose what can be stored."""
         files = cls()
-        folder = spec.grader_folder if phase == "grader" else spec.folder
-        for output in outputs_of(spec, phase) if folder.is_dir() else ():
+        folder = outputs.folder_of(phase)
+        for output in outputs.of_phase(phase) if folder.is_dir() else ():
             files._list(folder / output.name, output.name_in_tar)
         files._leave_out_secrets(redactor)
         files._leave_out_largest()

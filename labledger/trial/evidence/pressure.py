@@ -15,7 +15,6 @@ from pathlib import Path
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject
 from labledger.records.timeouts import FIELDS
-from labledger.trial.attempt_spec import AttemptSpec
 
 _CAP = 8 * 1024
 _TICKS_PER_S = 100
@@ -41,14 +40,14 @@ _COUNTERS = {
 """Field and unit of the counters of control groups of both versions."""
 
 
-def pressure_of(spec: AttemptSpec, *, in_parts: bool) -> JsonObject:
+def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
     """Return the evidence `ext.pressure` of a trial, {} if nothing is known.
 
-    With `in_parts`, the grader had a start or a container of its own, which is added.
+    `grader_folder` is that of a grader that had a start or a container of its own, which is added.
     """
-    parts = [_read(spec.folder, "pressure")]
-    if in_parts:
-        parts.append(_read(spec.grader_folder, "grader_pressure"))
+    parts = [_read(folder, "pressure")]
+    if grader_folder is not None:
+        parts.append(_read(grader_folder, "grader_pressure"))
     names = [name for name in FIELDS if all(name in part for part in parts)]
     numbers = {name: sum(part[name] for part in parts) for name in names}
     if "processors" in numbers:

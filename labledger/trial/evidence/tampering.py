@@ -49,12 +49,12 @@ class AgentPhase:
     """Whether a setup command ran before it."""
 
     @classmethod
-    def of(cls, spec: AttemptSpec) -> Self | None:
-        """Return it on the machine on which the trial ran, once `trial.sh` has ended it.
+    def of(cls, folder: Path) -> Self | None:
+        """Return it on the machine on which a trial ran, once `trial.sh` has ended it.
 
-        None if no agent ran.
+        `folder` is the trial folder. None if no agent ran.
         """
-        fields = phase_fields(spec.folder)
+        fields = phase_fields(folder)
         if "agent" not in fields:
             return None
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -188,7 +188,7 @@ def inspect_changes(
             with suppress(OSError):
                 upper = state.upper_dir
                 changes = suspicious_paths(_paths_below(Path(upper)), folders)
-                programs = _changed_programs(spec, upper, state.lower_dirs)
+                programs = _changed_programs(spec.folder, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
         files = ContainerFiles(engine, container)
         changed = (path for path, _ in files.changes(with_engines_own=False))
@@ -197,9 +197,9 @@ def inspect_changes(
         return FilesystemChanges(None, unchecked=error.message)
 
 
-def _changed_programs(spec: AttemptSpec, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
+def _changed_programs(folder: Path, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
     """Return the programs of the image that the agent changed. Raises `OSError`."""
-    agent = AgentPhase.of(spec)
+    agent = AgentPhase.of(folder)
     if agent is None:
         return ()
     changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)

@@ -25,7 +25,7 @@ from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import output_unreadable_error
 from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
 from labledger.trial.life.container_start import find_container
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _CONTAINER_AND_FOLDER_GONE = (

@@ -16,7 +16,7 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.life import inputs, phase_networks, staged_programs, task_files
+from labledger.trial.life import inputs, staged_programs, task_file_delivery, trial_networks
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
     output_settings,
@@ -38,9 +38,9 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API."""
     runtime = spec.settings.runtime
     values = spec.plan.environment
-    part = phase_networks.first_part(spec)
-    network, host_config = phase_networks.network_config(spec, part)
-    env = spec.container_env() | phase_networks.container_variables(spec, part)
+    part = trial_networks.first_part(spec)
+    network, host_config = trial_networks.network_config(spec, part)
+    env = spec.container_env() | trial_networks.container_variables(spec, part)
     carried = {
         variable: values[name] for name, variable in contract.secret_variables(values).items()
     }
@@ -105,7 +105,7 @@ def _written_folders(spec: AttemptSpec) -> dict[str, str]:
         "state": contract.STATE,
         **({"workspace": contract.WORKSPACE} if spec.has_mounted_workspace else {}),
         **{output.name: output.path for output in outputs_of_container(spec)},
-        **task_files.writable_copies(spec),
+        **task_file_delivery.writable_copies(spec),
     }
 
 
@@ -176,7 +176,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
             *inputs.grader_mounts(spec),
-            *task_files.agent_mounts(spec),
+            *task_file_delivery.agent_mounts(spec),
             *(
                 contract.mount(folder / name, inside)
                 for name, inside in _written_folders(spec).items()

@@ -1,28 +1,39 @@
-"""Find, create, start, kill and remove the container of an attempt.
+"""Find, create, fill, start, kill and remove the container of an attempt.
 
 A container is found by its labels, and then addressed by its id: anybody can give a name to another
 container at any time, an id never changes. One without the labels of the attempt is never touched,
-even if it has the attempt's name. `EngineServerError` is retried with an exponential backoff with
-jitter. After an error of a start, the state is inspected before the retry, so that no error starts
-a container twice; the intended second start of a two-part trial is in `two_part_trials`.
+even if it has the attempt's name. `EngineServerError` is retried; after an error of a start, the
+state is inspected before the retry, so that no error starts a container twice; the intended second
+start of a two-part trial is in `two_part_trials`. A workspace that is a folder of the image is
+filled in the new container, before its start, and read in the stopped one, for evidence.
 """
 
 from __future__ import annotations
 
-import random
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 from labledger import clock
+from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
-from labledger.engine.engine_errors import ContainerFailed, ContainerNameTaken, EngineServerError
+from labledger.engine.engine_errors import (
+    ContainerFailed,
+    ContainerNameTaken,
+    retry_engine_errors,
+)
+from labledger.experiment.consistency_checks import is_root
+from labledger.experiment.settings.grading import GradingMode
+from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
+from labledger.trial.evidence.change_collection import StoppedContainer
 from labledger.trial.full_disks import OutputUnreadable
+from labledger.trial.image_facts import ImageFacts
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 
 def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
@@ -82,11 +93,6 @@ def _is_of_attempt(labels: Mapping[str, str], spec: AttemptSpec) -> bool:
 
 _MAX_RECORDING_DELAY_S = 1.0
 """Seconds from the start of a container to the start time that the engine records, at most."""
-
-BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
-"""Seconds to wait before each retry."""
-
-T = TypeVar("T")
 
 
 def create_container(spec: AttemptSpec, context: TrialContext) -> tuple[str, float]:
@@ -151,15 +157,69 @@ def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -
     context.engine.remove(container)
 
 
-def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None = None) -> T:
-    """Call `action`; after each `EngineServerError` wait and call `retry`, by default `action`.
+def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
+    """Return the attempt with the facts of its image.
 
-    The error of the last call is raised.
+    Raises `ContainerFailed` if the image is gone and settings depend on it, and
+    `EngineUnavailable`.
     """
-    for delay_s in BACKOFF_S:
+    runtime = spec.settings.runtime
+    config = context.engine.image_config(spec.image_id)
+    if config is None:
+        # The attempt's container may exist although its image is gone.
+        if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
+            return spec
+        raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
+    facts = {spec.image_id: ImageFacts.of_config(config)}
+    return replace(spec, plan=replace(spec.plan, image_facts=facts))
+
+
+def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Put the files of the trial into its new container, which has the id `container`.
+
+    A separate grader that is not root can change all artifacts.
+
+    Raises `ContainerFailed`, `EngineUnavailable`.
+    """
+    if (tar := spec.kind.container_files(spec)) is not None:
+        is_separate = spec.grading_mode is GradingMode.SEPARATE and not spec.runs_agent
+        if is_separate and not is_root(_grader_user(spec, context)):
+            tar = artifact_tars.open_modes(tar)
+        ContainerFiles(context.engine, container).put(tar)
+
+
+def _grader_user(spec: AttemptSpec, context: TrialContext) -> str:
+    own = spec.settings.grading.user
+    if spec.settings.runtime.user is not None:
+        return spec.user_of_phase(own) or "root"
+    return own or context.engine.image_user(spec.image_id) or "root"
+
+
+def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:
+    """Return the container whose changes are evidence, None if there is none.
+
+    Raises `EngineUnavailable`.
+    """
+    if spec.has_mounted_workspace or not spec.runs_agent:
+        return None
+    state = find_container(context.engine, spec)
+    if state is None:
+        return None
+
+    @contextmanager
+    def helper() -> Iterator[ContainerFiles]:
+        name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
+        labels = spec.labels() | {Labels.HELPER: "image"}
+        config = {
+            "Image": spec.image_id,
+            "Entrypoint": ["true"],
+            "Labels": labels,
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+        }
         try:
-            return action()
-        except EngineServerError:
-            time.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
-            action = retry or action
-    return action()
+            yield ContainerFiles(context.engine, context.engine.create(name, config))
+        finally:
+            context.engine.remove(name)
+
+    return StoppedContainer(ContainerFiles(context.engine, state.container_id), helper)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from labledger import clock, faults
 from labledger.engine.engine import ContainerState
-from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.experiment.settings.grading import Sealing
 from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file
@@ -23,13 +23,12 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
 from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.full_disks import not_delivered_error
-from labledger.trial.life import inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life import inputs, trial_networks
 from labledger.trial.life.container_start import monotonic_start
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""
@@ -96,12 +95,8 @@ class _Report:
     def is_believed(self) -> bool:
         """Return True if the agent has ended according to the report, and to the engine."""
         folder = self._spec.folder / "state"
-        try:
-            status = os.lstat(folder / contract.AGENT_ENDED_FILE)
-        except OSError:
-            return False
-        seen = (status.st_ino, status.st_ctime_ns, status.st_size)
-        if seen == self._seen and time.monotonic() < self._check_at:
+        seen = self._identity()
+        if not seen or (seen == self._seen and time.monotonic() < self._check_at):
             return False
         self._seen, self._check_at = seen, time.monotonic() + _CHECK_AGAIN_S
         content, _ = untrusted_files.read_optional(
@@ -111,8 +106,16 @@ class _Report:
         if phases is None or not self._is_alone():
             return False
         # No process can set the ctime of a file.
-        self.phases, self.written_at = phases, status.st_ctime_ns / 1e9
+        self.phases, self.written_at = phases, seen[1] / 1e9
         return True
+
+    def _identity(self) -> tuple[int, ...]:
+        """Return what changes when the report is written again; () without a report."""
+        try:
+            status = os.lstat(self._spec.folder / "state" / contract.AGENT_ENDED_FILE)
+        except OSError:
+            return ()
+        return (status.st_ino, status.st_ctime_ns, status.st_size)
 
     def _is_alone(self) -> bool:
         """Return True if no process of the agent runs, or if they are to go on."""
@@ -120,9 +123,14 @@ class _Report:
             return True
         engine = self._context.engine
         try:
-            return len(engine.processes(self._container)) <= _WAITING_PROCESSES
+            is_alone = len(engine.processes(self._container)) <= _WAITING_PROCESSES
+            # Since the report was read, the agent may have ended, and `trial.sh` replaced it.
+            return is_alone and self._identity() == self._seen
         except NoSuchContainer:
             raise
+        except ProcessEnded:
+            # Hardly one of a waiting `trial.sh`, which starts no more than a `sleep` at a time.
+            return False
         except ContainerFailed as error:
             # An engine without `ps` must not keep the trial waiting: `trial.sh` checks as well.
             self.unchecked = error.message
@@ -193,7 +201,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     agent that ends after the host has believed that it had ended gets no score.
     """
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
-    network_changes.prepare_for_grader(spec, context, container)
+    trial_networks.change_network(spec, context, container)
     inputs.deliver(spec)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()

@@ -23,9 +23,9 @@ from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life import phase_networks, staged_programs, task_files
-from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.life.task_files import link_or_copy
+from labledger.trial.life import staged_programs, task_file_delivery, trial_networks
+from labledger.trial.life.task_file_delivery import link_or_copy
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.output_folders import output_mounts
 
 _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
@@ -81,7 +81,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    task_files.unpack_agent_files(spec, folder)
+    task_file_delivery.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
     spec.kind.fill(spec, folder)
@@ -102,10 +102,10 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     script = phase_script(
         spec.settings.phase(phase), contract.secret_variables(spec.plan.environment), enter
     )
-    preamble = phase_networks.phase_preamble(spec, phase)
+    preamble = trial_networks.phase_preamble(spec, phase)
     write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
-        task_files.place_grader_files(spec, folder)
+        task_file_delivery.place_grader_files(spec, folder)
 
 
 def _write_entrypoint_script(

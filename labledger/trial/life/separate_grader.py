@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,19 @@ from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.files import artifact_tars
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.container_exit import (
+    AgentPart,
+    ContainerExit,
+    combined_exit,
+    inspect_agent_part,
+)
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
-from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import container_start, image_workspace, inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life import container_start, inputs, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_kind import FreshTrial
 
 _MAX_CONTAINERS = 3
@@ -82,14 +84,8 @@ def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> Attem
     """
     kind = GraderPart()
     if agent_part is not None:
-        kind = GraderPart(agent_part.phases, taken_artifacts(agent_part))
+        kind = GraderPart(agent_part.phases, agent_part.artifacts)
     return replace(spec, kind=kind, part="grader")
-
-
-def taken_artifacts(agent_part: AgentPart) -> TakenArtifacts:
-    """Return the artifacts that a stored agent part names."""
-    assert agent_part.artifacts is not None
-    return TakenArtifacts.from_json(agent_part.artifacts)
 
 
 def is_due(spec: AttemptSpec) -> bool:
@@ -116,23 +112,16 @@ def grade_if_due(
     """
     agent_part = AgentPart.read(spec)
     if agent_part is None:
-        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
-        ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
-        ended = replace(ended, changes=changes)
-        if state.exit_status != ExitStatus.AGENT_ENDED:
+        ended, agent_part = inspect_agent_part(context.engine, spec, state)
+        if agent_part is None:
             return ended
-        fields = phase_fields(spec.folder)
-        if "agent" not in fields:
-            return replace(ended, exit_status_forged=True)
         faults.fault_point("before_artifacts", spec.slot.schedule_idx)
         taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
         faults.fault_point("after_artifacts", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        ended = replace(ended, disk_was_full=was_full)
-        agent_part = AgentPart.of(state, ended, phase_lines(fields), changes)
-        agent_part = replace(agent_part, artifacts=asdict(taken))
+        agent_part = replace(agent_part, disk_was_full=was_full, artifacts=taken)
         agent_part.write(spec)
     return grade(spec, context, agent_part)
 
@@ -159,7 +148,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
 
 def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
     """Run the grader's container, or wait for it, and return how the trial ended."""
-    part = image_workspace.with_image_facts(grader_spec(spec, agent_part), context)
+    part = container_start.with_image_facts(grader_spec(spec, agent_part), context)
     grader_part = ContainerExit(
         None, agent_part.ended_at, agent_part.ended_at, 0, container_removed=True
     )
@@ -173,7 +162,6 @@ def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> Co
     agents = find_container(context.engine, spec)
     return replace(
         combined_exit(agent_part, grader_part),
-        artifacts=taken_artifacts(agent_part),
         deadline_s=part.deadline_s,
         other_container_id=None if agents is None else agents.container_id,
     )
@@ -196,7 +184,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         container_start.remove_container(part, context, state.container_id)
     shutil.rmtree(part.folder, ignore_errors=True)
     inputs.prepare_trial_folder(part, context)
-    network_changes.provide_first_network(part, context)
+    trial_networks.provide_first_network(part, context)
     faults.fault_point("before_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     try:
@@ -205,7 +193,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         if find_container(context.engine, part) is None:
             raise name_taken_error(part) from None
         raise
-    image_workspace.fill(part, context, container)
+    container_start.fill_container(part, context, container)
     faults.fault_point("after_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     _started_marker(part).touch()

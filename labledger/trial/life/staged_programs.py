@@ -21,7 +21,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.records import canonical_json
 from labledger.trial import contract
-from labledger.trial.life import task_files
+from labledger.trial.life import task_file_delivery
 
 _SEALED = "sealed"
 """The folder beside the staged files with those of a sealed grader."""
@@ -118,7 +118,7 @@ def require_unchanged_files_of_tasks(
 
     Raises `LedgerError` if one differs.
     """
-    _require_unchanged(run_folder, task_files.find_changes(run_folder, store, tars))
+    _require_unchanged(run_folder, task_file_delivery.find_changes(run_folder, store, tars))
 
 
 def _require_unchanged(run_folder: Path, changes: Iterator[str]) -> None:

@@ -13,17 +13,19 @@ from dataclasses import replace
 
 from labledger import faults
 from labledger.engine.engine import ContainerState
-from labledger.engine.engine_errors import ContainerFailed, ProgramMissing
+from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.experiment.settings.grading import Sealing
-from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import delivery, inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
-from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.evidence.container_exit import (
+    AgentPart,
+    ContainerExit,
+    combined_exit,
+    inspect_agent_part,
+)
+from labledger.trial.life import delivery, inputs, trial_networks
+from labledger.trial.life.container_start import kill_overdue
+from labledger.trial.life.trial_context import TrialContext
 
 _START_FAILED_STATUSES = frozenset({126, 127})
 """Exit statuses that the engine sets if the container's command is missing or cannot be run."""
@@ -62,18 +64,12 @@ def run_grader_part_if_due(
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = AgentPart.read(spec)
     if agent_part is None:
-        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading", state)
-        ended = replace(
-            ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=changes
-        )
-        if state.exit_status != ExitStatus.AGENT_ENDED:
+        ended, agent_part = inspect_agent_part(context.engine, spec, state)
+        if agent_part is None:
             return ended
-        if "agent" not in phase_fields(spec.folder):
-            return replace(ended, exit_status_forged=True)
         faults.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        ended = replace(ended, disk_was_full=was_full)
-        agent_part = AgentPart.of(state, ended, phase_lines(phase_fields(spec.folder)), changes)
+        agent_part = replace(agent_part, disk_was_full=was_full)
         agent_part.write(spec)
         faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:
@@ -88,7 +84,7 @@ def _run_grader_part(
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
-    network_changes.prepare_for_grader(spec, context, container)
+    trial_networks.change_network(spec, context, container)
     inputs.unseal(spec, agent_part.phases)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from labledger import clock, faults
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import (
+    BACKOFF_S,
     ContainerFailed,
     ContainerNameTaken,
     EngineDiskFull,
@@ -35,18 +36,12 @@ from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS, output_unreadable_error
-from labledger.trial.life import (
-    container_start,
-    delivery,
-    image_workspace,
-    inputs,
-    network_changes,
-    separate_grader,
-)
+from labledger.trial.life import container_start, delivery, inputs, separate_grader, trial_networks
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
+from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_kind import EvidenceIncomplete
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
@@ -69,7 +64,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     began_at = clock.utc_now()
     try:
         context.engine.connect()
-        spec = image_workspace.with_image_facts(spec, context)
+        spec = container_start.with_image_facts(spec, context)
         context.limiter.require_starting_allowed()
         ended = adopt(spec, context) or _run_container(spec, context)
         return _collect_result(spec, context, ended)
@@ -116,8 +111,8 @@ def _collect_result(
                 _fix_permissions(context.engine, separate_grader.grader_spec(spec))
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
-        container = image_workspace.stopped_container(spec, context)
-        egress = network_changes.reports(spec, context.engine)
+        container = container_start.stopped_container(spec, context)
+        egress = trial_networks.reports(spec, context.engine)
         with context.limiter.collecting:
             return collect_result(spec, ended, isolation, container, egress)
     except (OSError, ContainerFailed) as error:
@@ -172,7 +167,7 @@ def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
     if (state := find_container(context.engine, spec)) is not None:
         container_start.remove_container(spec, context, state.container_id)
     separate_grader.remove_grader_container(context.engine, spec)
-    network_changes.remove_networks(spec, context.engine)
+    trial_networks.remove_networks(spec, context.engine)
 
 
 def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
@@ -209,7 +204,7 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     Such a container exists if its coordinator died while the engine created it, or if the engine
     created it and reported an error.
     """
-    for _ in container_start.BACKOFF_S:
+    for _ in BACKOFF_S:
         try:
             return _run_new_container(spec, context)
         except ContainerNameTaken:
@@ -235,7 +230,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
     limiter.require_starting_allowed()
-    network_changes.provide_first_network(spec, context)
+    trial_networks.provide_first_network(spec, context)
     faults.fault_point("before_create", spec.slot.schedule_idx)
     limiter.require_starting_allowed()
     container, created = container_start.create_container(spec, context)
@@ -243,7 +238,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     has_ended = is_waiting = False
     try:
         with limiter.running(spec.slot.schedule_idx):
-            image_workspace.fill(spec, context, container)
+            container_start.fill_container(spec, context, container)
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), time.monotonic()
             container_start.start_container(context, container, created)
@@ -283,7 +278,7 @@ def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) 
         attempt_notes.mark_not_started(spec.folder)
     container_start.remove_container(spec, context, container)
     if context.limiter.starting_allowed:
-        network_changes.remove_networks(spec, context.engine)
+        trial_networks.remove_networks(spec, context.engine)
         remove_folder(spec, context)
 
 

@@ -26,14 +26,17 @@ from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence import container_exit as isolation_facts
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.artifacts import EvidenceCollector
-from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.evidence.container_changes.collection import StoppedContainer
-from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.collect import (
+    add_facts,
+    add_inputs,
+    evidence_record,
+    redactor_for,
+)
+from labledger.trial.evidence.container_exit import ContainerExit, facts_without_agent
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import outputs_of
+from labledger.trial.output_folders import TrialOutputs
 from labledger.trial.regrading.restored_container import snapshot_chunks
 from labledger.trial.regrading.restored_inputs import restore_trial_folder
 from labledger.trial.regrading.stored_artifacts import (
@@ -52,7 +55,7 @@ class RegradedEvidence(EvidenceCollector):
     """
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
-        super().__init__(spec, redactor)
+        super().__init__(TrialOutputs.of(spec), redactor)
         self.stored = StoredArtifacts.of(spec, trial)
         redactor.count += trial.redactions
 
@@ -92,11 +95,11 @@ class RegradedEvidence(EvidenceCollector):
         return self.read_events(io.BytesIO(content), len(content))
 
     def collect_outputs(self, *phases: str) -> None:
-        if "agent" in phases and outputs_of(self.spec, "agent"):
+        if "agent" in phases and self.outputs.of_phase("agent"):
             self._refer_to("agent_outputs")
         super().collect_outputs(*(phase for phase in phases if phase == "grader"))
 
-    def collect_workspace(self, _container: StoppedContainer | None = None) -> list[str]:
+    def collect_workspace(self) -> list[str]:
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
         collected = (name for name in self.stored.references if name.startswith("collect_"))
@@ -183,7 +186,7 @@ class RegradedTrial(TrialKind):
         """Return the result of a trial that cannot be restored. `why` becomes its message."""
         redactor = redactor_for(spec)
         evidence = self.evidence(spec, redactor)
-        evidence.collect_inputs()
+        add_inputs(spec, evidence)
         evidence.collect_logs([])
         evidence.collect_workspace()
         duration_ms = self._before_grading_ms
@@ -215,7 +218,7 @@ class RegradedTrial(TrialKind):
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
     ) -> JsonObject:
-        return isolation_facts.facts_without_agent(engine, spec, self.stored.extension("isolation"))
+        return facts_without_agent(engine, spec, self.stored.extension("isolation"))
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
         return RegradedEvidence(spec, redactor, self.stored)
@@ -243,7 +246,7 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         result = evidence.collect_agent_result()
     with suppress(EvidenceIncomplete):
         events, dropped = evidence.collect_events()
-    evidence.add_facts(evidence.stored.trial.extension("isolation"), None)
+    add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
     return AttemptResult(
         ids=spec.ids,
@@ -262,7 +265,11 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         exit_status=outcome.exit_status,
         outcome=record["outcome"],
         phases=outcome.phases,
-        evidence=(evidence.record(outcome.ended_at, outcome.exit_status, outcome.duration_ms),),
+        evidence=(
+            evidence_record(
+                spec, evidence, outcome.ended_at, outcome.exit_status, outcome.duration_ms
+            ),
+        ),
         metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,

@@ -16,18 +16,19 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from labledger.files import patches
+from labledger.files.tars import content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB
 from labledger.files.workspace_listing import MalformedListing
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.evidence.container_changes import archives
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence import engine_archives
+from labledger.trial.evidence.change_collection import CHANGES, SNAPSHOT
+from labledger.trial.evidence.container_changes import (
     Change,
     ChangeList,
     Exclusions,
     is_exact,
     parents_of,
 )
-from labledger.trial.evidence.container_changes.collection import CHANGES, SNAPSHOT
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
 
@@ -125,7 +126,7 @@ def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
             if expected:
                 raise EvidenceIncomplete("there is no snapshot of what it changed")
             return
-        if file.seek(0, os.SEEK_END) > archives.CAP:
+        if file.seek(0, os.SEEK_END) > engine_archives.CAP:
             raise EvidenceIncomplete("the snapshot of its changes is too large")
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -142,24 +143,20 @@ def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
 
 def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
     """Remove each member from `expected`. Raises `EvidenceIncomplete` if one is another."""
-    with tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as archive:
+    with open_stream(file) as archive:
         end = 0
-        while (member := archive.next()) is not None:
-            # The library remembers all members.
-            archive.members = []  # type: ignore[attr-defined]
+        for member in each_member(archive):
             change = expected.pop(member.name, None)
             if change is None or member.offset != end:
                 raise EvidenceIncomplete(f"the snapshot has {_shortened(member.name)} besides")
-            size, header = change.size, archives.header(change)
+            size, header = change.size, engine_archives.header(change)
             end = member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            if archives.header(_as_change(member, change)) != header:
+            if engine_archives.header(_as_change(member, change)) != header:
                 raise EvidenceIncomplete(f"the snapshot has another {_shortened(member.name)}")
             if change.kind != "file":
                 continue
-            content = archive.extractfile(member)
-            assert content is not None
             hasher = hashlib.sha256()
-            while chunk := content.read(MIB):
+            for chunk in content_of(archive, member):
                 hasher.update(chunk)
             if hasher.hexdigest() != change.sha256:
                 raise EvidenceIncomplete(f"the snapshot has another {_shortened(member.name)}")

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 
 from labledger.engine.container_files import ChangeKind, ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
-from labledger.files.tar_writer import END, padded
+from labledger.files.tars import END, TarEntry, content_of, each_member, open_stream, padded
 from labledger.files.untrusted_files import MIB
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
     MAX_NAMES,
     STORABLE,
@@ -170,15 +170,11 @@ class ArchiveReader:
         self, stream: Any, request: _Request, wanted: Mapping[str, ChangeKind]
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
         try:
-            archive = tarfile.open(  # noqa: SIM115  (there is nothing to close)
-                fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape"
-            )
+            archive = open_stream(stream)
         except tarfile.ReadError:
             return  # Empty: the path is a socket.
         above = request.path.rpartition("/")[0]
-        while (member := archive.next()) is not None:
-            # The library remembers all members, which may be millions.
-            archive.members = []  # type: ignore[attr-defined]
+        for member in each_member(archive):
             self._bytes_left -= tarfile.BLOCKSIZE
             path = f"{above}/{member.name}".strip("/") if request.whole else request.path
             kind = wanted.get(printable(path))
@@ -248,9 +244,7 @@ def _content(
 ) -> Iterator[bytes]:
     if linked is not None:
         raise LinkedContent(linked)
-    if member.isreg() and (file := archive.extractfile(member)) is not None:
-        while chunk := file.read(MIB):
-            yield chunk
+    yield from content_of(archive, member)
 
 
 CAP = 256 * MIB
@@ -266,11 +260,16 @@ _TYPES = {
 
 def header(change: Change) -> bytes:
     """Return the header of a change's member, with those of a long name or target."""
-    info = tarfile.TarInfo(change.path)
-    info.type = _TYPES[change.kind or ""]
-    info.mode, info.uid, info.gid, info.mtime = change.mode, change.uid, change.gid, change.mtime
-    info.size, info.linkname = change.size, change.target
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    return TarEntry(
+        change.path,
+        _TYPES[change.kind or ""],
+        change.size,
+        target=change.target,
+        mode=change.mode,
+        uid=change.uid,
+        gid=change.gid,
+        mtime=change.mtime,
+    ).header
 
 
 @dataclass(slots=True)

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from labledger.clock import Backoff
 from labledger.engine.engine import EnginePool
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError, LedgerError
 from labledger.execution.executor import RunRecords
 from labledger.execution.local_executor import LocalExecutor, remove_containers
+from labledger.hosts.host_inputs import HostInputs
 from labledger.hosts.host_messages import (
     AnotherHost,
     AttemptKey,
@@ -36,8 +38,7 @@ from labledger.hosts.host_messages import (
     SupersededEpoch,
     input_digests,
 )
-from labledger.hosts.host_side.host_inputs import HostInputs
-from labledger.hosts.host_side.host_run_folder import HostRunFolder, Outbox, attempt_name
+from labledger.hosts.host_run_folder import HostRunFolder, Outbox, attempt_name
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
 from labledger.trial import attempt_notes
@@ -70,7 +71,7 @@ class _Accepted:
 
     spec: AttemptSpec
     """With the paths of this host."""
-    retries: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY_S, _MAX_RETRY_S))
 
 
 @dataclass(slots=True)
@@ -228,13 +229,13 @@ class HostRun:
         accepted = []
         for spec in attempts:
             with self.changed:
-                is_known = _key(spec) in self._open or _key(spec) in self._ended
+                is_known = spec.key in self._open or spec.key in self._ended
             try:
                 if not is_known:
                     self._stage_files(setup, input_digests(spec))
                 accepted.append(spec)
             except LedgerError as error:
-                self._fail(_key(spec), "uncollected", f"{spec.host}: {error.message}")
+                self._fail(spec.key, "uncollected", f"{spec.host}: {error.message}")
         return accepted
 
     def _stage_files(self, setup: RunSetup, digests: Collection[str]) -> None:
@@ -254,7 +255,7 @@ class HostRun:
 
     def _accept(self, spec: AttemptSpec) -> None:
         """Accept an attempt, unless that has been done; run it, or go on with it."""
-        key = _key(spec)
+        key = spec.key
         with self.changed:
             if self._leaving.get(key, self.epoch) != self.epoch:
                 self._returning[key] = spec
@@ -281,7 +282,7 @@ class HostRun:
         plan = replace(
             spec.plan,
             run_dir=self.folder.path,
-            store_root=self.folder.store_of(_key(spec)),
+            store_root=self.folder.store_of(spec.key),
             engine_root=self.engine_root,
         )
         here = replace(spec, plan=plan, container_may_exist=container_may_exist)
@@ -289,7 +290,7 @@ class HostRun:
 
     def _remove(self, removal: Removal) -> None:
         """Remove what an acknowledged attempt left: its container first, its result last."""
-        key = _key(removal.spec)
+        key = removal.spec.key
         if not self._begin_leaving(key):
             return
         here = self._on_this_host(removal.spec, container_may_exist=True)
@@ -298,7 +299,7 @@ class HostRun:
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Forget the result of an attempt that will run again, and remove what it left."""
-        key = _key(cancellation.spec)
+        key = cancellation.spec.key
         if not self._begin_leaving(key):
             return
         self._outbox.discard(key)
@@ -428,11 +429,10 @@ class HostRun:
             if accepted is None or self._closed:
                 return
             self._problem = self._last_problem = problem
-            accepted.retries += 1
             accepted.spec = replace(accepted.spec, container_may_exist=True).on_host(
                 accepted.spec.host
             )
-            delay_s = min(_FIRST_RETRY_S * 2 ** (accepted.retries - 1), _MAX_RETRY_S)
+            delay_s = accepted.backoff.next_s()
             self.changed.notify_all()
         timer = threading.Timer(delay_s, self._try_again, (key, accepted.spec))
         timer.daemon = True
@@ -464,7 +464,7 @@ class HostRun:
             failures = tuple(self._failures.values())
             warnings, self._warnings = tuple(self._warnings), []
             removed = tuple(self._unconfirmed)
-        restarts = tuple((_key(spec), why) for spec, why in self._executor.restart_notices())
+        restarts = tuple((spec.key, why) for spec, why in self._executor.restart_notices())
         created = self._executor.last_start_created
         age_s = time.monotonic() - created
         return ExchangeReply(
@@ -475,7 +475,7 @@ class HostRun:
             removed=removed,
             started=self.started() if request.wants_state else frozenset(),
             restarts=restarts,
-            paused=tuple(_key(spec) for spec in self._executor.paused_attempts()),
+            paused=tuple(spec.key for spec in self._executor.paused_attempts()),
             warnings=warnings,
             last_start_age_s=age_s if age_s < float("inf") else None,
         )
@@ -597,7 +597,3 @@ class HostRun:
         yield
         self._executor.shutdown()
         self._executor.close()
-
-
-def _key(spec: AttemptSpec) -> AttemptKey:
-    return spec.slot.schedule_idx, spec.attempt

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from labledger.files.tar_writer import SizeChanged, TarEntry, tar_chunks
+from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
 from labledger.records.canonical_json import sha256_hex
 
 FILE = tarfile.REGTYPE

@@ -1,7 +1,9 @@
 """The list of changes of a container's file system, as it is stored in the evidence.
 
 Paths are relative to the container's root. The list also says what is left out of the snapshot, so
-that a regrading restores everything or nothing. A stored list is as untrusted as any output.
+that a regrading restores everything or nothing. A stored list is as untrusted as any output. Two
+readers give the same changes: `overlay_changes` reads the engine's folders, `engine_archives` asks
+the engine.
 """
 
 from __future__ import annotations

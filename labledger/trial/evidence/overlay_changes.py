@@ -1,8 +1,8 @@
 """Read a container's changes from the folders of the engine's overlay file system.
 
 This needs the host's root user and the engine's own numbers of users, and is fast: only what has
-changed is read. Used if possible, else `archives`. The layers of an image are read below those of
-the container, as the kernel merges them; no link in any of them is followed.
+changed is read. Used if possible, else `engine_archives`. The layers of an image are read below
+those of the container, as the kernel merges them; no link in any of them is followed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 
 from labledger.files.untrusted_files import MIB
 from labledger.records import JsonObject
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
     Change,
     Exclusions,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from labledger.ledger.query import query_run
 from labledger.records import JsonObject
-from labledger.records.schema_types import Count, Text
+from labledger.records.json_schemas import Count, Text
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,

@@ -63,10 +63,7 @@ class Outbox:
 
     def keys(self) -> Iterator[AttemptKey]:
         """Yield the attempts whose results are here."""
-        for path in self.folder.glob("*-*.json"):
-            idx, _, attempt = path.stem.partition("-")
-            if idx.isdecimal() and attempt.isdecimal():
-                yield int(idx), int(attempt)
+        return _keys(self.folder.glob("*-*.json"))
 
     def discard(self, key: AttemptKey) -> None:
         """Delete a result, durably: it is not delivered again."""

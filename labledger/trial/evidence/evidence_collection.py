@@ -18,21 +18,17 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.experiment.task_row import workspace_seed
+from labledger.experiment.plan_sections import GraderIdentity
+from labledger.experiment.settings.grading import CollectCommand
 from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
-from labledger.files.artifact_store import ArtifactStore
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, Event, EventFile
+from labledger.records.identity import Stamp
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_notes import read_collect_statuses
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
-from labledger.trial.evidence.container_changes.collection import (
-    StoppedContainer,
-    collect_changes,
-)
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.grading import (
     GradingOutcome,
@@ -40,9 +36,9 @@ from labledger.trial.evidence.grading import (
     merged_ids,
     parse_json,
 )
-from labledger.trial.evidence.output_files import OutputFiles, event_file_for, read_events
+from labledger.trial.evidence.output_files import OutputFiles, read_events
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import outputs_of
+from labledger.trial.output_folders import TrialOutputs
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
@@ -62,7 +58,7 @@ recognized. `trial.sh` stores as many beyond the cap of a log.
 class EvidenceCollector:
     """The artifacts of one attempt while they are collected, and the record that refers to them."""
 
-    spec: AttemptSpec
+    outputs: TrialOutputs
     redactor: Redactor
     references: dict[str, str] = field(default_factory=dict)
     ext: JsonObject = field(default_factory=dict)
@@ -72,58 +68,52 @@ class EvidenceCollector:
         """Add content as an artifact and return the reference to it. Redact it before."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
-            self._store.put_bytes(content)
+            self.outputs.store.put_bytes(content)
             artifact = Artifact(artifact.sha256, artifact.size, None)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
-    @property
-    def _store(self) -> ArtifactStore:
-        return ArtifactStore(self.spec.plan.store_root)
-
     def add_stream(self, chunks: Iterator[bytes]) -> str:
         """Add large content in pieces to the artifact store, and return the reference to it."""
-        artifact = Artifact(*self._store.put_stream(chunks), None)
+        artifact = Artifact(*self.outputs.store.put_stream(chunks), None)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
+
+    def add_pieces(self, chunks: Iterator[bytes], size: int) -> str:
+        """Add content of about `size` bytes that is given in pieces."""
+        if size <= _MAX_IN_MEMORY:
+            return self.add_artifact(b"".join(chunks))
+        return self.add_stream(chunks)
 
     def add_problem(self, name: str, problem: str) -> None:
         """Record why the evidence called `name` is missing or incomplete."""
         self.ext.setdefault("problems", {})[name] = self.redactor.redact_message(problem)
 
-    def collect_inputs(self) -> None:
-        """Add the authored task, bindings, policy and commands, and the image."""
-        spec = self.spec
-        phases = {
-            name: {"command": list(plan.command), "timeout_s": spec.settings.timeout_s(name)}
-            for name, plan in spec.settings.phases.items()
-        }
-        content = {
-            "task": spec.task.as_json(),
-            "bindings": spec.plan.bindings,
-            "policy": spec.plan.benchmark.policy.as_json(),
-            "phases": phases,
-            "image": {"ref": spec.image_ref, "id": spec.image_id},
-        }
-        self.references["trial_input"] = self.add_artifact(canonical_json.dump_bytes(content))
-
     def collect_logs(self, phases: list[str]) -> None:
         for phase in phases:
-            folder = self.spec.grader_folder if phase == "grader" else self.spec.folder
+            folder = self.outputs.folder_of(phase)
             if folder.is_dir():
                 self._collect_output(folder, phase)
 
     def _collect_output(self, folder: Path, phase: str) -> None:
-        cap = self.spec.settings.runtime.max_log_bytes
+        """Add an output's first `cap` bytes, redacted, of a container with this folder."""
         for stream in ("stdout", "stderr"):
-            self._collect_head(folder, f"{phase}_{stream}", f"{phase}.{stream}", cap)
+            name, file_name = f"{phase}_{stream}", f"{phase}.{stream}"
+            try:
+                with UntrustedFile(folder / "state", file_name).opened() as file:
+                    if file is not None:
+                        self._add_head(name, file_name, file, self.outputs.max_log_bytes)
+            except UnsafeFile as error:
+                self.add_problem(name, error.message)
 
-    def collect_artifacts(self, taken: TakenArtifacts) -> None:
+    def collect_artifacts(
+        self, taken: TakenArtifacts, collect_commands: Iterable[CollectCommand]
+    ) -> None:
         """Add the artifacts that a separate grader got, and the outputs of its collect commands."""
-        statuses = read_collect_statuses(self.spec.folder)
-        for number, collect in enumerate(self.spec.settings.grading.collect or (), start=1):
+        statuses = read_collect_statuses(self.outputs.folder)
+        for number, collect in enumerate(collect_commands, start=1):
             name = f"collect_{number}"
-            self._collect_output(self.spec.folder, name)
+            self._collect_output(self.outputs.folder, name)
             if (status := statuses.get(number)) != 0:
                 how = "did not run" if status is None else f"ended with status {status}"
                 self.add_problem(name, f"the collect command {shlex.join(collect.command)} {how}")
@@ -150,7 +140,7 @@ class EvidenceCollector:
 
     def collect_agent_result(self) -> JsonObject | None:
         """Add the agent's result; return it if it is valid, else None."""
-        folder = self.spec.folder / "out"
+        folder = self.outputs.folder / "out"
         content, problem = untrusted_files.read_optional(
             folder, contract.RESULT, untrusted_files.RESULT_CAP
         )
@@ -166,7 +156,7 @@ class EvidenceCollector:
         try:
             result = parse_json(content, self.redactor)
             if isinstance(result, dict):
-                ids = merged_ids(result.get("ids"), self.spec)
+                ids = merged_ids(result.get("ids"), self.outputs.ids)
                 result = self.redactor.redact_json(result) | {"ids": ids}
                 result.setdefault("schema_version", RESULT_SCHEMA)
             json_schemas.require_valid(result, RESULT_SCHEMA)
@@ -178,7 +168,7 @@ class EvidenceCollector:
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
         """Add the events file; return the valid events and the number of lines left out."""
         try:
-            with UntrustedFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
+            with UntrustedFile(self.outputs.folder / "state", contract.EVENTS).opened() as file:
                 if file is None:
                     return (), 0
                 self._add_head("events", contract.EVENTS, file, untrusted_files.EVENTS_CAP)
@@ -188,25 +178,16 @@ class EvidenceCollector:
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
-        return read_events(file, cap, self.redactor, event_file_for(self.spec))
+        return read_events(file, cap, self.redactor, self.outputs.event_file)
 
-    def collect_workspace(self, container: StoppedContainer | None) -> list[str]:
-        """Add what the trial changed in its workspace.
+    def collect_workspace(self) -> list[str]:
+        """Add what the trial changed in a mounted workspace.
 
+        These are the listings before and after, the patch, and the files that it cannot represent.
         Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
-        without being asked to. `container` is needed only for a workspace that is not mounted.
+        without being asked to.
         """
-        if self.spec.has_mounted_workspace:
-            return self._collect_mounted_workspace()
-        return collect_changes(self, container)
-
-    def _collect_mounted_workspace(self) -> list[str]:
-        """Add the listings before and after, the patch, and the files that it cannot represent.
-
-        Return the first files that are loaded without being asked to.
-        """
-        seed = workspace_seed(self.spec.task.workspace, self.spec.plan.store_root)
-        folder = self.spec.folder / "workspace"
+        seed, folder = self.outputs.seed, self.outputs.folder / "workspace"
         before = workspace_listing.list_seed(seed)
         after = workspace_listing.list_folder(folder)
         unlisted = workspace_listing.inspect_unlisted_folders(folder, after)
@@ -257,35 +238,23 @@ class EvidenceCollector:
             if not storable:
                 return
             chunks = artifact_tars.tar_of(folder, storable)
-            if size <= _MAX_IN_MEMORY:
-                self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
-                return
-            artifact = Artifact(*self._store.put_stream(chunks), None)
+            self.references["workspace_files"] = self.add_pieces(chunks, size)
         except UnsafeFile as error:
             self.add_problem("workspace_files", error.message)
-            return
-        self.artifacts[artifact.sha256] = artifact
-        self.references["workspace_files"] = artifact.reference
 
     def collect_outputs(self, *phases: str) -> None:
         """Add a tar of the output folders of each phase, `agent` or `grader`, that has any."""
         for phase in phases:
-            if not outputs_of(self.spec, phase):
+            if not self.outputs.of_phase(phase):
                 continue
             name = f"{phase}_outputs"
-            files = OutputFiles.of_phase(self.spec, phase, self.redactor)
+            files = OutputFiles.of_phase(self.outputs, phase, self.redactor)
             if files.problem is not None:
                 self.add_problem(name, files.problem)
             try:
-                if files.size <= _MAX_IN_MEMORY:
-                    self.references[name] = self.add_artifact(b"".join(files.chunks()))
-                    continue
-                artifact = Artifact(*self._store.put_stream(files.chunks()), None)
+                self.references[name] = self.add_pieces(files.chunks(), files.size)
             except UnsafeFile as error:
                 self.add_problem(name, error.message)
-                continue
-            self.artifacts[artifact.sha256] = artifact
-            self.references[name] = artifact.reference
 
     def _holds_secret(self, folder: Path, name: str, entry: Entry) -> bool:
         path = folder / name
@@ -297,64 +266,30 @@ class EvidenceCollector:
             content = UntrustedFile(path.parent, path.name).chunks(entry.size)
         return self.redactor.contains_secret(chain([name.encode(), b"\n"], content))
 
-    def add_facts(self, isolation: JsonObject, score: JsonObject | None) -> None:
-        """Add isolation facts and those of the trial's kind to `ext` of evidence and score.
+    def add_facts_to_score(self, score: JsonObject, grader: GraderIdentity) -> None:
+        """Add to `ext` of a score what only labledger says, and its grader.
 
-        The score also gets its grader's digest and generation. Values that the grader itself wrote
-        under these keys are replaced.
+        Values that the grader itself wrote under these keys are replaced.
         """
-        self.ext["isolation"] = self.redactor.redact_json(isolation)
-        self.ext |= self.spec.kind.extension
-        if score is not None:
-            ext = score.get("ext", {})
-            by_grader = {key: ext[key] for key in ext if key not in _RESERVED_EXT_KEYS}
-            reserved = {key: self.ext[key] for key in _RESERVED_EXT_KEYS if key in self.ext}
-            score["ext"] = by_grader | reserved | {"grader": self.spec.plan.grader.as_json()}
+        ext = score.get("ext", {})
+        by_grader = {key: ext[key] for key in ext if key not in _RESERVED_EXT_KEYS}
+        reserved = {key: self.ext[key] for key in _RESERVED_EXT_KEYS if key in self.ext}
+        score["ext"] = by_grader | reserved | {"grader": grader.as_json()}
 
-    def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
+    def record(self, stamp: Stamp, runtime: JsonObject) -> JsonObject:
         """Return the evidence record, validated against its schema."""
-        spec = self.spec
-        record: JsonObject = {
-            "schema_version": EVIDENCE_SCHEMA,
-            "schedule_idx": spec.slot.schedule_idx,
-            "slot_commit_id": spec.slot_commit_id,
-            "attempt": spec.attempt,
-            "row_seq": 0,
-            "ts": ts,
-            "ids": spec.ids.as_json(),
-            "runtime": {
-                "executor": "docker",
-                "exit_status": exit_status,
-                "duration_ms": duration_ms,
-                "image_ref": spec.image_ref,
-                "image_id": spec.image_id,
-                "container": spec.container_name,
-            },
+        record = stamp.as_json(EVIDENCE_SCHEMA) | {
+            "runtime": runtime,
             "evidence": dict(self.references),
         }
         if self.redactor.count:
             self.ext["redacted"] = self.redactor.count
-        if notes := attempt_notes.restart_reasons(spec.folder):
+        if notes := attempt_notes.restart_reasons(self.outputs.folder):
             self.ext["notes"] = notes
-        if spec.is_remote:
-            name, _, host_id = spec.host.rpartition("/")
-            self.ext["host"] = {"name": name, "id": host_id}
         if self.ext:
             record["ext"] = self.ext
         json_schemas.require_valid(record, EVIDENCE_SCHEMA)
         return record
-
-    def _collect_head(self, folder: Path, name: str, file_name: str, cap: int) -> None:
-        """Add an output's first `cap` bytes, redacted, under `name`.
-
-        `folder` is that of the container: the trial folder, or a separate grader's.
-        """
-        try:
-            with UntrustedFile(folder / "state", file_name).opened() as file:
-                if file is not None:
-                    self._add_head(name, file_name, file, cap)
-        except UnsafeFile as error:
-            self.add_problem(name, error.message)
 
     def _add_head(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
         size = os.fstat(file.fileno()).st_size
@@ -367,12 +302,7 @@ class EvidenceCollector:
             self.redactor.redact_chunks(untrusted_files.head_chunks(file, cap + _REDACTION_MARGIN)),
             cap,
         )
-        if size <= _MAX_IN_MEMORY:
-            self.references[name] = self.add_artifact(b"".join(pieces))
-            return
-        artifact = Artifact(*self._store.put_stream(pieces), None)
-        self.artifacts[artifact.sha256] = artifact
-        self.references[name] = artifact.reference
+        self.references[name] = self.add_pieces(pieces, size)
 
 
 def _truncate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:

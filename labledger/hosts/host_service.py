@@ -23,17 +23,17 @@ from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
 from labledger.execution.executor import HostState
-from labledger.hosts import host_messages as messages
-from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
-from labledger.hosts.host_side.host_identity import (
+from labledger.hosts import host_messages
+from labledger.hosts.host_identity import (
     HostIdentity,
     count_gpus,
     default_folder,
     serving_host,
 )
-from labledger.hosts.host_side.host_inputs import HostInputs, StoreTransfers
-from labledger.hosts.host_side.host_run import HostRun
-from labledger.hosts.host_side.host_run_folder import HostRunFolder
+from labledger.hosts.host_inputs import HostInputs, StoreTransfers
+from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.hosts.host_run import HostRun
+from labledger.hosts.host_run_folder import HostRunFolder
 from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
@@ -92,19 +92,21 @@ class HostService:
         self._closed = False
         self._inputs.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
-            messages.Describe: lambda _: self.describe(),
-            messages.TryLimits: self._try_limits,
-            messages.Exchange: self._exchange,
-            messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
-            messages.FindImages: lambda r: messages.FoundImages(self._inputs.find_images(r.refs)),
-            messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
-            messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
-            messages.ReadChunk: self._read_chunk,
-            messages.GetInput: self._transfers.get_input,
-            messages.PutOutput: self._put_output,
-            messages.ListAttempts: self._list_attempts,
-            messages.CleanUp: self._clean_up,
-            messages.ForgetAttempts: self._forget_attempts,
+            host_messages.Describe: lambda _: self.describe(),
+            host_messages.TryLimits: self._try_limits,
+            host_messages.Exchange: self._exchange,
+            host_messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
+            host_messages.FindImages: lambda r: host_messages.FoundImages(
+                self._inputs.find_images(r.refs)
+            ),
+            host_messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
+            host_messages.PutChunk: lambda r: host_messages.ChunkReply(*self._inputs.put(r)),
+            host_messages.ReadChunk: self._read_chunk,
+            host_messages.GetInput: self._transfers.get_input,
+            host_messages.PutOutput: self._put_output,
+            host_messages.ListAttempts: self._list_attempts,
+            host_messages.CleanUp: self._clean_up,
+            host_messages.ForgetAttempts: self._forget_attempts,
         }
 
     def answer(self, request: bytes) -> bytes:
@@ -133,9 +135,9 @@ class HostService:
             raise WrongSession(f"the host {self.identity.name} has another process now")
         return handler(request)
 
-    def describe(self) -> messages.Described:
+    def describe(self) -> host_messages.Described:
         """Return which host this is, and its state."""
-        return messages.Described(self.session, self.state(), time.monotonic(), time.time())
+        return host_messages.Described(self.session, self.state(), time.monotonic(), time.time())
 
     def state(self) -> HostState:
         """Return the state of the host."""
@@ -175,14 +177,14 @@ class HostService:
 
     # -- requests
 
-    def _try_limits(self, request: messages.TryLimits) -> messages.TriedLimits:
+    def _try_limits(self, request: host_messages.TryLimits) -> host_messages.TriedLimits:
         """Try limits, and remember which are ignored. Raises `EngineUnavailable`."""
         limits = request.limits
         with self._engines.engine() as engine:
             facts = EngineFacts.of(engine.info())
             images = (each for each in limits.images if engine.image_id(each) is not None)
             if (image := next(images, None)) is None:
-                return messages.TriedLimits(self._describe_limits(facts))
+                return host_messages.TriedLimits(self._describe_limits(facts))
 
             def run_probe(script: str, config: JsonObject) -> tuple[int, str]:
                 labels = {Labels.PROBE: "1"}
@@ -194,43 +196,47 @@ class HostService:
             try:
                 ignored = find_ignored_limits(run_probe, runtime, limits.resources)
             except LimitsRefused as error:
-                return messages.TriedLimits(self._describe_limits(facts), error.message)
+                return host_messages.TriedLimits(self._describe_limits(facts), error.message)
         in_force = limits_of(limits.resources).keys() - set(ignored)
         self._ignored_limits = (self._ignored_limits - in_force).union(ignored)
-        return messages.TriedLimits(self._describe_limits(facts))
+        return host_messages.TriedLimits(self._describe_limits(facts))
 
-    def _exchange(self, request: messages.Exchange) -> messages.ExchangeReply:
+    def _exchange(self, request: host_messages.Exchange) -> host_messages.ExchangeReply:
         reply = self._run(request.setup.run).exchange(request)
         return replace(reply, state=self.state()) if request.wants_state else reply
 
-    def _read_chunk(self, request: messages.ReadChunk) -> messages.Chunk:
+    def _read_chunk(self, request: host_messages.ReadChunk) -> host_messages.Chunk:
         path = self._result_file(request)
-        return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
+        return host_messages.Chunk(read_chunk(path, request.offset, host_messages.CHUNK_BYTES))
 
-    def _put_output(self, request: messages.PutOutput) -> messages.StoreReply:
+    def _put_output(self, request: host_messages.PutOutput) -> host_messages.StoreReply:
         return self._transfers.put_output(request, self._result_file(request))
 
-    def _result_file(self, request: messages.ReadChunk | messages.PutOutput) -> Path:
+    def _result_file(self, request: host_messages.ReadChunk | host_messages.PutOutput) -> Path:
         path = self._run(request.run).folder.result_file(request.key, request.sha256)
         if path is None:
             raise HostRefused(f"the host has no such file of attempt {request.key}")
         return path
 
-    def _list_attempts(self, request: messages.ListAttempts) -> messages.ListedAttempts:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
+    def _list_attempts(self, request: host_messages.ListAttempts) -> host_messages.ListedAttempts:
         key = request.setup.run
-        return messages.ListedAttempts(run.attempts(key.ledger_id, key.run_id))
+        attempts = self._entered_run(request).attempts(key.ledger_id, key.run_id)
+        return host_messages.ListedAttempts(attempts)
 
-    def _clean_up(self, request: messages.CleanUp) -> messages.CleanedUp:
+    def _clean_up(self, request: host_messages.CleanUp) -> host_messages.CleanedUp:
+        return host_messages.CleanedUp(tuple(self._entered_run(request).clean_up(request)))
+
+    def _forget_attempts(self, request: host_messages.ForgetAttempts) -> host_messages.CleanedUp:
+        return host_messages.CleanedUp(tuple(self._entered_run(request).forget_attempts(request)))
+
+    def _entered_run(
+        self,
+        request: host_messages.ListAttempts | host_messages.CleanUp | host_messages.ForgetAttempts,
+    ) -> HostRun:
+        """Return the run of a request, in the epoch of the coordinator that asks."""
         run = self._run(request.setup.run)
         run.enter_epoch(request.setup)
-        return messages.CleanedUp(tuple(run.clean_up(request)))
-
-    def _forget_attempts(self, request: messages.ForgetAttempts) -> messages.CleanedUp:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
-        return messages.CleanedUp(tuple(run.forget_attempts(request)))
+        return run
 
     def _run(self, key: RunKey) -> HostRun:
         """Return a run, which is opened if this process has not seen it yet."""

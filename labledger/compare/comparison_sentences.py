@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from labledger import text as figures
+from labledger.compare.compare_options import ErrorCounting, Estimand, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     Detectable,
     Significance,
 )
-from labledger.compare.options import ErrorCounting, Estimand, Validity
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import DASH, count, counted, percent
 

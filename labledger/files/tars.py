@@ -1,7 +1,9 @@
-"""Write tars: deterministic ones, and the tar of a small folder that a container could write.
+"""Write deterministic tars, read hostile ones, and make the tar of a small folder.
 
-A deterministic tar depends on nothing but its members' names, kinds and contents: owners, times and
-most permissions are left out. Its bytes are part of stored digests and never change. `small_tar`
+A deterministic tar depends on nothing but its entries: by default owners, times and most
+permissions are left out. Its bytes are part of stored digests and never change. A tar that a
+container chose is read as a stream, member by member, so that memory stays flat whatever it holds:
+the caller decides what a member may be, and `relative_names` which names are safe. `small_tar`
 makes what an engine would make of a folder, if it holds a few plain files, folders and links; no
 link is followed, and no process may be left that could change the folder. Such a tar is as
 untrusted as an engine's.
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
 
@@ -40,14 +43,22 @@ class TarEntry:
     """Of a file, in bytes."""
     executable: bool = False
     target: str = ""
-    """The target of a symbolic link, as written."""
+    """The target of a link, as written."""
+    mode: int | None = None
+    """Permissions; by default those that the kind and `executable` imply."""
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    """In whole seconds since 1970."""
 
     @property
     def header(self) -> bytes:
+        """Its header, after those of a long name or target."""
         info = tarfile.TarInfo(self.name)
         info.type, info.size, info.linkname = self.kind, self.size, self.target
         plain_file = self.kind == tarfile.REGTYPE and not self.executable
-        info.mode = 0o644 if plain_file else 0o755
+        info.mode = (0o644 if plain_file else 0o755) if self.mode is None else self.mode
+        info.uid, info.gid, info.mtime = self.uid, self.gid, self.mtime
         return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
@@ -70,6 +81,32 @@ def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[
 def padded(size: int) -> int:
     """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
     return size + -size % BLOCK
+
+
+def open_stream(stream: Any) -> tarfile.TarFile:
+    """Return a tar that is read once, from its beginning to its end, without seeking.
+
+    Raises `tarfile.ReadError` for a stream that is empty or no tar.
+    """
+    return tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape")
+
+
+def each_member(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar that is read once. Read a content before the next member.
+
+    Raises `tarfile.TarError`, `ValueError` or `EOFError` if the tar cannot be read on.
+    """
+    while (member := archive.next()) is not None:
+        # The library remembers all members, which may be millions.
+        archive.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def content_of(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    """Yield the content of a file in pieces; nothing for any other member."""
+    if member.isreg() and (file := archive.extractfile(member)) is not None:
+        while chunk := file.read(MIB):
+            yield chunk
 
 
 MAX_ENTRIES = 1000

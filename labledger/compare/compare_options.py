@@ -84,6 +84,14 @@ class Validity(StrEnum):
     """For none: the runs are not finished, and there is neither interval nor test."""
 
 
+def confidence_problems(confidence: float) -> list[Problem]:
+    """Return what is wrong with the level of intervals."""
+    if 0.5 <= confidence < 1:
+        return []
+    message = f"found {confidence:g}; expected 0.5 or more and less than 1"
+    return [Problem(Parameter("confidence"), message)]
+
+
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
     """The options of a comparison.
@@ -160,10 +168,7 @@ class CompareOptions:
 
     def problems(self) -> list[Problem]:
         """Return what is wrong with each option that is not valid."""
-        problems = []
-        if not 0.5 <= self.confidence < 1:
-            message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
-            problems.append(Problem(Parameter("confidence"), message))
+        problems = confidence_problems(self.confidence)
         problems += [
             Problem(Parameter("pass_at"), f"found {k}; expected 1 or more")
             for k in self.pass_at

@@ -26,7 +26,7 @@ from labledger.report.document import (
     VariantOutcomes,
     VariantTimes,
 )
-from labledger.report.outcomes import PHASES, Tally, VariantTally
+from labledger.report.outcome_tally import PHASES, Tally, VariantTally
 
 
 def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:

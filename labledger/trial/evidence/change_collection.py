@@ -12,32 +12,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed
-from labledger.experiment.task_row import workspace_seed
 from labledger.files import patches
 from labledger.files.untrusted_files import MIB
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.evidence import tampering
-from labledger.trial.evidence.container_changes.archives import (
-    ArchiveReader,
-    HelperContainer,
-    SnapshotWriter,
-)
-from labledger.trial.evidence.container_changes.changes import (
+from labledger.trial.evidence.container_changes import (
     Change,
     ChangeList,
     ChangesReader,
     Exclusions,
 )
-from labledger.trial.evidence.container_changes.overlay import OverlayReader, OverlayUnusable
-
-if TYPE_CHECKING:
-    from labledger.trial.evidence.artifacts import EvidenceCollector
+from labledger.trial.evidence.engine_archives import (
+    ArchiveReader,
+    HelperContainer,
+    SnapshotWriter,
+)
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.overlay_changes import OverlayReader, OverlayUnusable
 
 _MAX_ORIGINALS = 64 * MIB
 """How many bytes of the image's files are held in memory; further files are not compared."""
@@ -76,7 +73,7 @@ def collect_changes(evidence: EvidenceCollector, container: StoppedContainer | N
         return []
     try:
         attributes = container.files.attributes()
-        for reader in container.readers(attributes, evidence.spec.workspace.strip("/")):
+        for reader in container.readers(attributes, evidence.outputs.workspace.strip("/")):
             with suppress(OverlayUnusable):
                 return _Collection(evidence, reader).collect(_volumes(attributes))
     except ContainerFailed as error:
@@ -101,12 +98,14 @@ class _Collection:
 
     def collect(self, volumes: list[str]) -> list[str]:
         """Add list, patch and snapshot. Raises what the reader raises, before anything is added."""
-        spec = self.evidence.spec
-        with tempfile.TemporaryFile(dir=spec.folder) as file:
+        outputs = self.evidence.outputs
+        with tempfile.TemporaryFile(dir=outputs.folder) as file:
             snapshot = SnapshotWriter(cast("BinaryIO", file), self.evidence.redactor)
             for change, content in self.reader.changes():
                 snapshot.add(change, content)
-            changes = ChangeList(spec.workspace, snapshot.changes, volumes, self.reader.truncated)
+            changes = ChangeList(
+                outputs.workspace, snapshot.changes, volumes, self.reader.truncated
+            )
             patch = self._patch(snapshot)
             self._add_list(changes)
             if patch:
@@ -159,14 +158,10 @@ class _Collection:
 
     def _seeded(self) -> dict[str, bytes]:
         """Return the texts that the task put into the workspace, by path."""
-        spec = self.evidence.spec
-        if spec.task.workspace is None:
-            return {}
-        seed = workspace_seed(spec.task.workspace, spec.plan.store_root)
-        top = spec.workspace.strip("/")
+        top = self.evidence.outputs.workspace.strip("/")
         contents: dict[str, bytes] = {}
         bytes_left = _MAX_ORIGINALS
-        for entry in seed.entries():
+        for entry in self.evidence.outputs.seed.entries():
             if not entry.is_link and len(entry.content) <= min(bytes_left, patches.MAX_PATCHED):
                 contents[f"{top}/{entry.name}".lstrip("/")] = entry.content
                 bytes_left -= len(entry.content)
@@ -176,7 +171,7 @@ class _Collection:
         return (not self._is_in_workspace(path), path)
 
     def _is_in_workspace(self, path: str) -> bool:
-        top = self.evidence.spec.workspace.strip("/")
+        top = self.evidence.outputs.workspace.strip("/")
         return not top or path.startswith(f"{top}/")
 
     def _add_problems(self, snapshot: SnapshotWriter, changes: ChangeList) -> None:
@@ -196,7 +191,7 @@ class _Collection:
             self.evidence.add_problem(SNAPSHOT, "left out: " + "; ".join(problems))
 
     def _autoloaded(self, snapshot: SnapshotWriter) -> list[str]:
-        top = self.evidence.spec.workspace.strip("/")
+        top = self.evidence.outputs.workspace.strip("/")
         seeded = {path: sha256_hex(content) for path, content in self._seeded().items()}
         autoloaded = (
             path.removeprefix(f"{top}/")

@@ -28,7 +28,7 @@ from labledger.report.document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.ledger_queries import Trial
+from labledger.report.report_queries import Trial
 
 _EXAMPLES = 3
 PHASES = ("setup", "agent", "grader")

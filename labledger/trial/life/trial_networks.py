@@ -1,8 +1,11 @@
-"""The network of each phase of a trial, and what the container is created with for it.
+"""The network of each phase of a trial: its configuration, its change for the grader, its end.
 
 A container has the agent's network from its creation. If the grader's differs, the host moves the
-container between the two parts (`network_changes`); a separate grader's container is created with
-the grader's. With `allowlist` it is an internal network with an egress proxy.
+container between the two parts, when the agent part has been stored and the grader has not started;
+a separate grader's container is created with the grader's. With `allowlist` it is an internal
+network with an egress proxy. Each step may be interrupted and repeated, also by another
+coordinator, so it must be safe to repeat. Networks are removed only when the containers of the
+attempt are gone.
 """
 
 from __future__ import annotations
@@ -12,11 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import retry_engine_errors
+from labledger.engine.networks import BRIDGE, NONE, Networks
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.egress_proxies import URL, EgressProxy
+from labledger.trial.life.egress_proxies import URL, EgressProxy, remove_proxies
+from labledger.trial.life.trial_context import TrialContext
 
 Part = Literal["agent", "grader"]
 """Whose network it is: that of setup and agent, or that of the grader."""
@@ -120,3 +127,52 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
         return True
+
+
+def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
+    """Provide the network that the attempt's container is created with."""
+    provide_network(spec, context, first_part(spec))
+
+
+def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str:
+    """Return the engine's name of a part's network. Its egress proxy, if it has one, listens.
+
+    Can be repeated. Raises `ContainerFailed` and `EngineUnavailable`.
+    """
+    proxy = proxy_of(spec, part)
+    if proxy is None:
+        return NONE if network_of(spec, part).mode == "none" else BRIDGE
+
+    def provide() -> None:
+        with context.limiter.engine_calls:
+            proxy.provide(context.engine, spec.plan.egress_image)
+
+    retry_engine_errors(provide)
+    return proxy.name
+
+
+def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Give the container, whose agent part has ended, the network of its grader.
+
+    It may run or have stopped. Can be repeated.
+    """
+    if is_changed_between(spec):
+        network = provide_network(spec, context, "grader")
+        retry_engine_errors(lambda: Networks(context.engine).move(container, network))
+
+
+def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
+    """Remove what an attempt had for its networks. Its containers must be gone."""
+    if spec.uses_egress_proxy:
+        remove_proxies(engine, spec.labels())
+
+
+def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:
+    """Return what the proxies of an attempt did, by part; {} if it has none."""
+    found: JsonObject = {}
+    for part in PARTS:
+        proxy = proxy_of(spec, part) if has_own_network(spec, part) else None
+        # That of a grader which did not run was never created.
+        if proxy is not None and (part == first_part(spec) or engine.inspect(proxy.name)):
+            found[part] = proxy.report(engine)
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from labledger.compare.options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
+from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
 from labledger.errors import InvalidInput, Parameter, Problem
 
 MIB = 1024 * 1024

@@ -1,0 +1,89 @@
+"""Retries: whether a slot gets another attempt, and when that is dispatched.
+
+The experiment names the statuses and reasons that are retried, and how often
+(`experiment.plan_sections.Retry`); its policy may retry attempts that timed out short of
+processors. A retry is dispatched before new slots. One of an attempt whose container never started
+lets a few other slots go first: whether the trial or the engine is at fault shows when they are
+started.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
+from labledger.experiment.plan_sections import Retry
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NOT_STARTED, SlotStatus
+from labledger.records.timeouts import timed_out_under_pressure
+from labledger.trial.attempt_spec import AttemptSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which attempts of a run are retried."""
+
+    retry: Retry
+    retries_starved: bool = False
+    """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
+
+    def applies_to(self, result: AttemptResult, spec: AttemptSpec) -> bool:
+        """Return whether the slot of an attempt that ended gets another one."""
+        # The result of a trial that is carried over describes the run that it is copied from.
+        if spec.kind.is_carried_over(spec):
+            return False
+        starved = self.retries_starved and timed_out_under_pressure(result)
+        return self.allows(result.status, result.reason, result.attempt, starved=starved)
+
+    def allows(
+        self, status: SlotStatus, reason: str | None, attempt: int, *, starved: bool = False
+    ) -> bool:
+        """Return whether another attempt follows one that ended with `status` and `reason`."""
+        retry_on = self.retry.retry_on
+        is_named = starved or status in retry_on or reason in retry_on
+        return is_named and attempt < self.retry.max_attempts
+
+
+class RetryQueue:
+    """Attempts that are dispatched before new slots: retries, and attempts without a result."""
+
+    def __init__(self) -> None:
+        self._due: deque[AttemptSpec] = deque()
+        self._deferred: deque[tuple[int, AttemptSpec]] = deque()
+        """Retries, each with the number of slots of the schedule that go before it."""
+        self._slots = 0
+        """How many slots of the schedule have had their turn."""
+
+    def add(self, spec: AttemptSpec, reason: str | None) -> None:
+        """Queue the next attempt of a slot whose attempt `spec` ended with this reason."""
+        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False, host="")
+        if reason in NOT_STARTED:
+            self._deferred.append((self._slots + REFUSALS_BEFORE_PAUSE, next_attempt))
+        else:
+            self._due.append(next_attempt)
+
+    def put_back(self, spec: AttemptSpec) -> None:
+        """Queue the same attempt again, to be adopted if its container exists."""
+        self._due.append(replace(spec, container_may_exist=True))
+
+    def count_slot(self) -> None:
+        """Count a slot of the schedule that had its turn."""
+        self._slots += 1
+
+    def next(self) -> AttemptSpec | None:
+        """Remove and return the next attempt that may run now, or None."""
+        if self._deferred and self._deferred[0][0] <= self._slots:
+            return self._deferred.popleft()[1]
+        return self._due.popleft() if self._due else None
+
+    def next_deferred(self) -> AttemptSpec | None:
+        """Remove and return the next attempt, even if other slots were to go first."""
+        return self.next() or (self._deferred.popleft()[1] if self._deferred else None)
+
+    def take_placed(self, limit: int) -> list[AttemptSpec]:
+        """Remove and return the attempts that have a host already, at most `limit`."""
+        taken = [spec for spec in self._due if spec.host][: max(limit, 0)]
+        for spec in taken:
+            self._due.remove(spec)
+        return taken

@@ -1,0 +1,241 @@
+"""What starting, resuming, extending, rerunning and regrading a run have in common.
+
+A command opens the lab, checks what the run needs, registers what it adds while the ledger is open
+for writing, and runs a session: `RunStart` is this sequence, and each command is its own middle.
+Everything that can prevent a run is checked before the lab folder is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from labledger.checks.check_results import CheckResult
+from labledger.checks.egress_checks import require_egress_image
+from labledger.checks.engine_checks import check_controllers, check_oci_runtime
+from labledger.checks.image_supply import Supply
+from labledger.checks.preflight import Preflight, preflight
+from labledger.engine.engine import Engine
+from labledger.errors import (
+    ExperimentChanged,
+    InvalidInput,
+    PreflightFailed,
+    Problem,
+)
+from labledger.execution.run_events import run_event
+from labledger.experiment.experiment_differences import differences, is_of_grader
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.image_definitions import find_build
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import Lease, RunInfo
+from labledger.ledger.writer import LedgerWriter
+from labledger.records.outcomes import RunStatus
+from labledger.runner import run_options
+from labledger.runner.run_hosts import given_cluster
+from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.session import Session
+
+Append = Callable[[Lease], object]
+"""Appends a part to the schedule of a run that is owned."""
+
+
+def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
+    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
+    return resolve(load_experiment(path), options.overrides)
+
+
+def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
+    """Report as events of the run what does not prevent it."""
+    for check in checks:
+        if check.warning:
+            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """An opened lab, and what a run in it is started with."""
+
+    lab: LabFolder
+    store: ArtifactStore
+    engine: Engine
+    values: Mapping[str, str]
+    """Environment values from outside the experiment."""
+    options: RunOptions
+
+    @classmethod
+    @contextmanager
+    def opened(cls, options: RunOptions) -> Iterator[Self]:
+        """Find the lab and gather the environment. Nothing is connected or written yet."""
+        lab = LabFolder.find(options.lab_dir)
+        values = run_options.gather(options.env, options.env_files)
+        with closing(Engine()) as engine:
+            yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options)
+
+    def check(self, experiment: ResolvedExperiment, cluster: str | None) -> Preflight:
+        """Check what the trials of an experiment need, supply images, and report warnings.
+
+        Raises `PreflightFailed`.
+        """
+        options = self.options
+        supply = Supply(True, options.build, options.on_event, options.stop_request)
+        results = self.check_with(experiment, cluster, supply, use_cache=True)
+        report_warnings(results.checks, options)
+        results.require()
+        return results
+
+    def check_with(
+        self,
+        experiment: ResolvedExperiment,
+        cluster: str | None,
+        supply: Supply,
+        *,
+        use_cache: bool,
+    ) -> Preflight:
+        """Return the results of all checks, on this machine and on the hosts of the cluster.
+
+        With `use_cache`, probes that an image has passed before are not repeated.
+        """
+        options = self.options
+        results = preflight(
+            experiment,
+            self.lab,
+            self.values,
+            supply=supply,
+            min_free_bytes=options.min_free_bytes,
+            use_cache=use_cache,
+            egress_image=options.egress_image,
+            runs_here=cluster is None,
+        )
+        if cluster is None:
+            return results
+        # Imported late: runs on this machine need none of it.
+        from labledger.checks.host_checks import check_hosts
+
+        return check_hosts(
+            cluster,
+            results,
+            experiment,
+            insecure=options.insecure,
+            min_free_bytes=options.min_free_bytes,
+            egress_image=options.egress_image,
+            pull=supply.pull,
+        )
+
+    def require(self, run: RunInfo, plan: ExperimentPlan, cluster: str | None) -> None:
+        """Raise unless what further trials of an existing run need is there.
+
+        Hosts of a cluster get images from a registry or this machine, each for its trials.
+        """
+        require_environment(run, plan.environment, self.values)
+        if cluster is None:
+            require_images(self.engine, run, plan.runtime.oci)
+            require_egress_image(self.engine, plan, self.options.egress_image)
+
+    def run(
+        self,
+        run_id: str,
+        limits: Mapping[str, float] | None = None,
+        *,
+        register: Callable[[LedgerWriter], Append | None] = lambda _: None,
+    ) -> RunOutcome:
+        """Run a session of the run, and return how it ended.
+
+        `limits` are new limits of its budget, by kind. `register` stores what the command adds:
+        only while a writer is open are files safe that no run names yet. What it returns appends a
+        part to the run, once the run is owned.
+        """
+        with LedgerWriter.open(self.lab.ledger, self.store) as writer:
+            append_part = register(writer)
+            session = Session(
+                *(self.lab, self.engine, writer, self.store, run_id, self.values, self.options),
+                new_limits=limits or {},
+                append_part=append_part,
+            )
+            return session.run_session()
+
+
+def check_experiment(
+    path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
+) -> Preflight:
+    """Return the results of the checks before a run of `path`. Creates no run.
+
+    With `use_cache`, probes that an image has passed before are not repeated.
+    """
+    experiment = resolve_experiment(path, options)
+    with RunStart.opened(options) as start:
+        supply = Supply(pull, options.build, options.on_event, options.stop_request)
+        return start.check_with(experiment, given_cluster(options), supply, use_cache=use_cache)
+
+
+def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+    """Raise `ExperimentChanged` if a changed file could change results."""
+    source = Path(run.source_path)
+    if not source.exists():
+        message = f"{source} is gone; the run continues with its stored copy"
+        options.on_event(run_event("warning", message=message))
+        return
+    plan = ExperimentPlan.of_document(run.resolved)
+    overrides = Overrides.of_plan(plan, max_concurrency=options.max_concurrency)
+    hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
+    try:
+        current = resolve(load_experiment(source), overrides)
+    except InvalidInput as error:
+        message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
+        raise ExperimentChanged(message, hint=hint) from error
+    changes = differences(run.resolved, dict(tasks), current)
+    if changes and all(map(is_of_grader, changes)):
+        regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
+        is_complete = run.status is RunStatus.COMPLETED
+        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
+        hint = f"only the grader has changed: {before}{regrade}"
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
+        raise ExperimentChanged(message, hint=hint)
+
+
+def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str, str]) -> None:
+    """Raise `InvalidInput` unless each of the variables `names` has a value."""
+    problems = [
+        Problem("environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`")
+        for name in run_options.missing(names, values)
+    ]
+    if problems:
+        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
+
+
+def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
+    """Raise `PreflightFailed` if the engine lacks an image or `oci`, or cannot enforce limits.
+
+    A run may be continued on another engine than it began on.
+    """
+    problems = []
+    for ref, image in run.images.items():
+        if engine.image_id(image) is None:
+            hint = _missing_image_hint(ref, run)
+            problems.append(
+                Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
+            )
+    info = engine.info()
+    checks = [*check_oci_runtime(info, oci), *check_controllers(info)]
+    problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    if problems:
+        raise PreflightFailed(problems)
+
+
+def _missing_image_hint(ref: str, run: RunInfo) -> str:
+    hint = "the run cannot continue with another image: "
+    build = find_build(ExperimentPlan.of_document(run.resolved).image_builds, ref)
+    if build is None:
+        return f"{hint}pull or build this one again"
+    return (
+        f"{hint}load or pull this one again, or start a new run, which builds it from "
+        f"{build.context} (a built image has another id each time, unless the engine still has "
+        "its layers)"
+    )
