@@ -17,8 +17,7 @@ from typing import Self
 
 from labledger.engine.dockerfiles import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment import plan as schedule
-from labledger.experiment import staged_files
+from labledger.experiment import schedule, staged_files
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment

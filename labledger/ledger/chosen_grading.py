@@ -9,7 +9,7 @@ For an earlier time, temporary views also hide what was committed later: each ru
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from labledger.ledger.database import statements, views_and_triggers
@@ -130,6 +130,10 @@ VIEW_NAMES = frozenset(_HIDING_VIEWS)
 _Statement = tuple[str, tuple[str | int, ...]]
 """A statement and its values."""
 
+_HIDING_STATEMENTS: list[_Statement] = [
+    (f"CREATE TEMP VIEW {name} AS {sql.strip()}", ()) for name, sql in _HIDING_VIEWS.items()
+]
+
 
 def select_generation(connection: Connection, generation: int) -> None:
     """Make the views use, for every run, its newest complete grading up to `generation`."""
@@ -144,7 +148,7 @@ def select_run(connection: Connection, run_id: str, committed: int | None = None
     statements: list[_Statement] = [(_CREATE_COUNTED_SQL, ()), (_INSERT_RUN_SQL, (run_id,))]
     if committed is not None:
         statements += [(_CREATE_HORIZON_SQL, ()), (_INSERT_RUN_HORIZON_SQL, (run_id, committed))]
-        statements += _hiding_views()
+        statements += _HIDING_STATEMENTS
     _create_views(connection, statements)
 
 
@@ -153,20 +157,9 @@ def select_time(connection: Connection, moment: str) -> None:
 
     Status, end and owner of a run, notes and tags are those of today.
     """
-    _create_views(connection, _as_of_statements(moment))
-
-
-def _as_of_statements(moment: str) -> Iterator[_Statement]:
-    yield _CREATE_HORIZON_SQL, ()
-    yield _INSERT_HORIZON_SQL, (moment,)
-    yield _CREATE_COUNTED_SQL, ()
-    yield _INSERT_AS_OF_SQL, ()
-    yield from _hiding_views()
-
-
-def _hiding_views() -> Iterator[_Statement]:
-    for name, sql in _HIDING_VIEWS.items():
-        yield f"CREATE TEMP VIEW {name} AS {sql.strip()}", ()
+    counted = [(_CREATE_COUNTED_SQL, ()), (_INSERT_AS_OF_SQL, ())]
+    horizon = [(_CREATE_HORIZON_SQL, ()), (_INSERT_HORIZON_SQL, (moment,))]
+    _create_views(connection, [*horizon, *counted, *_HIDING_STATEMENTS])
 
 
 def _create_views(connection: Connection, statements: Iterable[_Statement]) -> None:

@@ -188,22 +188,19 @@ def _rows(
 def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
     """Allow only reading on the connection until `stack` ends, and let signals interrupt it."""
     driver: Any = connection.driver
-    authorizer = _allow_reading(driver, views_only=views_only)
+    authorizer = allow_reading(driver, views_only=views_only)
     stack.callback(driver.set_authorizer, None)
     driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNAL_CHECKS)
     return authorizer
 
 
-def allow_reading_views(driver: Any) -> None:
-    """Allow only reading the documented views on a driver's connection, as long as it is open.
+def allow_reading(driver: Any, *, views_only: bool = True, by_library: bool = False) -> _Authorizer:
+    """Allow only reading on a driver's connection, as long as it has the authorizer.
 
-    Transactions are allowed, and what a library asks of a database before its first query, such as
-    the columns of a view.
+    With `views_only` the ledger's own tables are refused. With `by_library` transactions are
+    allowed, and what a library asks of a database before its first query, such as the columns of a
+    view.
     """
-    _allow_reading(driver, views_only=True, by_library=True)
-
-
-def _allow_reading(driver: Any, *, views_only: bool, by_library: bool = False) -> _Authorizer:
     driver.execute("PRAGMA query_only = ON")
     # Older SQLites create these table functions at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()

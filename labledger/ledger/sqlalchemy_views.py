@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Column, Engine, MetaData, Table, create_engine, event
 
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
-from labledger.ledger.query import allow_reading_views, views
+from labledger.ledger.query import allow_reading, views
 
 
 def view_engine(path: Path) -> Engine:
@@ -27,7 +27,7 @@ def view_engine(path: Path) -> Engine:
             return ledger.open_driver()
 
     def restrict(driver: Any, _: object) -> None:
-        allow_reading_views(driver)
+        allow_reading(driver, by_library=True)
 
     def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
-from commands import run_forked
+from commands import command_env, run_forked
 from ledger_templates import built_once
 
 from labledger.errors import LedgerError, RunNotFound
@@ -486,6 +488,22 @@ def test_processes_find_what_one_does(
     monkeypatch.setattr("labledger.ledger.verification.verify._COMMITS_PER_RANGE", 1)
     monkeypatch.setattr(sys, "executable", program)
     assert verify(path, processes=3) == alone
+
+
+def test_a_worker_checks_the_ranges_that_it_is_given(path: Path) -> None:
+    """The program of the workers answers a range with what was found in it, and nothing else."""
+    kit.tamper(path, "UPDATE metric SET value = 0.75 WHERE schedule_idx = 4 AND row_seq = 1")
+    worker = subprocess.run(
+        [sys.executable, "-m", verify.__module__, path, path.parent / "artifacts"],
+        input=json.dumps([1, kit.RUN, 3, 6]),
+        env=command_env(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    slots, artifacts, messages, _ = json.loads(worker.stdout)
+    assert (slots, artifacts, worker.stderr) == (3, 3, "")
+    assert messages == [[4, "the records are not those that were committed"]]
 
 
 def test_a_removed_commit_is_found(path: Path) -> None:

@@ -66,7 +66,8 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
         raise InvalidMirrorLine(f"the file does not begin with the run of a {SCHEMA}")
     columns = [
-        _text(run[name]) if name in JSON_COLUMNS else run[name] for name in digest_chain.RUN_COLUMNS
+        canonical_json.dumps(run[name]) if name in JSON_COLUMNS else run[name]
+        for name in digest_chain.RUN_COLUMNS
     ]
     connection.execute(statements.insert("run"), (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
@@ -95,14 +96,14 @@ def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: 
     connection.execute(
         statements.insert("run_variant"),
         [
-            (_RUN_NO, idx, row["variant_id"], row["role"], _text(row["bindings"]))
+            (_RUN_NO, idx, row["variant_id"], row["role"], canonical_json.dumps(row["bindings"]))
             for idx, row in enumerate(batch, first_idx)
         ],
     )
 
 
 def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
-    bodies = [_text(row["payload"]) for row in batch]
+    bodies = [canonical_json.dumps(row["payload"]) for row in batch]
     digests = [canonical_json.sha256_hex(body.encode()) for body in bodies]
     connection.execute(
         statements.insert("task_payload", unless_exists="payload_digest"),
@@ -132,7 +133,9 @@ def _slot_value(row: JsonObject, name: str) -> Any:
 def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
     for row in batch:
         values = [
-            _text(row[name]) if name in JSON_COLUMNS and name in row else row.get(name)
+            canonical_json.dumps(row[name])
+            if name in JSON_COLUMNS and name in row
+            else row.get(name)
             for name in PART_COLUMNS
         ]
         connection.execute(statements.insert("run_part"), (_RUN_NO, *values))
@@ -188,10 +191,6 @@ def _insert(connection: Connection, rows: dict[str, list[tuple[Any, ...]]]) -> N
     for table, batch in rows.items():
         connection.execute(statements.insert(table), batch)
     rows.clear()
-
-
-def _text(value: Any) -> str:
-    return canonical_json.dumps(value)
 
 
 @contextmanager

@@ -51,11 +51,12 @@ def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[i
     next_idx = 0
     for row in connection.execute(_CHECKED_SQL, (run_no,)):
         idx, *commit, digest = row
+        head = digest_chain.with_part(head, part_digests.get(idx))
         if idx != next_idx:
             yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
         elif commit[0] != slot_commit_id(run_id, idx):
             yield idx, "the commit's id was changed"
-        elif _expected_digest(head, part_digests.get(idx), commit) != digest:
+        elif digest_chain.chain_digest(head, *commit) != digest:
             yield idx, "the commit does not follow from the one before it"
         head, next_idx = digest, idx + 1
     if next_idx != committed:
@@ -68,11 +69,6 @@ _CHAIN_HEAD_SQL = statements.expand("SELECT {chain_head} FROM schedule WHERE sch
 def read_chain_head(connection: Connection, run_no: int) -> str:
     """Return the chain digest of the last commit, or the genesis digest if there is none."""
     return str(connection.execute(_CHAIN_HEAD_SQL, (run_no,)).scalar_one())
-
-
-def _expected_digest(head: str, part_digest: str | None, commit: Sequence[Any]) -> str:
-    """Return the chain's digest after a commit, of which `commit` has the columns it covers."""
-    return digest_chain.chain_digest(digest_chain.with_part(head, part_digest), *commit)
 
 
 SCHEMA = "chain_record_v1"

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain, run_rows
@@ -186,7 +185,7 @@ def _frozen_files(connection: Connection, run_no: int) -> Iterator[tuple[str, st
 
 def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
     for noun, sql in (("workspace", _WORKSPACES_SQL), ("files", _TASK_FILES_SQL)):
-        for sha256, size, task_id, count, _ in _rows(connection, sql, run_no):
+        for sha256, size, task_id, count, _ in connection.execute(sql, (run_no,)):
             others = f" and {count - 1} more" if count > 1 else ""
             yield f"{noun} of task {task_id}{others}", sha256, size
 
@@ -216,9 +215,9 @@ def _check_staged_results(
 ) -> Iterator[Message]:
     """Check the results that wait to be committed."""
     is_owned = bool(connection.execute(_IS_OWNED_SQL, (run_no,)).scalar())
-    for (idx,) in _rows(connection, _COMMITTED_STAGED_SQL, run_no):
+    for (idx,) in connection.execute(_COMMITTED_STAGED_SQL, (run_no,)):
         yield idx, "a staged result was left behind by the commit"
-    for row in _rows(connection, _UNCOMMITTED_STAGED_SQL, run_no):
+    for row in connection.execute(_UNCOMMITTED_STAGED_SQL, (run_no,)):
         _, idx, attempt, _, payload, staged_at, _ = row
         if not row_digests.matches("staged_result", row):
             yield idx, "a staged result was changed since it was staged"
@@ -253,8 +252,8 @@ def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Itera
     (epoch,) = connection.execute(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
     ).one()
-    for idx, attempt, dispatch_epoch, container, dispatched_at in _rows(
-        connection, _DISPATCH_SQL, run_no
+    for idx, attempt, dispatch_epoch, container, dispatched_at in connection.execute(
+        _DISPATCH_SQL, (run_no,)
     ):
         if not container.endswith(f"-{run_id}-{idx}-{attempt}"):
             yield idx, f"the journal names a container of another slot: {container!r}"
@@ -264,13 +263,9 @@ def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Itera
 
 def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
     """Check the form of the budget and the lease."""
-    for kind, amount in _rows(connection, _BUDGET_SQL, run_no):
+    for kind, amount in connection.execute(_BUDGET_SQL, (run_no,)):
         if not math.isfinite(amount):
             yield None, f"the budget of {kind} is no amount: {amount}"
-    for lease_epoch, run_epoch, *times in _rows(connection, _LEASE_SQL, run_no):
+    for lease_epoch, run_epoch, *times in connection.execute(_LEASE_SQL, (run_no,)):
         if lease_epoch != run_epoch or not all(map(_TIME.fullmatch, times)):
             yield None, "the row of lease is not that of the run's owner"
-
-
-def _rows(connection: Connection, sql: str, run_no: int) -> Iterator[Any]:
-    return iter(connection.execute(sql, (run_no,)))

@@ -218,14 +218,8 @@ def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[st
         yield "the records are not those that were committed"
     if (commit.trial is not None) != bool(records.trials):
         yield "a trial row was inserted"
-    expected_chain_digest = digest_chain.chain_digest(
-        head or "",
-        commit.slot_commit_id,
-        commit.epoch,
-        commit.committed_at,
-        commit.payload_digest,
-    )
-    if head is not None and expected_chain_digest != commit.chain_digest:
+    link = (commit.slot_commit_id, commit.epoch, commit.committed_at, commit.payload_digest)
+    if head is not None and digest_chain.chain_digest(head, *link) != commit.chain_digest:
         yield "the commit does not follow from the one before it"
 
 

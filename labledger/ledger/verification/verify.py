@@ -1,15 +1,26 @@
 """Verify a ledger: find every committed row that was changed, removed or inserted later.
 
 Damage of any kind is a finding and hides nothing: what cannot be read is named, and the rest is
-still checked. Large ledgers are checked by several processes, each with some ranges of slots.
-Nothing is changed.
+still checked. Nothing is changed. Large ledgers are checked by several processes, each with its own
+connection and some ranges of slots, which never change. A worker is this module as a separate
+program that receives ranges and returns results through pipes: neither a fork of the caller, which
+may have threads, nor a second start of the caller's own program. The caller checks the ranges of a
+worker that fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
+from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece
@@ -18,7 +29,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
 from labledger.ledger.read import gradings, tombstones
 from labledger.ledger.read.lookup import run_number
-from labledger.ledger.verification import run_checks, slot_workers
+from labledger.ledger.verification import run_checks
 from labledger.ledger.verification.slot_checks import (
     UNREADABLE,
     CheckedSlots,
@@ -26,7 +37,6 @@ from labledger.ledger.verification.slot_checks import (
     Message,
     SlotChecks,
 )
-from labledger.ledger.verification.slot_workers import SlotRange
 
 _RUNS_SQL = "SELECT run_no, run_id FROM run ORDER BY run_no"
 _RANGES_SQL = """
@@ -36,6 +46,9 @@ SELECT schedule_idx FROM (
 WHERE position % ? = 0 ORDER BY schedule_idx"""
 _LAST_SLOT_SQL = "SELECT max(schedule_idx) FROM slot_commit WHERE run_no = ?"
 _COMMITS_PER_RANGE = 1_000
+_MIN_RANGES = 4
+"""With fewer ranges, starting workers takes longer than it saves."""
+_MAX_PROCESSES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,15 @@ def verify_snapshot(
     return _Checker(connection, store, extra_check).check(run_ids)
 
 
+class SlotRange(NamedTuple):
+    """Slots of a run, from `start` to `stop` (exclusive)."""
+
+    run_no: int
+    run_id: str
+    start: int
+    stop: int
+
+
 class _Checker:
     """One pass over a snapshot of the ledger."""
 
@@ -129,7 +151,7 @@ class _Checker:
         ranges = [
             slot_range for run_no, run_id in runs for slot_range in self._ranges(run_no, run_id)
         ]
-        with slot_workers.start_workers(path, self._store, ranges, processes) as finish:
+        with _start_workers(path, self._store, ranges, processes) as finish:
             findings += self._file_findings()
             for run_no, run_id in runs:
                 store = None if path is None else self._store
@@ -137,7 +159,7 @@ class _Checker:
                 findings += [Finding(run_id, idx, message) for idx, message in problems]
                 if path is not None:
                     findings += self._start_findings(run_no, run_id)
-            by_range = finish(self._check_range)
+            by_range = finish(lambda slot_range: self._slots.check(*slot_range))
         totals = {run_id: CheckedSlots() for _, run_id in runs}
         slot_findings: list[Finding] = []
         for slot_range, checked in zip(ranges, by_range, strict=True):
@@ -154,9 +176,6 @@ class _Checker:
             tuple(ordered),
             {run_id: total.mirrors for run_id, total in totals.items()},
         )
-
-    def _check_range(self, slot_range: SlotRange) -> CheckedSlots:
-        return self._slots.check(*slot_range)
 
     def _runs(
         self, run_ids: Sequence[str] | None, findings: list[Finding]
@@ -209,3 +228,122 @@ class _Checker:
             SlotRange(run_no, run_id, start, stop)
             for start, stop in zip(starts, stops, strict=bool(starts))
         ]
+
+
+_Finish = Callable[[Callable[[SlotRange], CheckedSlots]], list[CheckedSlots]]
+"""Checks the ranges that no worker has taken, waits for the workers, and returns all results."""
+
+
+@contextmanager
+def _start_workers(
+    path: Path | None,
+    store: ArtifactStore | None,
+    ranges: Sequence[SlotRange],
+    processes: int | None,
+) -> Iterator[_Finish]:
+    """Start to check `ranges` of the ledger at `path`, in at most `processes`, this one included.
+
+    Yields the function that completes the checks. Workers are ended with the block.
+    """
+    waiting = deque(enumerate(ranges))
+    results: dict[int, CheckedSlots] = {}
+    max_processes = processes or min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    worker_count = 0 if path is None or len(ranges) < _MIN_RANGES else max_processes - 1
+    workers = [_start_worker(path, store) for _ in range(worker_count) if path is not None]
+    threads = [
+        Thread(target=_feed, args=(worker, waiting, results), daemon=True) for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+
+    def finish(check: Callable[[SlotRange], CheckedSlots]) -> list[CheckedSlots]:
+        _check_waiting(waiting, results, check)
+        for thread in threads:
+            thread.join()
+        # Workers that failed have put their ranges back.
+        _check_waiting(waiting, results, check)
+        return [results[number] for number in range(len(ranges))]
+
+    try:
+        yield finish
+    finally:
+        waiting.clear()
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def _check_waiting(
+    waiting: deque[tuple[int, SlotRange]],
+    results: dict[int, CheckedSlots],
+    check: Callable[[SlotRange], CheckedSlots],
+) -> None:
+    while True:
+        try:
+            number, slot_range = waiting.popleft()
+        except IndexError:
+            return
+        results[number] = check(slot_range)
+
+
+def _start_worker(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
+    search_path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(path), "" if store is None else str(store.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": search_path, "PYTHONIOENCODING": "utf-8:surrogatepass"},
+        encoding="utf-8",
+        errors="surrogatepass",
+    )
+
+
+def _feed(
+    worker: subprocess.Popen[str],
+    waiting: deque[tuple[int, SlotRange]],
+    results: dict[int, CheckedSlots],
+) -> None:
+    """Send a worker one range after the other, until none is left or the worker fails."""
+    stdin, stdout = worker.stdin, worker.stdout
+    if stdin is None or stdout is None:
+        return
+    while True:
+        try:
+            number, slot_range = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            results[number] = _request(stdin, stdout, slot_range)
+        except (OSError, ValueError, TypeError):
+            waiting.append((number, slot_range))
+            return
+
+
+def _request(stdin: IO[str], stdout: IO[str], slot_range: SlotRange) -> CheckedSlots:
+    stdin.write(json.dumps(slot_range) + "\n")
+    stdin.flush()
+    slots, artifacts, messages, mirrors = json.loads(stdout.readline())
+    return CheckedSlots(
+        slots,
+        artifacts,
+        [(idx, message) for idx, message in messages],
+        {kind: [Piece(*piece) for piece in pieces] for kind, pieces in mirrors.items()},
+    )
+
+
+def _serve(path: Path, store: ArtifactStore | None) -> None:
+    """Check the ranges that stdin names, one a line, until it ends."""
+    with reading(path, "verify the ledger") as connection:
+        checks = SlotChecks(connection, store)
+        for line in sys.stdin:
+            checked = checks.check(*SlotRange(*json.loads(line)))
+            result = [checked.slots, checked.artifacts, checked.messages, checked.mirrors]
+            sys.stdout.write(json.dumps(result) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        _serve(Path(sys.argv[1]), ArtifactStore(Path(sys.argv[2])) if sys.argv[2] else None)
