@@ -335,26 +335,3 @@ class AttemptSpec:
             contract.Labels.ATTEMPT: str(self.attempt),
         }
         return labels | {contract.Labels.PART: self.part} if self.part else labels
-
-    def container_env(self) -> dict[str, str]:
-        """Return the contract's environment variables, which every phase sees."""
-        ids = self.ids
-        env = {
-            "AGENTLAB_RUN_ID": ids.run_id,
-            "AGENTLAB_TRIAL_ID": ids.trial_id,
-            "AGENTLAB_VARIANT_ID": ids.variant_id,
-            "AGENTLAB_TASK_ID": ids.task_id,
-            "AGENTLAB_REPL_IDX": str(ids.repl_idx),
-            "AGENTLAB_TIMEOUT_MS": str(round(self.settings.timeout_s("agent") * 1000)),
-            "AGENTLAB_TASK_PATH": f"{contract.IN}/task.json",
-            "AGENTLAB_BINDINGS_PATH": f"{contract.IN}/bindings.json",
-            "AGENTLAB_POLICY_PATH": f"{contract.IN}/policy.json",
-            "AGENTLAB_RESULT_PATH": f"{contract.OUT}/{contract.RESULT}",
-            "AGENTLAB_TRAJECTORY_PATH": f"{contract.STATE}/{contract.EVENTS}",
-            "AGENTLAB_BENCHMARK_PREDICTION_PATH": f"{contract.OUT}/{contract.PREDICTION}",
-            "AGENTLAB_BENCHMARK_SCORE_PATH": f"{contract.OUT}/{contract.SCORE}",
-            "WORKSPACE": self.workspace,
-        }
-        if (own_image := self.task.overrides.image) is not None:
-            env["AGENTLAB_TASK_IMAGE"] = own_image
-        return env

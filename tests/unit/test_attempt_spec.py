@@ -39,6 +39,7 @@ from labledger.trial.life import inputs, staged_programs
 from labledger.trial.life.container_config import (
     CAPABILITIES,
     container_config,
+    contract_variables,
     permission_container_config,
 )
 
@@ -83,7 +84,7 @@ def test_what_a_task_overrides(made: Trials) -> None:
     plain, own = made.spec(), made.spec(task={"image": "other", "timeout_s": 7.5})
     assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", PATIENCE_S)
     assert (own.image_id, own.settings.timeout_s("agent")) == ("sha256:2", 7.5)
-    assert own.container_env()["AGENTLAB_TIMEOUT_MS"] == "7500"
+    assert contract_variables(own)["AGENTLAB_TIMEOUT_MS"] == "7500"
     assert own.settings.timeout_s("setup") == 0
     assert own.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
 

@@ -19,7 +19,7 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.experiment.task_row import Task, is_certainly_valid
 from labledger.records import JsonObject, canonical_json
-from labledger.trial.life.container_config import container_config
+from labledger.trial.life.container_config import container_config, contract_variables
 
 EVERY: JsonObject = {
     "image": "own:1",
@@ -340,7 +340,7 @@ def test_a_trial_has_the_image_of_its_task(tmp_path: Path, row: JsonObject) -> N
     """In either form it is the container's image, and the container is told of it."""
     spec = Trials(tmp_path, {"other": "sha256:2"}).spec(task=row)
     assert (spec.image_ref, spec.image_id) == ("other", "sha256:2")
-    assert spec.container_env()["AGENTLAB_TASK_IMAGE"] == "other"
+    assert contract_variables(spec)["AGENTLAB_TASK_IMAGE"] == "other"
     assert container_config(spec)["Image"] == "sha256:2"
 
 

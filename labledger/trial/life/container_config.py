@@ -40,7 +40,7 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     values = spec.plan.environment
     part = trial_networks.first_part(spec)
     network, host_config = trial_networks.network_config(spec, part)
-    env = spec.container_env() | trial_networks.container_variables(spec, part)
+    env = contract_variables(spec) | trial_networks.container_variables(spec, part)
     carried = {
         variable: values[name] for name, variable in contract.secret_variables(values).items()
     }
@@ -59,6 +59,30 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     if runtime.user is not None:
         config["User"] = "0" if runtime.user == USER_OF_IMAGE else runtime.user
     return config
+
+
+def contract_variables(spec: AttemptSpec) -> dict[str, str]:
+    """Return the contract's environment variables, which every phase sees."""
+    ids = spec.ids
+    env = {
+        "AGENTLAB_RUN_ID": ids.run_id,
+        "AGENTLAB_TRIAL_ID": ids.trial_id,
+        "AGENTLAB_VARIANT_ID": ids.variant_id,
+        "AGENTLAB_TASK_ID": ids.task_id,
+        "AGENTLAB_REPL_IDX": str(ids.repl_idx),
+        "AGENTLAB_TIMEOUT_MS": str(round(spec.settings.timeout_s("agent") * 1000)),
+        "AGENTLAB_TASK_PATH": f"{contract.IN}/task.json",
+        "AGENTLAB_BINDINGS_PATH": f"{contract.IN}/bindings.json",
+        "AGENTLAB_POLICY_PATH": f"{contract.IN}/policy.json",
+        "AGENTLAB_RESULT_PATH": f"{contract.OUT}/{contract.RESULT}",
+        "AGENTLAB_TRAJECTORY_PATH": f"{contract.STATE}/{contract.EVENTS}",
+        "AGENTLAB_BENCHMARK_PREDICTION_PATH": f"{contract.OUT}/{contract.PREDICTION}",
+        "AGENTLAB_BENCHMARK_SCORE_PATH": f"{contract.OUT}/{contract.SCORE}",
+        "WORKSPACE": spec.workspace,
+    }
+    if (own_image := spec.task.overrides.image) is not None:
+        env["AGENTLAB_TASK_IMAGE"] = own_image
+    return env
 
 
 def _first_folder(spec: AttemptSpec) -> str:
