@@ -254,7 +254,7 @@ class Engine:
         They are those of the engine's machine.
 
         Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`, and
-        `ProcessEnded` if processes that ended prevented each of several attempts.
+        `ProcessEnded` if the engine listed none although it was asked several times.
         """
         for _ in range(_LISTINGS - 1):
             with suppress(ProcessEnded):
@@ -267,8 +267,8 @@ class Engine:
             # For options of `ps`, Podman runs the container's own, which an agent may have changed.
             columns = "hpid" if self._asks_podman() else "-eo pid"
             listed = self._client.top(container, columns)["Processes"]
-        if not listed:
-            raise ContainerFailed(f"could not {action}: it ended meanwhile")
+        if not listed:  # So Docker answers if the container ends meanwhile.
+            raise ProcessEnded(f"could not {action}: the engine listed none")
         return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:

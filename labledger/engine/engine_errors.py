@@ -58,7 +58,7 @@ class ProgramMissing(ContainerFailed):
 
 
 class ProcessEnded(EngineServerError):
-    """Podman did not list a container's processes, because one of them ended meanwhile."""
+    """The engine listed no process of a container, because one of them or all had just ended."""
 
 
 class ContainerNameTaken(ContainerFailed):

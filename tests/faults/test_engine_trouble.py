@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
+from engine_proxy import HANG, LOSE, EngineProxy, answer, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
 from sample_trials import ENGINE, Trials, brief, phase, run_attempt
 from sealed_trials import DELIVERED, GRADER, SECRET, isolation
@@ -58,13 +58,23 @@ def trial_by(proxy: EngineProxy, spec: AttemptSpec) -> AttemptResult:
             return pool.submit(run_attempt, spec).result()
 
 
-def test_processes_that_end_while_they_are_listed(proxy: EngineProxy, trials: Trials) -> None:
-    """Podman lists none then: a report that the agent forged is not believed for that."""
+@pytest.mark.parametrize(
+    "answered",
+    [
+        error(500, "read /proc/46395/stat: no such process"),
+        answer("200 OK", {"Titles": ["PID"], "Processes": None}),
+    ],
+    ids=["podman", "docker"],
+)
+def test_processes_that_end_while_they_are_listed(
+    answered: bytes, proxy: EngineProxy, trials: Trials
+) -> None:
+    """The engine lists none then: a report that the agent forged is not believed for that."""
     failures = itertools.count()
 
     def rule(kind: str) -> bytes | None:
         is_asked = kind == "GET /containers/NAME/top" and next(failures) < 15
-        return error(500, "read /proc/46395/stat: no such process") if is_asked else None
+        return answered if is_asked else None
 
     proxy.rule = rule
     spies = "until cat /agentlab/sealed/in/grader.sh || [ $((n += 1)) = 40 ]; do sleep 0.05; done"
