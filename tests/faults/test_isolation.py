@@ -242,11 +242,13 @@ def test_programs_of_the_image_that_the_agent_changed(
     """Removed or replaced by the agent they are listed; added ones, and what setup and the grader
     replaced, are not."""
     agent = (
-        "sleep 0.1; rm /usr/bin/env; echo exit 0 >/usr/bin/nl; cp /usr/bin/wc /usr/bin/added; "
+        "sleep 0.1; rm /usr/bin/env; echo exit 0 >/new; mv /new /usr/bin/nl; "
+        "cp /usr/bin/wc /usr/bin/added; "
         "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
     )
+    # By mv, as on Ubuntu 26.04 they are links to one program. No rm: deletions share their time.
     # What is changed in the hundredth of a second in which the grader begins is the agent's.
-    grader = f"sleep 0.1; echo exit 0 >/usr/bin/tac; {GRADES}"
+    grader = f"sleep 0.1; echo exit 0 >/new; mv /new /usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
     suspected = set(facts["tampering_suspected"])
     assert {"/usr/bin/env", "/usr/bin/nl", "/usr/bin/tac"} <= suspected
