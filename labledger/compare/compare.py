@@ -162,9 +162,9 @@ def _two_sides(
     options: CompareOptions,
 ) -> _TwoSides:
     a, b = sides
-    validity, found = decision.validity(reader, sides, runs, options)
+    validity, warnings = decision.validity(reader, sides, runs, options)
     both = trials[a], trials[b]
-    return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, found)
+    return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, warnings)
 
 
 def _paired(

@@ -297,9 +297,9 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
-    found = dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
+    statements = dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
     for name, sql in _expected_statements().items():
-        if found.get(name) != sql:
+        if statements.get(name) != sql:
             raise LedgerError(
                 f"{path} is not a ledger that labledger created: {name} differs or is missing",
                 hint="import the ledger from which this one was made",

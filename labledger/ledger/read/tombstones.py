@@ -56,8 +56,8 @@ def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
 
 def last_digest(connection: Connection) -> str:
     """Return the digest of the newest tombstone, or the ledger's id if there is none."""
-    found = connection.execute(_LAST_DIGEST_SQL).scalar()
-    return str(found or connection.execute(LEDGER_ID_SQL).scalar_one())
+    digest = connection.execute(_LAST_DIGEST_SQL).scalar()
+    return str(digest or connection.execute(LEDGER_ID_SQL).scalar_one())
 
 
 def find_problems(connection: Connection) -> Iterator[str]:
