@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Draw docs/images/packages.svg: the packages of labledger, and which imports which.
 
     python scripts/package_picture.py            write the picture anew

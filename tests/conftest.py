@@ -36,8 +36,11 @@ EXIT_LIMIT_S = 60
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Under nohup the commands that tests start would ignore it too, as they should.
+# Ignored signals are inherited: under nohup, or in the background of a script, the commands that
+# tests start would ignore these too, as they should. Nothing that Python handles is inherited.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

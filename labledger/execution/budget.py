@@ -16,12 +16,14 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
-from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, attempt_spending, exhausted_kinds
+from labledger.ledger.read.spending import UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult
 
-_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
+BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
 """The parameter that limits each kind of spending."""
+_STORED_NAMES = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
+"""How messages in run events and in the ledger name a limit. Stored messages keep their words."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Budget:
                 self._warned.add(kind)
                 message = (
                     f"slot {result.schedule_idx} does not report its {kind}: "
-                    f"{BUDGET_OPTIONS[kind]} counts only trials that do"
+                    f"{_STORED_NAMES[kind]} counts only trials that do"
                 )
                 self.emit(run_event("warning", message=message))
 
@@ -111,12 +113,12 @@ class Budget:
                 message += f", {added:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
                 message += f"; {_count_of_trials(spent.unknown)} did not report theirs"
-            return f"{message}; resume with a larger {BUDGET_OPTIONS[kind]} to continue"
+            return f"{message}; resume with a larger {_STORED_NAMES[kind]} to continue"
         return ""
 
 
 def _spent_of_limit(spent: Spent, kind: str, limit: float) -> str:
-    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({BUDGET_OPTIONS[kind]})"
+    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({_STORED_NAMES[kind]})"
 
 
 def _count_of_trials(count: int) -> str:
@@ -133,11 +135,11 @@ def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float
     for kind, limit in limits.items():
         if not limit >= 0:
             problems.append(
-                Problem(Parameter(_PARAMETERS[kind]), f"found {limit:g}; expected 0 or more")
+                Problem(Parameter(BUDGET_PARAMETERS[kind]), f"found {limit:g}; expected 0 or more")
             )
         elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
             message = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
             hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
-            problems.append(Problem(Parameter(_PARAMETERS[kind]), message, hint=hint))
+            problems.append(Problem(Parameter(BUDGET_PARAMETERS[kind]), message, hint=hint))
     if problems:
         raise InvalidInput("the budget", problems)

@@ -22,7 +22,7 @@ from labledger.errors import (
     Parameter,
     Problem,
 )
-from labledger.execution.budget import check_limits
+from labledger.execution.budget import BUDGET_PARAMETERS, check_limits
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences
@@ -35,7 +35,7 @@ from labledger.ledger.database.model import (
     RunInfo,
     Variant,
 )
-from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, exhausted_kinds
+from labledger.ledger.read.spending import UNITS, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -80,10 +80,10 @@ def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, 
     spent = reader.spent_so_far(run.run_id)
     problems = [
         Problem(
-            BUDGET_OPTIONS[kind],
+            Parameter(BUDGET_PARAMETERS[kind]),
             f"{spent[kind].total:,.10g} of {limits[kind]:,.10g} {UNITS[kind]} are spent; nothing "
             "was added",
-            hint=f"give the run a larger {BUDGET_OPTIONS[kind]}",
+            hint=f"give the run a larger `{BUDGET_PARAMETERS[kind]}=`",
         )
         for kind in exhausted_kinds(limits, spent)
     ]

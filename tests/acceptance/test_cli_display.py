@@ -13,7 +13,6 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -99,9 +98,8 @@ class Terminal:
 
 
 def _own_the_terminal() -> None:
-    """Have its keys and its end as signals, whatever is ignored where the tests run."""
+    """Have its keys and its end as signals."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_a_terminal_shows_the_run_live(project: Project) -> None:
@@ -309,11 +307,3 @@ def _reads(pid: int, path: Path) -> bool:
     """Whether a process has had a file open for a moment."""
     links = Path(f"/proc/{pid}/fd").iterdir()
     return any(link.resolve() == path for link in links)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_inherited_ignore() -> Iterator[None]:
-    """A shell that runs tests in the background has them ignore SIGINT, and so their children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

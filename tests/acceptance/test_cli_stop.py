@@ -53,14 +53,6 @@ def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stoppe
         yield Stopped(run_id, coordinator, running)
 
 
-@pytest.fixture(autouse=True)
-def _no_inherited_ignore() -> Iterator[None]:
-    """Tests may run under `nohup`, which they would hand down; a handler is not handed down."""
-    before = signal.signal(signal.SIGHUP, lambda *_: None)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def status(project: Project, run_id: str) -> tuple[str, int]:
     """How `runs` lists a run that nobody owns: its status, and how many slots are committed."""
     (run,) = [run for run in project.json("runs", "--json") if run["run_id"] == run_id]

@@ -17,8 +17,6 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
 from labledger.records.timeouts import TIMEOUTS, TimeoutCounts
 
-BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
-"""The command-line option that limits each kind of spending."""
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 
 _NOT_STARTED_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
