@@ -10,6 +10,7 @@ from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
 from .api.experiments import plan_run as plan_run
 from .api.experiments import preflight as preflight
+from .api.gateway import serve_scripted_provider as serve_scripted_provider
 from .api.hosts import ClusterHost as ClusterHost
 from .api.hosts import clean_hosts as clean_hosts
 from .api.hosts import declare_host_lost as declare_host_lost

@@ -23,6 +23,7 @@ from labledger.cli.commands import (
     benchmark_checks,
     compare,
     experiments,
+    gateway,
     hosts,
     ledger_queries,
     maintenance,
@@ -125,6 +126,7 @@ experiments.register_plan(app)
 maintenance.register_notes_and_tags(app)
 maintenance.register_tidying(app)
 hosts.register(app)
+gateway.register(app)
 maintenance.register(app)
 
 

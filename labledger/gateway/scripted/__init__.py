@@ -1,0 +1,5 @@
+"""A model provider that answers by a script: for tests, and to try agents without a key.
+
+In: a script, a file in YAML or JSON. Out: an HTTP server that speaks the four APIs, streamed and
+not, with the script's usage and faults. No model is asked. The gateway does not import it.
+"""

@@ -1,0 +1,152 @@
+"""Scripted turns in the words of the agent that asks: the tool that it offers, or its form of text.
+
+A command goes to the tool that runs commands, whatever the agent calls it; other arguments that
+the tool requires are filled by its schema. Agents without tools are recognized by what their
+prompts ask for. A request that offers neither is auxiliary: a title, a summary, a check.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labledger.gateway.scripted.conversation import Conversation, Tool
+from labledger.gateway.scripted.script import Turn
+
+_SHELL_TOOLS = (
+    "Bash",
+    "bash",
+    "exec_command",
+    "shell_command",
+    "shell",
+    "run_shell_command",
+    "terminal",
+    "execute_bash",
+    "developer__shell",
+)
+"""Names of the tools by which agents run commands."""
+_COMMAND_ARGUMENTS = ("command", "cmd", "script")
+_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What a command of mini-swe-agent prints to end; its prompts explain it."""
+_EDIT_BLOCKS = "SEARCH/REPLACE"
+_WHOLE_FILES = "*file listing*"
+"""What aider's prompts call the two forms of its edits."""
+_TEXT_COMMANDS = ("mswea_bash_command", "```bash")
+"""How prompts of agents without tools ask for a command."""
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the model says in one answer."""
+
+    text: str = ""
+    call: Call | None = None
+
+
+def is_auxiliary(conversation: Conversation) -> bool:
+    """Return whether a request offers no way to run a command or to edit a file."""
+    forms = (_EDIT_BLOCKS, _WHOLE_FILES, *_TEXT_COMMANDS)
+    return _shell_tool(conversation) is None and not any(f in conversation.text for f in forms)
+
+
+def said_in(turn: Turn, conversation: Conversation) -> Said:
+    """Return what a turn says in a conversation. Raises `LookupError` if it has no way to."""
+    if turn.tool is not None:
+        return Said(call=Call(turn.tool["name"], turn.tool.get("arguments", {})))
+    if turn.shell is not None:
+        return _command(turn.shell, conversation)
+    if turn.write is not None:
+        return _files(turn.write, conversation)
+    if turn.finish is not None:
+        return _end(turn.finish, conversation)
+    return Said(text=_structured(turn.text or "", conversation))
+
+
+def _command(command: str, conversation: Conversation) -> Said:
+    tool = _shell_tool(conversation)
+    if tool is not None:
+        properties = _properties(tool.schema)
+        name = next((a for a in _COMMAND_ARGUMENTS if a in properties), _COMMAND_ARGUMENTS[0])
+        is_list = str(properties.get(name, {}).get("type", "")).lower() == "array"
+        given = {name: ["sh", "-c", command] if is_list else command}
+        return Said(call=Call(tool.name, _filled(tool.schema, given)))
+    for fence in _TEXT_COMMANDS:
+        if fence in conversation.text:
+            return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
+    raise LookupError("no tool that runs commands is offered")
+
+
+def _files(files: Mapping[str, str], conversation: Conversation) -> Said:
+    """Return an edit that writes files, or a command that does."""
+    if _shell_tool(conversation) is None:
+        if _EDIT_BLOCKS in conversation.text:
+            blocks = [
+                f"{name}\n```\n<<<<<<< SEARCH\n=======\n{content}>>>>>>> REPLACE\n```"
+                for name, content in files.items()
+            ]
+            return Said(text="\n\n".join(blocks))
+        if _WHOLE_FILES in conversation.text:
+            return Said(text="\n\n".join(f"{n}\n```\n{c}```" for n, c in files.items()))
+    commands = [f"printf %s {shlex.quote(c)} > {shlex.quote(n)}" for n, c in files.items()]
+    return _command(" && ".join(commands), conversation)
+
+
+def _end(text: str, conversation: Conversation) -> Said:
+    if _SUBMIT in conversation.text:
+        return _command(f"echo {_SUBMIT}", conversation)
+    for tool in conversation.tools:
+        if tool.name == "finish":
+            return Said(call=Call(tool.name, _filled(tool.schema, {"message": text})))
+    return Said(text=text)
+
+
+def _structured(text: str, conversation: Conversation) -> str:
+    """Return the text, or JSON of the form that the answer must have."""
+    if conversation.answer_schema is None:
+        return text
+    return json.dumps(_example(conversation.answer_schema, text))
+
+
+def _shell_tool(conversation: Conversation) -> Tool | None:
+    by_name = {tool.name: tool for tool in reversed(conversation.tools)}
+    return next((by_name[name] for name in _SHELL_TOOLS if name in by_name), None)
+
+
+def _filled(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with examples of those that the schema requires besides the given ones."""
+    required = schema.get("required")
+    missing = [n for n in required if n not in given] if isinstance(required, list) else []
+    properties = _properties(schema)
+    return {**given, **{name: _example(properties.get(name, {})) for name in missing}}
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _example(schema: Any, text: str = "scripted", depth: int = 0) -> Any:
+    """Return a value that a JSON schema, in the spelling of JSON or of Google, allows."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return text
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    name = str(kind[0] if isinstance(kind, list) and kind else kind).lower()
+    if name == "object":
+        properties = _properties(schema)
+        return {key: _example(item, text, depth + 1) for key, item in properties.items()}
+    examples = {"array": [], "integer": 1, "number": 1, "boolean": False, "null": None}
+    return examples.get(name, text)

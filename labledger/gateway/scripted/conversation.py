@@ -1,0 +1,143 @@
+"""What an agent sent to the scripted provider, read alike for all four APIs.
+
+How far a conversation has come is the number of answers in it: a run of items that the model said,
+its reasoning and calls included, is one answer. So the provider needs no state for each trial.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from labledger.gateway.families.usage import Api
+
+_GEMINI_PATH = re.compile(r"/models/([^/]+):(generateContent|streamGenerateContent)$")
+_BY_MODEL = {
+    "function_call",
+    "reasoning",
+    "custom_tool_call",
+    "local_shell_call",
+    "web_search_call",
+}
+"""Types of items of OpenAI's Responses that the model said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the agent offers."""
+
+    name: str
+    schema: Mapping[str, Any]
+    """The JSON schema of its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One request for an answer of a model."""
+
+    api: Api
+    model: str
+    streamed: bool
+    answers: int
+    """How many answers of the model it holds."""
+    text: str
+    """All text in it, one string a line."""
+    tools: tuple[Tool, ...]
+    answer_schema: Mapping[str, Any] | None
+    """The JSON schema that the answer must match; None for free text."""
+    wants_usage: bool
+    """Whether a stream ends with usage, which OpenAI's chat must be asked for."""
+
+
+def api_of(path: str) -> Api | None:
+    """Return the API that a path asks for an answer by, whatever stands before it; else None."""
+    if path.endswith("/messages"):
+        return Api.ANTHROPIC_MESSAGES
+    if path.endswith("/responses"):
+        return Api.OPENAI_RESPONSES
+    if path.endswith("/chat/completions"):
+        return Api.OPENAI_CHAT
+    return Api.GEMINI if _GEMINI_PATH.search(path) else None
+
+
+def read_conversation(api: Api, path: str, body: Mapping[str, Any]) -> Conversation:
+    """Return the conversation of a request to `path`. `body` may hold anything."""
+    gemini = _GEMINI_PATH.search(path)
+    if api is Api.GEMINI and gemini:
+        model, streamed = gemini[1], gemini[2] == "streamGenerateContent"
+    else:
+        model, streamed = str(body.get("model", "")), body.get("stream") is True
+    options = _mapping(body.get("stream_options"))
+    return Conversation(
+        api=api,
+        model=model,
+        streamed=streamed,
+        answers=_count_answers(api, body),
+        text="\n".join(_texts({k: v for k, v in body.items() if k != "tools"})),
+        tools=tuple(_tools(body.get("tools"))),
+        answer_schema=_answer_schema(body),
+        wants_usage=api is not Api.OPENAI_CHAT or options.get("include_usage") is True,
+    )
+
+
+def _count_answers(api: Api, body: Mapping[str, Any]) -> int:
+    items = body.get({Api.OPENAI_RESPONSES: "input", Api.GEMINI: "contents"}.get(api, "messages"))
+    said = [False, *(_is_by_model(_mapping(item)) for item in _list(items))]
+    return sum(now and not before for before, now in pairwise(said))
+
+
+def _is_by_model(item: Mapping[str, Any]) -> bool:
+    return item.get("role") in {"assistant", "model"} or item.get("type") in _BY_MODEL
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _tools(tools: Any) -> Iterator[Tool]:
+    """Yield the functions of any API's declarations; tools of the provider's own are left out."""
+    for declared in map(_mapping, _list(tools)):
+        nested = declared.get("functionDeclarations") or declared.get("function_declarations")
+        for item in map(_mapping, _list(nested)) if nested else [declared]:
+            function = _mapping(item.get("function")) or item
+            schema = next(
+                (
+                    function[key]
+                    for key in ("input_schema", "parameters", "parametersJsonSchema")
+                    if isinstance(function.get(key), dict)
+                ),
+                None,
+            )
+            if schema is not None and isinstance(function.get("name"), str):
+                yield Tool(function["name"], schema)
+
+
+def _answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    chat = _mapping(_mapping(body.get("response_format")).get("json_schema"))
+    responses = _mapping(_mapping(body.get("text")).get("format"))
+    messages = _mapping(_mapping(body.get("output_config")).get("format"))
+    gemini = _mapping(body.get("generationConfig"))
+    for holder in (chat, responses, messages, gemini):
+        for key in ("schema", "responseJsonSchema", "responseSchema"):
+            if isinstance(holder.get(key), dict):
+                schema: Mapping[str, Any] = holder[key]
+                return schema
+    return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,258 @@
+"""The script of a scripted provider: tasks with turns, their usage and their faults.
+
+A script is a YAML or JSON file; docs/reference/provider-scripts.md explains its fields. All
+problems of a file are reported at once, and an unknown field is one. A script holds no state: which
+turn a request asks for is read from the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.gateway.families.usage import Usage
+from labledger.text import near_names
+
+VERSION = 1
+"""The only version of scripts."""
+
+NO_TOKENS = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong instead of an answer, or while one is streamed."""
+
+    status: int | None = None
+    """An HTTP status with an error of the API."""
+    retry_after: float | None = None
+    """Seconds in the header `Retry-After` of such an error."""
+    message: str = "scripted fault"
+    """The error's text; `{key}` becomes the key that the request came with."""
+    cut_after: int | None = None
+    """The connection ends after this many events of the stream, or bytes of a plain answer."""
+    error_after: int | None = None
+    """An error of the API follows after this many events of the stream."""
+    wrong_json: bool = False
+    """The answer is no JSON."""
+    endless: bool = False
+    """The stream never ends: text follows for as long as the client reads."""
+    hang: bool = False
+    """Nothing is answered, and the connection stays open."""
+    reset: bool = False
+    """The connection ends before an answer."""
+    times: int = 1
+    """How many requests for the turn meet it; 0 stands for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of a task."""
+
+    shell: str | None = None
+    """A command that the agent is told to run, by the tool that it has for that."""
+    write: Mapping[str, str] | None = None
+    """Files that the agent is told to write, contents by name, by a command or an edit."""
+    tool: Mapping[str, Any] | None = None
+    """A call of a certain tool: its `name` and `arguments`."""
+    text: str | None = None
+    finish: str | None = None
+    """The last words, said in the way by which the agent ends."""
+    usage: Usage = NO_TOKENS
+    wait_s: float = 0.0
+    """Seconds before the answer."""
+    pace_s: float = 0.0
+    """Seconds between the events of a stream."""
+    faults: tuple[Fault, ...] = ()
+    """What requests for this turn meet, in this order, before one is answered."""
+
+
+_ACTIONS = ("shell", "write", "tool", "text", "finish")
+_FAULTS = {"status", "cut_after", "error_after", "wrong_json", "endless", "hang", "reset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The turns of the conversations that a text identifies."""
+
+    name: str
+    match: str
+    """A text that the requests of its conversations contain."""
+    turns: tuple[Turn, ...]
+    model: str | None = None
+    """The only model with which it is answered so; None for every model."""
+    plain: bool = False
+    """Whether requests without a known tool get its turns, too; else they count as auxiliary."""
+
+    def turn(self, number: int) -> Turn:
+        """Return the turn after `number` answers; the last one for any later request."""
+        return self.turns[min(number, len(self.turns) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a scripted provider answers."""
+
+    tasks: tuple[Task, ...]
+    auxiliary: Turn = Turn(text="OK", usage=Usage(input=1, output=1))
+    """The answer to what belongs to no task: titles, checks of a quota, summaries."""
+    keys: tuple[str, ...] = ()
+    """The keys that are accepted; every key, and none, if there are none here."""
+
+    def task_of(self, model: str, text: str) -> Task | None:
+        """Return the first task that a request belongs to."""
+        return next(
+            (
+                task
+                for task in self.tasks
+                if task.match in text and (task.model is None or task.model == model)
+            ),
+            None,
+        )
+
+
+def read_script(path: Path) -> Script:
+    """Return the script in a file. Raises `InvalidInput` with all problems, `LabLedgerError`."""
+    try:
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise LabLedgerError(f"could not read the script {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise LabLedgerError(f"the script {path} is not YAML: {error}") from error
+    return parse_script(document, str(path))
+
+
+def parse_script(document: Any, where: str = "the script") -> Script:
+    """Return the script in a document. Raises `InvalidInput` with all of its problems."""
+    reader = _Reader(where)
+    script = reader.script(document)
+    if reader.problems:
+        raise InvalidInput(where, reader.problems)
+    return script
+
+
+class _Reader:
+    """Reads a document, and collects its problems with their places."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.problems: list[Problem] = []
+
+    def script(self, document: Any) -> Script:
+        members = self._members(document, "", {"version", *_names(Script)})
+        if members.get("version") != VERSION:
+            self._report("version", f"expected {VERSION}, the only version of scripts")
+        if not (tasks := self._list(members.get("tasks"), "tasks", self._task)):
+            self._report("tasks", "expected at least one task")
+        auxiliary = {}
+        if "auxiliary" in members:
+            auxiliary["auxiliary"] = self._turn(members["auxiliary"], "auxiliary")
+        keys = self._list(members.get("keys"), "keys", self._text)
+        return Script(tasks, keys=keys, **auxiliary)
+
+    def _task(self, value: Any, at: str) -> Task:
+        members = self._members(value, at, _names(Task))
+        turns = self._list(members.get("turns"), f"{at}.turns", self._turn)
+        if not turns:
+            self._report(f"{at}.turns", "expected at least one turn")
+        match = self._text(members.get("match"), f"{at}.match")
+        model = members.get("model")
+        return Task(
+            name=self._text(members.get("name", match), f"{at}.name"),
+            match=match,
+            turns=turns,
+            model=None if model is None else self._text(model, f"{at}.model"),
+            plain=self._flag(members, "plain", at),
+        )
+
+    def _turn(self, value: Any, at: str) -> Turn:
+        members = dict(self._members(value, at, _names(Turn)))
+        actions = [name for name in _ACTIONS if name in members]
+        if len(actions) != 1:
+            self._report(at, f"expected one of {', '.join(_ACTIONS)}")
+        for name in {"shell", "text", "finish"} & members.keys():
+            self._text(members[name], f"{at}.{name}")
+        for name in {"write", "tool"} & members.keys():
+            expected = {"name", "arguments"} if name == "tool" else None
+            members[name] = self._members(members[name], f"{at}.{name}", expected)
+        for name, content in members.get("write", {}).items():
+            self._text(content, f"{at}.write.{name}")
+        if "tool" in members:
+            self._text(members["tool"].get("name"), f"{at}.tool.name")
+        for name in {"wait_s", "pace_s"} & members.keys():
+            members[name] = self._number(members[name], f"{at}.{name}")
+        members["usage"] = self._usage(members.get("usage", {}), f"{at}.usage")
+        members["faults"] = self._list(members.get("faults"), f"{at}.faults", self._fault)
+        return Turn(**members)
+
+    def _usage(self, value: Any, at: str) -> Usage:
+        members = self._members(value, at, _names(Usage))
+        return Usage(**{k: int(self._number(v, f"{at}.{k}")) for k, v in members.items()})
+
+    def _fault(self, value: Any, at: str) -> Fault:
+        members = dict(self._members(value, at, _names(Fault)))
+        if len(_FAULTS & members.keys()) != 1:
+            self._report(at, f"expected one of {', '.join(sorted(_FAULTS))}")
+        for name in {"status", "cut_after", "error_after", "times"} & members.keys():
+            members[name] = int(self._number(members[name], f"{at}.{name}"))
+        if "retry_after" in members:
+            members["retry_after"] = self._number(members["retry_after"], f"{at}.retry_after")
+        for name in {"wrong_json", "endless", "hang", "reset"} & members.keys():
+            self._flag(members, name, at)
+        if "message" in members:
+            self._text(members["message"], f"{at}.message")
+        return Fault(**members)
+
+    def _members(self, value: Any, at: str, allowed: set[str] | None) -> Mapping[str, Any]:
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            self._report(at, "expected a mapping")
+            return {}
+        known = {}
+        for key, item in value.items():
+            if allowed is None or key in allowed:
+                known[key] = item
+            else:
+                near = near_names(key, allowed)
+                hint = (
+                    f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(allowed))}"
+                )
+                self._report(f"{at}.{key}" if at else key, "unknown field", hint)
+        return known
+
+    def _list(self, value: Any, at: str, read: Callable[[Any, str], Any]) -> tuple[Any, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self._report(at, "expected a list")
+            return ()
+        return tuple(read(item, f"{at}[{number}]") for number, item in enumerate(value))
+
+    def _text(self, value: Any, at: str) -> str:
+        if isinstance(value, str) and value:
+            return value
+        self._report(at, "expected text")
+        return "?"
+
+    def _number(self, value: Any, at: str) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
+            return value
+        self._report(at, "expected a number, 0 or more")
+        return 0
+
+    def _flag(self, members: Mapping[str, Any], name: str, at: str) -> bool:
+        value = members.get(name, False)
+        if not isinstance(value, bool):
+            self._report(f"{at}.{name}", "expected true or false")
+        return value is True
+
+    def _report(self, field: str, message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(self._where, message, field=field or None, hint=hint))
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
