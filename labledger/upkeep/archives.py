@@ -2,7 +2,7 @@
 
 An archive is a lab folder with these runs alone: `archive.json`, which says what follows, then
 `ledger.sqlite`, then the artifacts by digest. Runs are verified before they are archived, and the
-file appears under its name once it is complete. `import_runs` unpacks an archive as the source of
+file appears under its name once it is complete. `import_source` unpacks an archive as the source of
 an import, which verifies it like any other; nothing in it is trusted.
 """
 
@@ -32,9 +32,8 @@ from labledger.files.lab_folder import LabFolder
 from labledger.files.own_folders import scratch_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.exchange import source as sources
 from labledger.ledger.exchange.import_writer import frozen_digests
-from labledger.ledger.exchange.source import Source
+from labledger.ledger.exchange.source import Source, open_source_ledger
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -113,7 +112,7 @@ def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, 
     with (
         store.in_use(),
         scratch_folder("archive") as scratch,
-        sources.open_source_ledger(lab.ledger, lab.artifacts, scratch) as source,
+        open_source_ledger(lab.ledger, lab.artifacts, scratch) as source,
     ):
         run_ids = source.with_regradings(run_id)
         source.refuse_live(run_ids, process_is_dead)

@@ -161,7 +161,7 @@ class ImportedRun(JsonForm):
     """Those of `labledger import --json`, which are older."""
 
 
-def import_runs(
+def import_source(
     lab: LabFolder,
     path: Path,
     run_ids: Sequence[str] = (),
