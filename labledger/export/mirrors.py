@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from labledger import faults
+from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.durable_files import Fence, replace_output, set_aside, write_file
 from labledger.files.file_contents import Difference, Piece, consists_of, first_difference
@@ -151,9 +151,9 @@ class MirrorWriter:
                     mirror.append_all((records.schedule_idx, line) for line in lines)
                 elif lines:
                     content = _as_bytes(lines)
-                    if faults.fault_is_set("inside_mirror_line", records.schedule_idx):
+                    if fault_points.fault_is_set("inside_mirror_line", records.schedule_idx):
                         os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
-                        faults.fault_point("inside_mirror_line", records.schedule_idx)
+                        fault_points.fault_point("inside_mirror_line", records.schedule_idx)
                     mirror.write_whole(content)
             except OSError as error:
                 raise _write_error(mirror.path, error) from error

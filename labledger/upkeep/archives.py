@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labledger import __version__, clock, faults
+from labledger import __version__, clock, fault_points
 from labledger.errors import (
     InvalidInput,
     LedgerError,
@@ -28,8 +28,8 @@ from labledger.execution.process_identity import process_is_dead
 from labledger.files import archive_files
 from labledger.files.archive_files import ArchiveDamaged, ArchivedFile
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.lab_folder import LabFolder
-from labledger.files.own_folders import scratch_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.import_writer import frozen_digests
@@ -195,7 +195,7 @@ def _members(
 ) -> Iterator[tuple[str, int, Iterable[bytes]]]:
     yield _MANIFEST, len(manifest), [manifest]
     yield _LEDGER, ledger.stat().st_size, _file_chunks(ledger)
-    faults.fault_point("inside_archive")
+    fault_points.fault_point("inside_archive")
     for artifact in artifacts:
         path = store.path(artifact.sha256)
         yield artifact.name, artifact.size, _unchanged_chunks(path, artifact.sha256)

@@ -24,7 +24,7 @@ from source_labs import FROZEN, begin, complete_lab, rows
 
 from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files import durable_files
 from labledger.files.archive_files import write_archive
 from labledger.files.artifact_store import ArtifactStore

@@ -14,10 +14,10 @@ from labledger.errors import LeaseLost
 from labledger.execution.budget import Budget
 from labledger.execution.disk_space import FolderRetention
 from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.error_rate import ErrorRate, Pruning
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.stop_requests import StopRequest
+from labledger.execution.stop_rules import ErrorRate, Pruning
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,

@@ -25,7 +25,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.export import mirrors
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER

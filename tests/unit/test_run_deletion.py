@@ -23,7 +23,7 @@ from labledger.errors import (
 )
 from labledger.export.mirrors import create_run_folder
 from labledger.export.tables import write_records
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
