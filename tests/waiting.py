@@ -10,10 +10,16 @@ PATIENCE_S = 240
 
 
 def wait_until(
-    condition: Callable[[], object], what: str = "a condition", patience_s: float = PATIENCE_S
+    condition: Callable[[], object],
+    what: str | Callable[[], str] = "a condition",
+    patience_s: float = PATIENCE_S,
 ) -> None:
-    """Return as soon as a condition holds; fail, naming `what`, where it takes too long."""
+    """Return as soon as a condition holds; fail, naming `what`, where it takes too long.
+
+    A function says at the end what was waited for, such as with the log of that time.
+    """
     deadline = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
         time.sleep(0.02)

@@ -64,7 +64,7 @@ class Host:
                 stderr=log,
                 check=True,
             )
-        wait_until(lambda: self.init is not None, f"{self.name}: {self._log_text('host')}")
+        wait_until(lambda: self.init is not None, lambda: f"{self.name}: {self._log_text('host')}")
         self._ground.join(self.name, self._number, self._init())
 
     @property

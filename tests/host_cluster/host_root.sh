@@ -48,7 +48,7 @@ chmod 755 "$root/counted/runc"
 cat "$folder/hosts" >>"$root/etc/hosts"
 
 cd "$root"
-pivot_root . left
+python3 "$checkout/scripts/pivot_root.py" . left
 umount -l /left
 cd /
 export HOME=/root
