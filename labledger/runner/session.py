@@ -35,10 +35,10 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
@@ -48,7 +48,6 @@ from labledger.runner.run_hosts import (
     require_reachable_attempts,
 )
 from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
-from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import staged_programs

@@ -35,13 +35,12 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 
