@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 
 from labledger import fault_points
 from labledger.errors import LedgerError
-from labledger.files.durable_files import Fence, replace_output, set_aside, write_file
+from labledger.files.durable_files import Fence, open_output, set_aside, write_file
 from labledger.files.file_contents import Difference, Piece, consists_of, first_difference
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -52,11 +52,8 @@ def write_chain(
     reader: LedgerReader, run_id: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
     """Regenerate `chain.jsonl` from the ledger, into a stream or, atomically, into a file."""
-    if isinstance(out, Path):
-        with replace_output(out, fence) as handle:
-            write_chain(reader, run_id, handle)
-        return
-    out.writelines(line for _, line in _chain_lines(reader, run_id))
+    with open_output(out, fence) as handle:
+        handle.writelines(line for _, line in _chain_lines(reader, run_id))
 
 
 def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Difference | None:
@@ -169,12 +166,9 @@ def rebuild(
     reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
     """Regenerate a mirror from the ledger, into a stream or, atomically, into a file."""
-    if isinstance(out, Path):
-        with replace_output(out, fence) as handle:
-            rebuild(reader, run_id, kind, handle)
-        return
-    for _, line in reader.record_lines(run_id, kind):
-        out.write(line.encode() + b"\n")
+    with open_output(out, fence) as handle:
+        for _, line in reader.record_lines(run_id, kind):
+            handle.write(line.encode() + b"\n")
 
 
 def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
