@@ -201,7 +201,7 @@ def _become(files: list[int], **command: Any) -> NoReturn:
 
 
 def _run(words: list[str], folder: str, env: dict[str, str]) -> int:
-    from labledger import __main__, faults
+    from labledger import __main__, fault_points
 
     os.chdir(folder)
     os.environ.clear()
@@ -215,7 +215,7 @@ def _run(words: list[str], folder: str, env: dict[str, str]) -> int:
         module, name = words[0][1:].split(":")
         getattr(importlib.import_module(module), name)()
     else:
-        importlib.reload(faults)  # It reads the environment when it is imported.
+        importlib.reload(fault_points)  # It reads the environment when it is imported.
         __main__.main()
     return 0
 

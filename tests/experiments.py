@@ -21,7 +21,7 @@ from commands import CHECKOUT, command_env, command_line, run_forked, run_real, 
 from sample_trials import BUSYBOX, ENGINE
 from waiting import PATIENCE_S, wait_until
 
-from labledger import RunOptions, RunOutcome, faults, open_ledger, resume, run
+from labledger import RunOptions, RunOutcome, fault_points, open_ledger, resume, run
 from labledger.engine.networks import Networks
 from labledger.errors import LedgerError
 from labledger.export import mirrors, summary
@@ -142,7 +142,7 @@ class Project:
     def command(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `labledger WORDS` here to its end, by a fork where nothing is changed in its code."""
         environment = self.environment | environment
-        if environment.keys() & {faults.VARIABLE, "PYTHONPATH"}:
+        if environment.keys() & {fault_points.VARIABLE, "PYTHONPATH"}:
             return run_real(*words, folder=self.folder, **environment)
         return run_forked(*words, folder=self.folder, **environment)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import datetime
 from io import BytesIO
 from itertools import chain
@@ -18,7 +18,7 @@ from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import data_frames, summary, tables
-from labledger.files.durable_files import replace_output
+from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
@@ -397,8 +397,7 @@ class Ledger:
             return self.parquet(sql, Path(out), params, generation, as_of=as_of)
         writer = format if callable(format) else data_frames.text_writer(format)
         columns, rows = self.rows(sql, params, generation, as_of=as_of)
-        file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
-        with closing(rows), file as stream:
+        with closing(rows), open_output(out) as stream:
             return writer(columns, rows, stream)
 
     def frame(
@@ -516,8 +515,7 @@ class Ledger:
         pieces = render(self._reader, run_id, form, options or ReportOptions())
         with closing(pieces):
             first = next(pieces)  # Which may take long, or fail.
-            file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
-            with file as stream:
+            with open_output(out) as stream:
                 return sum(map(stream.write, chain([first], pieces)))
 
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:

@@ -112,9 +112,9 @@ def import_runs(
         >>> [run.run_id for run in labledger.import_runs("other/.lab")]
         ['demo-20260101-120000-ab12']
     """
-    from labledger.upkeep import import_runs as imports
+    from labledger.upkeep.import_runs import import_source
 
-    return imports.import_runs(
+    return import_source(
         LabFolder.find(lab_dir),
         Path(source),
         run_ids,

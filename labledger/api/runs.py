@@ -18,7 +18,7 @@ from labledger.api.experiment_sources import experiment_to_check, read_runnable,
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
 from labledger.records.json_codec import JsonForm
-from labledger.runner import extend as extending
+from labledger.runner.extend import ExtensionPlan, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
 from labledger.runner.run_options import RunOptions, RunOutcome
@@ -160,7 +160,7 @@ class RunExtension(JsonForm):
     """Ids of the new tasks, in the order of the dataset."""
     digest: str
     """The experiment's digest from this part on."""
-    _plan: extending.ExtensionPlan = field(repr=False)
+    _plan: ExtensionPlan = field(repr=False)
 
     _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest")
 
@@ -192,11 +192,11 @@ def plan_extension(
     """
     options = options or RunOptions()
     if experiment is None:
-        plan = extending.plan_extension(run_id, None, options)
+        plan = prepare_extension(run_id, None, options)
     else:
         source, options = read_source(experiment, options)
         with experiment_to_check(source) as path:
-            plan = extending.plan_extension(run_id, path, options)
+            plan = prepare_extension(run_id, path, options)
     growth = plan.growth
     return RunExtension(
         run_id=run_id,
@@ -251,14 +251,14 @@ def extend(
     """
     options = options or RunOptions()
     if experiment is None:
-        return extending.extend_run(run_id, None, options, because=because)
+        return extend_run(run_id, None, options, because=because)
     source, options = read_runnable(experiment, options)
     if isinstance(source, Path):
-        return extending.extend_run(run_id, source, options, because=because)
+        return extend_run(run_id, source, options, because=because)
     from labledger.benchmarks.translate import store_experiment, temporary_copy
 
     with temporary_copy(source) as path:
-        return extending.extend_run(
+        return extend_run(
             run_id,
             path,
             options,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labledger import text as figures
 from labledger.compare.compare_options import ErrorCounting, Estimand, Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -18,7 +17,18 @@ from labledger.compare.comparison_document import (
     Significance,
 )
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import DASH, count, counted, percent
+from labledger.text import (
+    DASH,
+    confidence_level,
+    count,
+    counted,
+    p_equation,
+    p_value,
+    percent,
+    percent_range,
+    points,
+    significant,
+)
 
 VERDICTS: Mapping[str, str] = {
     "better": "Better",
@@ -59,27 +69,27 @@ def rate_bounds(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return the interval of an estimate of a share, in per cent or points."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return DASH
-    return figures.percent_range(estimate.low, estimate.high, signed=signed)
+    return percent_range(estimate.low, estimate.high, signed=signed)
 
 
 def value(estimate: Estimate | None, document: Comparison) -> str:
     """Return one side's rate or mean."""
     if estimate is None or document.is_rate:
         return rate(estimate)
-    return figures.significant(estimate.value)
+    return significant(estimate.value)
 
 
 def bounds(estimate: Estimate | None, document: Comparison, *, signed: bool = False) -> str:
     """Return an interval; `signed` for that of a difference of rates."""
     if document.is_rate or estimate is None or estimate.low is None or estimate.high is None:
         return rate_bounds(estimate, signed=signed)
-    return f"{figures.significant(estimate.low)} to {figures.significant(estimate.high)}"
+    return f"{significant(estimate.low)} to {significant(estimate.high)}"
 
 
 def amount(difference: float, document: Comparison) -> str:
     """Return a difference without its sign, in points or in the metric's unit."""
     size = abs(difference)
-    return figures.points(size) if document.is_rate else figures.significant(size)
+    return points(size) if document.is_rate else significant(size)
 
 
 def signed_amount(estimate: Estimate | None, document: Comparison) -> str:
@@ -91,12 +101,12 @@ def signed_amount(estimate: Estimate | None, document: Comparison) -> str:
 
 def decisive_p(test: Significance | None, document: Comparison) -> str:
     """Return the p value that decides: corrected, where there are several comparisons."""
-    return DASH if test is None else figures.p_value(test.p_decisive, document.level)
+    return DASH if test is None else p_value(test.p_decisive, document.level)
 
 
 def level(document: Comparison) -> str:
     """Return the name of a comparison's intervals, such as ``95 % CI``."""
-    return figures.confidence_level(document.confidence)
+    return confidence_level(document.confidence)
 
 
 def _interval(compared: Compared, difference: Estimate, document: Comparison) -> str:
@@ -127,7 +137,7 @@ def correction(document: Comparison) -> str:
 def _evidence(
     compared: Compared, difference: Estimate, test: Significance, document: Comparison
 ) -> str:
-    p = figures.p_equation("p", test.p_decisive, document.level)
+    p = p_equation("p", test.p_decisive, document.level)
     return f"({_interval(compared, difference, document)}, {p}{correction(document)})."
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger import text as figures
 from labledger.compare.compare_options import Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -33,7 +32,7 @@ from labledger.compare.comparison_sentences import (
 from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.compare.run_differences import grader_name
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import DASH, count, counted
+from labledger.text import DASH, count, counted, p_equation, percent, signed_points
 
 _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
@@ -161,7 +160,7 @@ def _pass_at_row(
     first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
     if difference is None:
         return name, first, second, DASH
-    moved = figures.signed_points(difference.value)
+    moved = signed_points(difference.value)
     if difference.low is not None:
         moved += f" ({rate_bounds(difference, signed=True)})"
     return name, first, second, moved
@@ -226,9 +225,9 @@ def _gradings(compared: Compared) -> Iterator[Fact]:
 def _p_values(test: Significance, level: float) -> str:
     """Return such as ``p = 0.031``, with the corrected value where there is one."""
     if test.p_adjusted is None:
-        return figures.p_equation("p", test.p, level)
-    corrected = figures.p_equation("corrected p", test.p_adjusted, level)
-    return f"{figures.p_equation('p', test.p)}, {corrected}"
+        return p_equation("p", test.p, level)
+    corrected = p_equation("corrected p", test.p_adjusted, level)
+    return f"{p_equation('p', test.p)}, {corrected}"
 
 
 def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
@@ -245,7 +244,7 @@ def _with_other_errors(other: Sensitivity, compared: Compared, document: Compari
     text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
     if other.a is not None and other.b is not None:
         a, b = compared.labels
-        text = f"{a} {figures.percent(other.a)}, {b} {figures.percent(other.b)}, {text}"
+        text = f"{a} {percent(other.a)}, {b} {percent(other.b)}, {text}"
     if compared.difference and compared.difference.value * other.difference.value < 0:
         text += "; this reverses the direction"
     return text

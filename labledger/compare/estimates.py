@@ -20,10 +20,10 @@ from labledger.compare.statistics import (
     confidence_sequence,
     paired_means,
     paired_rates,
-    permutation_test,
     planned_power,
     rates,
     samples,
+    sign_flip_test,
 )
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate, Groups, Inference
@@ -219,7 +219,7 @@ def detectable(sample: Sample) -> Detectable | None:
         return _suite_detectable(sample)
     confidence = sample.confidence
     units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
-    can_reject = permutation_test.can_reject(units, confidence)
+    can_reject = sign_flip_test.can_reject(units, confidence)
     if not sample.options.is_rate:
         error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
         least = planned_power.detectable_shift(error, degrees, confidence)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from labledger import faults
+from labledger import fault_points
 from labledger.errors import LedgerError
-from labledger.files.durable_files import Fence, replace_output, set_aside, write_file
+from labledger.files.durable_files import Fence, open_output, set_aside, write_file
 from labledger.files.file_contents import Difference, Piece, consists_of, first_difference
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -52,11 +52,8 @@ def write_chain(
     reader: LedgerReader, run_id: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
     """Regenerate `chain.jsonl` from the ledger, into a stream or, atomically, into a file."""
-    if isinstance(out, Path):
-        with replace_output(out, fence) as handle:
-            write_chain(reader, run_id, handle)
-        return
-    out.writelines(line for _, line in _chain_lines(reader, run_id))
+    with open_output(out, fence) as handle:
+        handle.writelines(line for _, line in _chain_lines(reader, run_id))
 
 
 def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Difference | None:
@@ -151,9 +148,9 @@ class MirrorWriter:
                     mirror.append_all((records.schedule_idx, line) for line in lines)
                 elif lines:
                     content = _as_bytes(lines)
-                    if faults.fault_is_set("inside_mirror_line", records.schedule_idx):
+                    if fault_points.fault_is_set("inside_mirror_line", records.schedule_idx):
                         os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
-                        faults.fault_point("inside_mirror_line", records.schedule_idx)
+                        fault_points.fault_point("inside_mirror_line", records.schedule_idx)
                     mirror.write_whole(content)
             except OSError as error:
                 raise _write_error(mirror.path, error) from error
@@ -169,12 +166,9 @@ def rebuild(
     reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
     """Regenerate a mirror from the ledger, into a stream or, atomically, into a file."""
-    if isinstance(out, Path):
-        with replace_output(out, fence) as handle:
-            rebuild(reader, run_id, kind, handle)
-        return
-    for _, line in reader.record_lines(run_id, kind):
-        out.write(line.encode() + b"\n")
+    with open_output(out, fence) as handle:
+        for _, line in reader.record_lines(run_id, kind):
+            handle.write(line.encode() + b"\n")
 
 
 def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:

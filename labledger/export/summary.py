@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from labledger import faults
+from labledger import fault_points
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
 from labledger.files.durable_files import Fence, replace_output
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
@@ -131,7 +131,7 @@ def is_summary(content: bytes, summary: JsonObject) -> bool:
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:
     """Write the summary into a run folder, atomically and within `fence`; return its path."""
     path = run_dir / PATH
-    faults.fault_point("writing_summary")
+    fault_points.fault_point("writing_summary")
     with replace_output(path, fence) as handle:
         handle.write(summary_bytes(summary))
     return path

@@ -11,7 +11,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import mirrors, summary
 from labledger.export.data_frames import require_parquet
-from labledger.files.durable_files import replace_output
+from labledger.files.durable_files import open_output, replace_output
 from labledger.files.file_contents import batched
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
@@ -57,7 +56,7 @@ def write_table(
         require_parquet()
     rows = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
     run_id = RUN_SEPARATOR.join(run_ids)
-    with replace_output(out) if isinstance(out, Path) else nullcontext(out) as handle:
+    with open_output(out) as handle:
         if form == "csv":
             _write_csv(export_tables.TABLES[kind].columns, rows, handle)
         elif isinstance(out, Path):

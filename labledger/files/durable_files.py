@@ -123,6 +123,16 @@ def replace_output(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]
         raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
 
 
+def open_output(
+    out: str | Path | BinaryIO, fence: Fence = nullcontext
+) -> AbstractContextManager[BinaryIO]:
+    """Return the context of what is written to: a file by `replace_output`, or a stream as it is.
+
+    A stream stays open at its end, and `fence` does not concern it.
+    """
+    return replace_output(Path(out), fence) if isinstance(out, str | Path) else nullcontext(out)
+
+
 @contextmanager
 def new_file(folder: Path, prefix: str = "", *, mode: int = 0o600) -> Iterator[BinaryIO]:
     """Yield a new file in `folder`, which is created if missing. See `publish`.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
-from labledger.ledger import chosen_grading
+from labledger.ledger import view_selection
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
@@ -44,7 +44,7 @@ _VIEW_PARTS = {
         for view in views_and_triggers.VIEWS.values()
         for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
     ),
-    *chosen_grading.VIEW_NAMES,
+    *view_selection.VIEW_NAMES,
 }
 """The names of views and of their common table expressions, as SQLite reports them."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
@@ -108,9 +108,9 @@ def query(
 
     def prepare(connection: Connection) -> None:
         if as_of is not None:
-            chosen_grading.select_time(connection, as_of)
+            view_selection.select_time(connection, as_of)
         elif generation is not None:
-            chosen_grading.select_generation(connection, generation)
+            view_selection.select_generation(connection, generation)
 
     return _execute(path, sql, params, prepare, views_only=views_only)
 
@@ -123,7 +123,7 @@ def query_run(
     Rows of a regrading are shown under its root's id. With `committed` the views show what counted
     when so many slots of the run were committed.
     """
-    prepare = partial(chosen_grading.select_run, run_id=run_id, committed=committed)
+    prepare = partial(view_selection.select_run, run_id=run_id, committed=committed)
     return _execute(path, sql, params, prepare)
 
 

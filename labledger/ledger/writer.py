@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
@@ -161,7 +161,7 @@ class LedgerWriter:
         """
         with self._work.owned(lease, f"append a part to run {lease.run_id}") as connection:
             number = run_rows.append(connection, lease, part, tasks, slots, self._work.now())
-            faults.fault_point("inside_append")
+            fault_points.fault_point("inside_append")
             return number
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
@@ -211,7 +211,7 @@ class LedgerWriter:
             self._work.transaction(f"delete run {run_id}") as connection,
         ):
             stones = removal.delete(connection, run_id, because, self._work.now(), is_dead)
-            faults.fault_point("inside_delete")
+            fault_points.fault_point("inside_delete")
             return stones
 
     @contextmanager
@@ -263,7 +263,7 @@ class LedgerWriter:
                 (lease.run_no, idx, result.attempt, int(final), payload, self._work.now()),
             )
             _insert_dispatches(connection, lease, dispatches)
-            faults.fault_point("inside_stage", idx)
+            fault_points.fault_point("inside_stage", idx)
 
     # -- commits
 
@@ -355,7 +355,7 @@ class LedgerWriter:
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), chain_head
             _insert_dispatches(connection, lease, dispatches)
-            faults.fault_point("inside_commit", idx)
+            fault_points.fault_point("inside_commit", idx)
 
     def _publish(
         self,

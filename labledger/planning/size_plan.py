@@ -20,11 +20,11 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.reader import LedgerReader
-from labledger.planning.history import (
-    History,
+from labledger.planning.earlier_runs import (
+    EarlierRuns,
     Spending,
-    read_history,
-    require_history,
+    read_earlier_runs,
+    require_earlier_runs,
     usual_spending,
 )
 from labledger.records import JsonObject, json_schemas
@@ -298,14 +298,14 @@ def plan_size(
     options.check()
     optional_libraries.require_analysis()
     metric = None if options.metric == PASS_RATE else options.metric
-    history = read_history(
+    earlier = read_earlier_runs(
         reader, experiment.experiment_id, options.from_runs, metric, experiment.cluster
     )
-    require_history(history)
-    components = variance_components.of_pairs(history.pairs, history.clusters)
-    assert components is not None  # `require_history` asks for a pair with two tasks.
+    require_earlier_runs(earlier)
+    components = variance_components.of_pairs(earlier.pairs, earlier.clusters)
+    assert components is not None  # `require_earlier_runs` asks for a pair with two tasks.
     spending = usual_spending(
-        history.spent, experiment.variants, experiment.max_concurrency, options.confidence
+        earlier.spent, experiment.variants, experiment.max_concurrency, options.confidence
     )
     planner = _Planner(experiment, options, components, spending)
     tasks, replications = experiment.tasks, experiment.replications
@@ -319,7 +319,7 @@ def plan_size(
         power=options.power,
         confidence=options.confidence,
         experiment=experiment,
-        runs=history.runs,
+        runs=earlier.runs,
         observed_tasks=components.tasks,
         between=components.between,
         within=components.within,
@@ -327,19 +327,19 @@ def plan_size(
         as_written=tuple(planner.design(each, tasks, replications) for each in Estimand),
         requirements=requirements,
         curves=tuple(planner.curves(requirements)),
-        notes=tuple(_notes(history, components, spending, experiment)),
+        notes=tuple(_notes(earlier, components, spending, experiment)),
     )
 
 
 def _notes(
-    history: History, components: Components, spending: Spending, experiment: PlannedExperiment
+    earlier: EarlierRuns, components: Components, spending: Spending, experiment: PlannedExperiment
 ) -> Iterator[str]:
     if components.within is None:
         yield (
             "The runs have one replication: how much trials of a task vary is not known. For tasks "
             "like these, replications are taken to add nothing; for these tasks there is no answer."
         )
-    if not history.are_within_runs:
+    if not earlier.are_within_runs:
         yield "No run has two variants: differences are those between variants of two runs."
     if components.design_effect > 1:
         yield (

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from labledger import optional_libraries
-from labledger import text as figures
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.ranking_text import ranking_text
@@ -33,7 +32,17 @@ from labledger.report.logs import PackedLogs, pack
 from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import TRIAL_FIELDS, Trial
 from labledger.report.time_and_metrics import VariantCost
-from labledger.text import counted
+from labledger.text import (
+    confidence_level,
+    count,
+    counted,
+    date_and_time,
+    duration,
+    rounded,
+    usd,
+    usd_range,
+    whole_number,
+)
 
 _FOLDER = Path(__file__).resolve().parent
 _MAX_TABLE_TASKS = 2000
@@ -91,15 +100,15 @@ def _template() -> Any:
     )
     environment.filters |= {
         "trusted": Markup,  # Style, script and drawings, which are our own.
-        "count": figures.count,
+        "count": count,
         "rate": comparison_sentences.rate,
         "bounds": comparison_sentences.rate_bounds,
-        "rounded": figures.rounded,
-        "usd": figures.usd,
-        "usd_range": figures.usd_range,
-        "whole": figures.whole_number,
-        "duration": figures.duration,
-        "moment": figures.date_and_time,
+        "rounded": rounded,
+        "usd": usd,
+        "usd_range": usd_range,
+        "whole": whole_number,
+        "duration": duration,
+        "moment": date_and_time,
         "kind": charts.cell_outcome,
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
@@ -138,7 +147,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "tampering": sentences.tampering(report),
         "figures": list(_figures(report)),
         "sections": list(_sections(report)),
-        "level": figures.confidence_level(report.confidence),
+        "level": confidence_level(report.confidence),
         "metric_name": names.pop() if len(names) == 1 else None,
         "outcomes_text": sentences.outcomes(report),
         "time_text": sentences.times(report),
@@ -167,17 +176,17 @@ def _hash(content: str) -> str:
 
 def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
     """Yield the figures at the top of the page: name, value and note."""
-    run, count = report.run, figures.count
+    run = report.run
     yield "slots committed", count(run.committed), f"of {count(run.scheduled)}"
     yield "scored", count(run.scored), f"{count(run.committed - run.scored)} without a score"
     if report.time.wall_ms is not None:
-        yield "from start to end", figures.duration(report.time.wall_ms), ""
+        yield "from start to end", duration(report.time.wall_ms), ""
     for metric in report.metrics:
         if metric.metric_id == "cost_usd":
             known = [variant.sum for variant in metric.variants if variant.sum is not None]
             unknown = sum(variant.unknown for variant in metric.variants)
             note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
-            yield "cost", figures.usd(sum(known)), note
+            yield "cost", usd(sum(known)), note
 
 
 def _sections(report: Report) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
-from labledger.records.timeouts import TimeoutCounts
+from labledger.records.resource_pressure import TimeoutCounts
 from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
 from labledger.report.document import Cell, Extension, Report, ReportedPart, ReportedRun
 from labledger.report.outcome_tally import Tally

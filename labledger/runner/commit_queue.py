@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPause
-from labledger.execution.error_rate import ErrorRate, PressureWarning, Pruning
 from labledger.execution.run_events import Listener, run_event
+from labledger.execution.stop_rules import ErrorRate, PressureWarning, Pruning
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
+from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.records.slot_records import SlotRecords
-from labledger.records.timeouts import timed_out_under_pressure
 from labledger.runner.ownership import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
@@ -127,14 +127,14 @@ class CommitQueue:
         with self._pause_if_disk_full():
             ending = Ending(result.ids.variant_id, result.status)
             if final and idx == self.next_idx and not self._withholds(ending):
-                faults.fault_point("before_commit", idx)
+                fault_points.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
                     self.lease, result, _dispatches(specs), delivered_by
                 )
                 self._after_write(result, delivered_by, will_retry=False)
                 self._after_commit(records)
                 return True
-            faults.fault_point("before_stage", idx)
+            fault_points.fault_point("before_stage", idx)
             self.writer.stage(
                 self.lease,
                 result,
@@ -142,7 +142,7 @@ class CommitQueue:
                 dispatches=_dispatches(specs),
                 delivered_by=delivered_by,
             )
-            faults.fault_point("after_stage", idx)
+            fault_points.fault_point("after_stage", idx)
             self._after_write(result, delivered_by, will_retry=not final)
             if final:
                 self.staged[idx] = ending
@@ -231,7 +231,7 @@ class CommitQueue:
         return False
 
     def _after_commit(self, records: SlotRecords) -> None:
-        faults.fault_point("after_commit", records.schedule_idx)
+        fault_points.fault_point("after_commit", records.schedule_idx)
         self._count_ending(Ending(records.variant_id, records.status))
         self.next_idx = records.schedule_idx + 1
         self.renew_lease()

@@ -29,11 +29,10 @@ from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
+from labledger.runner.attempt_queues import NextAttempts, PendingAttempts
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.slot_queue import PendingAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused

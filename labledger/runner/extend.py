@@ -103,7 +103,7 @@ class ExtensionPlan:
         return self.growth.experiment
 
 
-def plan_extension(run_id: str, path: Path | None, options: RunOptions) -> ExtensionPlan:
+def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> ExtensionPlan:
     """Return what an experiment adds to a run; `path` None stands for the run's own experiment.
 
     Raises `ExperimentChanged` if a cell of the run is another in it, `NothingToExtend` if it has
@@ -150,7 +150,7 @@ def extend_run(
     `path` may be a temporary copy; see `start_and_resume.start_run` for `store_source`.
     """
     check_because(because)
-    plan = plan_extension(run_id, path, options)
+    plan = prepare_extension(run_id, path, options)
     _refuse_owned(plan.run, options)
     with RunStart.opened(options) as start:
         check_limits(plan.experiment.plan.metrics, options.budget)
@@ -158,7 +158,7 @@ def extend_run(
             require_budget(reader, plan.run, options.budget)
         images = _check_requirements(start, plan)
         if store_source is not None:
-            plan = plan_extension(run_id, store_source(start.lab), options)
+            plan = prepare_extension(run_id, store_source(start.lab), options)
         part = _new_part(plan, images, options, because)
 
         def register(writer: LedgerWriter) -> Append:

@@ -16,7 +16,7 @@ from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.plan_sections import Retry
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
-from labledger.records.timeouts import timed_out_under_pressure
+from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.trial.attempt_spec import AttemptSpec
 
 

@@ -23,7 +23,7 @@ from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
-from labledger.records.timeouts import TimeoutCounts
+from labledger.records.resource_pressure import TimeoutCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labledger import faults
+from labledger import fault_points
 from labledger.checks.egress_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
@@ -20,11 +20,11 @@ from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, Ledge
 from labledger.execution.budget import Budget
 from labledger.execution.disk_space import DiskSpace, engine_data_folder
 from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.error_rate import ErrorRate, Pruning
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.run_events import run_event
 from labledger.execution.stop_requests import on_signals
+from labledger.execution.stop_rules import ErrorRate, Pruning
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
@@ -35,10 +35,10 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
@@ -48,7 +48,6 @@ from labledger.runner.run_hosts import (
     require_reachable_attempts,
 )
 from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
-from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import staged_programs
@@ -139,7 +138,7 @@ class Session:
         """Append the new part. If that fails, a run that was complete is complete again."""
         if self.append_part is None:
             return
-        faults.fault_point("before_append")
+        fault_points.fault_point("before_append")
         try:
             self.append_part(lease)
         except LabLedgerError:
@@ -147,7 +146,7 @@ class Session:
             if run.next_schedule_idx == run.total_slots:
                 self.writer.leases.release(lease, RunStatus.COMPLETED)
             raise
-        faults.fault_point("after_append")
+        fault_points.fault_point("after_append")
 
     def _stop_reason(self, stop_cause: Stop | None, budget: Budget) -> Stop | None:
         """Return why the run stopped. Called after every trial in flight has ended."""

@@ -2,7 +2,7 @@
 
 An archive is a lab folder with these runs alone: `archive.json`, which says what follows, then
 `ledger.sqlite`, then the artifacts by digest. Runs are verified before they are archived, and the
-file appears under its name once it is complete. `import_runs` unpacks an archive as the source of
+file appears under its name once it is complete. `import_source` unpacks an archive as the source of
 an import, which verifies it like any other; nothing in it is trusted.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labledger import __version__, clock, faults
+from labledger import __version__, clock, fault_points
 from labledger.errors import (
     InvalidInput,
     LedgerError,
@@ -28,13 +28,12 @@ from labledger.execution.process_identity import process_is_dead
 from labledger.files import archive_files
 from labledger.files.archive_files import ArchiveDamaged, ArchivedFile
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.lab_folder import LabFolder
-from labledger.files.own_folders import scratch_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.exchange import source as sources
 from labledger.ledger.exchange.import_writer import frozen_digests
-from labledger.ledger.exchange.source import Source
+from labledger.ledger.exchange.source import Source, open_source_ledger
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -113,7 +112,7 @@ def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, 
     with (
         store.in_use(),
         scratch_folder("archive") as scratch,
-        sources.open_source_ledger(lab.ledger, lab.artifacts, scratch) as source,
+        open_source_ledger(lab.ledger, lab.artifacts, scratch) as source,
     ):
         run_ids = source.with_regradings(run_id)
         source.refuse_live(run_ids, process_is_dead)
@@ -196,7 +195,7 @@ def _members(
 ) -> Iterator[tuple[str, int, Iterable[bytes]]]:
     yield _MANIFEST, len(manifest), [manifest]
     yield _LEDGER, ledger.stat().st_size, _file_chunks(ledger)
-    faults.fault_point("inside_archive")
+    fault_points.fault_point("inside_archive")
     for artifact in artifacts:
         path = store.path(artifact.sha256)
         yield artifact.name, artifact.size, _unchanged_chunks(path, artifact.sha256)

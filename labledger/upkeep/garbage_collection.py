@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, Parameter, Problem
 from labledger.execution.process_identity import holder_is_dead, process_is_dead
 from labledger.files.artifact_store import ArtifactStore
@@ -170,10 +170,10 @@ def _remove_files(
     if not dry_run:
         for path, _ in artifacts:
             path.unlink(missing_ok=True)
-            faults.fault_point("inside_gc")
+            fault_points.fault_point("inside_gc")
         for path in leftovers:
             remove_tree(path)
-            faults.fault_point("inside_gc")
+            fault_points.fault_point("inside_gc")
     return collected
 
 
@@ -266,7 +266,7 @@ def delete_run(
             return runs
     with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
         stones = writer.delete_run(run_id, because, process_is_dead)
-        faults.fault_point("after_delete")
+        fault_points.fault_point("after_delete")
         _remove_folders(lab, stones)
     totals = {run.run_id: run.total for run in runs}
     return [

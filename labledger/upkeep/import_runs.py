@@ -21,8 +21,8 @@ from labledger.export import mirrors, summary
 from labledger.export.mirrors import create_run_folder
 from labledger.files.archive_files import is_archive
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.lab_folder import FOLDER, LabFolder
-from labledger.files.own_folders import scratch_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
@@ -161,7 +161,7 @@ class ImportedRun(JsonForm):
     """Those of `labledger import --json`, which are older."""
 
 
-def import_runs(
+def import_source(
     lab: LabFolder,
     path: Path,
     run_ids: Sequence[str] = (),

@@ -9,7 +9,7 @@ import pytest
 from experiments import BY_MODE, PASSING, RIGHT, Project
 
 from labledger import open_ledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.upkeep.verify_lab import verify_lab
 

@@ -69,7 +69,7 @@ report(begun)
 """
 _IMPORT = """
 from labledger.ledger.exchange.import_writer import ImportWriter
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.files.lab_folder import LabFolder
 bring, held, log = ImportWriter.import_run, [], []
 def timed(*given):
@@ -80,7 +80,7 @@ def timed(*given):
     return found
 ImportWriter.import_run = timed
 begun = time.perf_counter()
-import_runs(LabFolder(out), ledger)
+import_source(LabFolder(out), ledger)
 report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
 """
 

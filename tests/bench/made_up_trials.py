@@ -33,7 +33,7 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
-from labledger.runner.next_attempts import NextAttempts
+from labledger.runner.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks

@@ -27,8 +27,8 @@ from labledger.compare.statistics import (
     variance_components,
 )
 from labledger.compare.statistics import rates as confidence_sequence
-from labledger.compare.statistics.permutation_test import Units
 from labledger.compare.statistics.samples import Estimate
+from labledger.compare.statistics.sign_flip_test import Units
 
 Array = np.ndarray[Any, Any]
 Chance = np.random.Generator

@@ -14,7 +14,7 @@ from sample_trials import ENGINE
 from waiting import wait_until
 
 from labledger import open_ledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

@@ -16,7 +16,7 @@ import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, PASSING, UNGRADABLE, EngineLog, Project
 from tiers import tiered
 
-from labledger.faults import POINTS, VARIABLE
+from labledger.fault_points import POINTS, VARIABLE
 
 pytestmark = pytest.mark.docker
 

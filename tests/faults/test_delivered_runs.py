@@ -10,7 +10,7 @@ from experiments import PASSING, RIGHT, EngineLog, Project, take_notes
 from sealed_trials import LOOKS, SERVES
 from waiting import wait_until
 
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

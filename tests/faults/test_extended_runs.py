@@ -11,7 +11,7 @@ from experiments import BY_MODE, PASSING, RIGHT, WRONG, Coordinator, EngineLog, 
 from tiers import tiered
 
 from labledger import RunOptions, extend, open_ledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

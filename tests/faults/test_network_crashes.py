@@ -15,7 +15,7 @@ from tiers import tiered
 from waiting import wait_until
 
 from labledger.engine.allowed_hosts import HOST_NAME
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

@@ -25,7 +25,7 @@ from tiers import tiered
 from waiting import wait_until
 
 from labledger import clock, open_ledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.sqlite import DRIVER
 

@@ -18,7 +18,7 @@ from sample_trials import ENGINE
 from tiers import tiered
 
 from labledger.export.mirrors import PATHS
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 

@@ -12,7 +12,7 @@ from sample_ledgers import give_id
 from tiers import tiered
 
 import labledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, RIGHT, WRONG, Project
 
-from labledger import faults, open_ledger
+from labledger import fault_points, open_ledger
 
 pytestmark = pytest.mark.docker
 
@@ -27,7 +27,9 @@ def test_killed_shards_give_the_run_done_at_once(tmp_path: Path) -> None:
     """A shard that was killed resumes as that shard; both together are the whole experiment."""
     project = Project(tmp_path, TASKS)
     words = ("run", project.experiment, *PASSING, "--shard")
-    killed = project.command(*words, "1/2", "--run-id", "s1", **{faults.VARIABLE: "after_commit:1"})
+    killed = project.command(
+        *words, "1/2", "--run-id", "s1", **{fault_points.VARIABLE: "after_commit:1"}
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert project.command("resume", "s1", *PASSING).returncode == 0
     assert project.command(*words, "2/2", "--run-id", "s2").returncode == 0

@@ -13,7 +13,7 @@ from harbor_tasks import plain, write_task
 from waiting import wait_until
 
 from labledger import Exit, open_ledger
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
 

@@ -29,7 +29,7 @@ from waiting import wait_until
 
 import labledger
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

@@ -18,7 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.writer import LedgerWriter
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 RUNS = {
@@ -136,9 +136,9 @@ def test_frozen_runs_are_imported(lab: LabFolder, runs: tuple[str, ...], tmp_pat
     """From the ledger or from folders of mirrors they arrive whole, and export the same bytes."""
     folders = lab.root / "runs"
     by_ledger, by_mirrors = (LabFolder(tmp_path / name / ".lab") for name in ("a", "b"))
-    assert len(import_runs(by_ledger, lab.root)) == len(runs)
+    assert len(import_source(by_ledger, lab.root)) == len(runs)
     for run_id in runs:
-        import_runs(by_mirrors, folders / run_id, without_artifacts=True)
+        import_source(by_mirrors, folders / run_id, without_artifacts=True)
     for here in (by_ledger, by_mirrors):
         check_exports(here, runs, folders, tmp_path / "exported")
     assert verify_lab(by_ledger, None).findings == ()

@@ -25,7 +25,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect
 from sqlalchemy.pool import NullPool
 
-from labledger import clock, faults, resources
+from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations, row_digests
@@ -368,7 +368,7 @@ def test_a_killed_upgrade_is_as_if_it_had_not_begun(
     known = migrations.REVISIONS[-2]
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(faults, "_SELECTED", ("inside_upgrade", None))
+        monkeypatch.setattr(fault_points, "_SELECTED", ("inside_upgrade", None))
         try:
             migrations.upgrade(older)
         finally:

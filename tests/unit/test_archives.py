@@ -24,14 +24,14 @@ from source_labs import FROZEN, begin, complete_lab, rows
 
 from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files import durable_files
 from labledger.files.archive_files import write_archive
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep import garbage_collection
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 LARGE = b"large"
@@ -69,7 +69,7 @@ def test_a_run_is_archived_and_imported_as_it_was(
     found = archive_run(kit.RUN, file, lab_dir=there)
     assert [(run.run_id, run.committed) for run in found.runs] == [(kit.RUN, 6)]
     assert (found.artifacts, found.uncommitted_results, found.size) == (2, 0, file.stat().st_size)
-    import_runs(here, file)
+    import_source(here, file)
     assert rows(here.root) == rows(there) == before
     assert verify_lab(here, None).findings == ()
     assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {LARGE, FROZEN}
@@ -89,7 +89,7 @@ def test_regradings_go_with_their_run(tmp_path: Path, here: LabFolder, file: Pat
     with pytest.raises(InvalidInput, match="it is a regrading of run-1"):
         archive_run("run-1.g2", file, lab_dir=path.parent)
     archive_run(kit.RUN, file, lab_dir=path.parent)
-    assert [each.run_id for each in import_runs(here, file)] == ["run-1", "run-1.g2"]
+    assert [each.run_id for each in import_source(here, file)] == ["run-1", "run-1.g2"]
     assert graded.counted(here.ledger) == {"run-1": "run-1.g2"}
 
 
@@ -105,7 +105,7 @@ def test_an_interrupted_run_is_archived_as_far_as_it_is_committed(
             archive_run("half", file, lab_dir=there)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert archive_run("half", file, lab_dir=there).uncommitted_results == 1
-    [found] = import_runs(here, file)
+    [found] = import_source(here, file)
     assert (found.committed, found.total) == (2, 4)
 
 
@@ -291,7 +291,7 @@ def test_a_changed_archive_is_refused(there: Path, here: LabFolder, file: Path, 
     change, message = HOSTILE[name]
     rewritten(file, change)
     with pytest.raises(LedgerError, match=message):
-        import_runs(here, file)
+        import_source(here, file)
     assert not here.root.exists()
 
 
@@ -329,7 +329,7 @@ def test_a_broken_archive_is_refused(there: Path, here: LabFolder, file: Path, n
     archive_run(kit.RUN, file, lab_dir=there)
     file.write_bytes(gzip.compress(BROKEN[name](file)))
     with pytest.raises(LedgerError, match="nothing was imported"):
-        import_runs(here, file)
+        import_source(here, file)
     assert not here.root.exists()
 
 
@@ -344,5 +344,5 @@ def test_a_file_that_is_cut_or_flipped_is_refused(there: Path, here: LabFolder, 
     for content in (whole[:-4], whole[:middle], flipped.getvalue(), whole[:20]):
         file.write_bytes(content)
         with pytest.raises(LedgerError, match="nothing was imported"):
-            import_runs(here, file)
+            import_source(here, file)
     assert not here.root.exists()

@@ -21,8 +21,8 @@ from labledger.experiment.plan_sections import Resources
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.runtime_values import ResourceOverrides
 from labledger.experiment.settings.trial_settings import VariantSettings
+from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
-from labledger.hosts.coordinator_side.host_rooms import BlockedHosts, HostRooms
 from labledger.hosts.host_identity import count_gpus
 from labledger.hosts.host_messages import (
     Chunk,
@@ -311,7 +311,7 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
 
 def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
     """After any changes, totals and the chosen host are as if all hosts were looked at."""
-    spec, rooms, chance = trials.spec(), HostRooms(), random.Random(7)
+    spec, host_capacity, chance = trials.spec(), HostCapacity(), random.Random(7)
     links = [HostLink(f"{name}/1") for name in "abcdef"]
 
     def rank(link: HostLink) -> tuple[bool, bool, float]:
@@ -335,26 +335,28 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             case 3 if link.pending:
                 link.pending.popitem()
             case _:
-                if (chosen := rooms.choose(spec)) is not None:
+                if (chosen := host_capacity.choose(spec)) is not None:
                     link = chosen
                     has_image = link.has_image(spec.image_id)
                     assert has_image or not link.awaits_image(spec.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
-        rooms.update(link)
+        host_capacity.update(link)
         room = [each for each in links if each.problem is None and each.taken < each.capacity]
         image = spec.image_id
         free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
         taken = {each.name: each.taken for each in links}
         best = choose_host(spec, [each.state for each in free if each.state], taken, [])
-        chosen = rooms.choose(spec)
+        chosen = host_capacity.choose(spec)
         assert (chosen is None) == (best is None)
         if chosen is not None and best is not None:
             # Of hosts that are equal in everything but their names, any may be chosen.
             assert chosen in free
             assert rank(chosen) == rank(next(each for each in links if each.name == best))
-        assert rooms.has_room == bool(room)
-        assert (rooms.slots, rooms.capacity) == (
+        assert host_capacity.has_room == bool(room)
+        assert (host_capacity.slots, host_capacity.capacity) == (
             sum(each.slots for each in links),
             sum(each.capacity for each in links),
         )
-        assert rooms.blocked == sum(each.taken for each in links if each.problem is not None)
+        assert host_capacity.blocked == sum(
+            each.taken for each in links if each.problem is not None
+        )

@@ -15,7 +15,7 @@ from labledger import open_ledger
 from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.statistics import confidence_sequence, paired_rates
-from labledger.compare.statistics.permutation_test import sampled_units
+from labledger.compare.statistics.sign_flip_test import sampled_units
 from labledger.records.outcomes import RunStatus
 from labledger.report.report_options import ReportOptions
 

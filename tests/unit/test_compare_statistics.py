@@ -18,9 +18,9 @@ from tiers import tiered
 from labledger.compare.statistics import (
     paired_means,
     paired_rates,
-    permutation_test,
     planned_power,
     samples,
+    sign_flip_test,
 )
 
 ALL = 0.95
@@ -333,7 +333,7 @@ DARWIN = [49.0, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 
 
 def permutation_p(values: Sequence[float]) -> float:
-    return permutation_test.permutation_p(np.array(values, dtype=float))[0]
+    return sign_flip_test.permutation_p(np.array(values, dtype=float))[0]
 
 
 def of_differences(
@@ -384,12 +384,12 @@ def test_two_ways_of_counting_agree() -> None:
         sizes = np.abs(values[values != 0]).astype(float)
         total = abs(float(values.sum()))
         limit = (sizes.sum() - total) / 2
-        halves = permutation_test._share_up_to(sizes, limit)
-        lattice = permutation_test._lattice_share(sizes, int(limit))
+        halves = sign_flip_test._share_up_to(sizes, limit)
+        lattice = sign_flip_test._lattice_share(sizes, int(limit))
         assert halves == pytest.approx(lattice)
         if total:
             # The sums are one of every second whole number: half a step of continuity.
-            approximate = permutation_test._saddlepoint_tail(sizes, total - 1)
+            approximate = sign_flip_test._saddlepoint_tail(sizes, total - 1)
             assert approximate == pytest.approx(lattice, rel=0.03)
 
 
@@ -399,8 +399,8 @@ def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
     for shift in (0.2, 0.5, 1.0):
         values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
         sizes, total = np.abs(values), abs(float(values.sum()))
-        exact = permutation_test._share_up_to(sizes, (sizes.sum() - total) / 2)
-        assert permutation_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
+        exact = sign_flip_test._share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert sign_flip_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
@@ -549,8 +549,8 @@ def test_too_few_tasks_can_show_nothing() -> None:
     assert of_pairs(5, 0, 5).p > 0.05
     assert planned_power.rate_can_be_shown(6, ALL)
     assert of_pairs(6, 0, 6).p < 0.05
-    assert not permutation_test.can_reject(5, ALL)
-    assert permutation_test.can_reject(6, ALL)
+    assert not sign_flip_test.can_reject(5, ALL)
+    assert sign_flip_test.can_reject(6, ALL)
 
 
 def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:

@@ -14,10 +14,10 @@ from labledger.errors import LeaseLost
 from labledger.execution.budget import Budget
 from labledger.execution.disk_space import FolderRetention
 from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.error_rate import ErrorRate, Pruning
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.stop_requests import StopRequest
+from labledger.execution.stop_rules import ErrorRate, Pruning
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -35,13 +35,12 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
-from labledger.runner.next_attempts import NextAttempts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 

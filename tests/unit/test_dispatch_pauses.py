@@ -11,7 +11,7 @@ import pytest
 from labledger.clock import Backoff
 from labledger.execution import dispatch_pauses
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPause, DispatchPauses
-from labledger.execution.error_rate import ErrorRate
+from labledger.execution.stop_rules import ErrorRate
 from labledger.records.outcomes import SlotStatus
 
 NEVER = 3600.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from labledger.errors import LabLedgerError
-from labledger.files.durable_files import replace_file, replace_output, write_file
+from labledger.files.durable_files import open_output, replace_file, replace_output, write_file
 from labledger.files.file_contents import batched
 
 
@@ -74,3 +75,14 @@ def test_batches() -> None:
     assert next(items) == 3
     assert list(batches) == [[4, 5, 6]]
     assert list(batched([], 3)) == []
+
+
+def test_an_output_is_a_file_or_a_stream(tmp_path: Path) -> None:
+    """A path becomes a file once all is written; a stream gets the same bytes and stays open."""
+    path, stream = tmp_path / "out", BytesIO()
+    for out in (path, str(path), stream):
+        with open_output(out) as handle:
+            handle.write(b"rows")
+            assert out is stream or not path.exists()
+        path.unlink(missing_ok=out is stream)
+    assert stream.getvalue() == b"rows"

@@ -14,7 +14,7 @@ from source_labs import FROZEN, begin, complete_lab, rows
 
 from labledger import collect_garbage
 from labledger.errors import LeaseHeld, LedgerError
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger import removal

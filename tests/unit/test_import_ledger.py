@@ -25,7 +25,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.export import mirrors
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
@@ -33,7 +33,7 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.exchange.source import _expected_statements
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
-from labledger.upkeep.import_runs import ImportedRun, import_runs
+from labledger.upkeep.import_runs import ImportedRun, import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 
@@ -58,7 +58,7 @@ def standings(found: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
 
 def test_a_run_arrives_as_it_is(there: Path, here: LabFolder) -> None:
     """Every row, digest and artifact is carried, large ones as files, and all of it verifies."""
-    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
+    assert standings(import_source(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert rows(here.root) == rows(there)
     report = verify_lab(here, None)
     assert (report.slots, report.findings) == (6, ())
@@ -67,7 +67,7 @@ def test_a_run_arrives_as_it_is(there: Path, here: LabFolder) -> None:
 
 def test_its_folder_is_made(there: Path, here: LabFolder, tmp_path: Path) -> None:
     """The imported run has mirrors, summary and experiment, the bytes of the other lab's."""
-    import_runs(here, there)
+    import_source(here, there)
     with LedgerReader.open(there / "ledger.sqlite") as reader:
         mirrors.rebuild_all(reader, kit.RUN, tmp_path / "theirs")
         authored = reader.run(kit.RUN).authored
@@ -80,10 +80,10 @@ def test_its_folder_is_made(there: Path, here: LabFolder, tmp_path: Path) -> Non
 
 def test_once_more_changes_nothing(there: Path, here: LabFolder) -> None:
     """The same run again is here already: no row is written, and no file."""
-    import_runs(here, there)
+    import_source(here, there)
     before = rows(here.root)
     stamps = {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")}
-    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.SAME)]
+    assert standings(import_source(here, there)) == [(kit.RUN, RunRelation.SAME)]
     assert rows(here.root) == before
     assert {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")} == stamps
 
@@ -92,11 +92,11 @@ def test_two_labs_become_one_both_ways(there: Path, here: LabFolder) -> None:
     """Each gets the other's runs; afterwards both hold the same histories."""
     begin(here.root, "ours", 3)
     begin(there, "theirs", 4)
-    assert standings(import_runs(here, there)) == [
+    assert standings(import_source(here, there)) == [
         (kit.RUN, RunRelation.NEW),
         ("theirs", RunRelation.NEW),
     ]
-    back = dict(standings(import_runs(LabFolder(there), here.root)))
+    back = dict(standings(import_source(LabFolder(there), here.root)))
     assert back == {
         "ours": RunRelation.NEW,
         kit.RUN: RunRelation.SAME,
@@ -111,9 +111,9 @@ def test_what_a_run_has_grown_by_is_brought(here: LabFolder, tmp_path: Path) -> 
     """Importing a longer history of the same run adds its new slots."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     go_on(there, kit.RUN, 4)
-    [grown] = import_runs(here, there)
+    [grown] = import_source(here, there)
     assert (grown.relation, grown.committed_locally, grown.committed) == (RunRelation.GROWN, 2, 4)
     mine, theirs = rows(here.root), rows(there)
     [progress], [original] = mine.pop("schedule_progress"), theirs.pop("schedule_progress")
@@ -126,10 +126,10 @@ def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> No
     """Importing a shorter history of a run that has grown here changes nothing."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     go_on(here.root, kit.RUN, 4)
     before = rows(here.root)
-    [found] = import_runs(here, there)
+    [found] = import_source(here, there)
     assert (found.relation, found.committed_locally, found.committed) == (RunRelation.SAME, 4, 2)
     assert rows(here.root) == before
 
@@ -143,7 +143,7 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
         writer.stage(lease, kit.result(3), final=True)
         writer.set_budget(lease, {"cost_usd": 2})
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    [found] = import_runs(here, there)
+    [found] = import_source(here, there)
     assert found.uncommitted_results == 1
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
@@ -162,10 +162,10 @@ def test_only_the_named_runs_are_brought(there: Path, here: LabFolder) -> None:
     """`--run` chooses; a name that is not there is refused before anything is written."""
     begin(there, "theirs", 1)
     with pytest.raises(RunNotFound, match="no run 'their'") as refused:
-        import_runs(here, there, ["theirs", "their"])
+        import_source(here, there, ["theirs", "their"])
     assert refused.value.hint == f"its newest runs: theirs, {kit.RUN}"
     assert not here.root.exists()
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
+    assert standings(import_source(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,14 @@ def test_a_source_is_named_in_four_ways(
     folder = there / "runs" / kit.RUN
     folder.mkdir(parents=True)
     (folder / "resolved.json").write_text("{}")
-    found = [run_id for run_id, _ in standings(import_runs(here, word(there)))]
+    found = [run_id for run_id, _ in standings(import_source(here, word(there)))]
     assert found == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
 
 
 def test_a_dry_run_writes_nothing(there: Path, here: LabFolder) -> None:
     """It says what would come, and neither lab changes."""
     before = contents(there)
-    assert standings(import_runs(here, there, dry_run=True)) == [(kit.RUN, RunRelation.NEW)]
+    assert standings(import_source(here, there, dry_run=True)) == [(kit.RUN, RunRelation.NEW)]
     assert not here.root.exists()
     assert contents(there) == before
 
@@ -212,27 +212,27 @@ def test_a_run_that_is_being_written_is_refused(here: LabFolder, tmp_path: Path)
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     begin(there, "idle", 1)
-    import_runs(here, there)
+    import_source(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         with pytest.raises(LeaseHeld, match="being written by process 4711 on here"):
-            import_runs(here, there)
-        assert standings(import_runs(here, there, ["idle"])) == [("idle", RunRelation.SAME)]
+            import_source(here, there)
+        assert standings(import_source(here, there, ["idle"])) == [("idle", RunRelation.SAME)]
         writer.commit_result(lease, kit.result(2))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     with kit.open_writer(here.ledger) as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         with pytest.raises(LeaseHeld, match="belongs to process 4711"):
-            import_runs(here, there)
+            import_source(here, there)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    assert standings(import_runs(here, there))[0] == (kit.RUN, RunRelation.GROWN)
+    assert standings(import_source(here, there))[0] == (kit.RUN, RunRelation.GROWN)
 
 
 def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> None:
     """What is staged here and not committed was paid for: a growth does not run over it."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     go_on(there, kit.RUN, 3)
     with kit.open_writer(here.ledger) as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
@@ -240,7 +240,7 @@ def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> 
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
     with pytest.raises(LedgerError, match="1 finished results that are not committed"):
-        import_runs(here, there)
+        import_source(here, there)
     assert rows(here.root) == before
 
 
@@ -248,11 +248,11 @@ def test_an_owner_from_before_is_fenced_off(here: LabFolder, tmp_path: Path) -> 
     """A coordinator whose lease had run out cannot commit once the run was brought further."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     go_on(there, kit.RUN, 3)
     with kit.open_writer(here.ledger) as writer:
         late = writer.leases.acquire(kit.RUN, kit.OWNER, -1)
-        import_runs(here, there)
+        import_source(here, there)
         with pytest.raises(LedgerError, match="nothing more was written"):
             writer.commit_result(late, kit.result(3))
     assert verify_lab(here, None).findings == ()
@@ -269,16 +269,16 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -
     with pytest.raises(
         LedgerError, match=r"run-1: its created_at is .* in the source and .* in this ledger"
     ):
-        import_runs(here, there)
+        import_source(here, there)
     assert rows(here.root) == before
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
+    assert standings(import_source(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> None:
     """Two histories of a run that differ are refused with the first slot that differs."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     go_on(there, kit.RUN, 4)
     with kit.open_writer(here.ledger) as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
@@ -288,7 +288,7 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
     with pytest.raises(
         LedgerError, match="run-1: slot 2 has other records: the source committed it at"
     ) as found:
-        import_runs(here, there)
+        import_source(here, there)
     assert "another lab" in str(found.value.hint)
     assert rows(here.root) == before
 
@@ -322,7 +322,7 @@ def test_a_tampered_source_is_refused(
     """Whatever was changed since it was committed is named, and nothing is written."""
     kit.tamper(there / "ledger.sqlite", statement)
     with pytest.raises(LedgerError, match=words):
-        import_runs(here, there)
+        import_source(here, there)
     assert not here.root.exists()
 
 
@@ -330,7 +330,7 @@ def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: LabFold
     """Only the runs that are asked for need to verify."""
     begin(there, "theirs", 2)
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
+    assert standings(import_source(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_digests_that_fit_are_not_enough(
         writer.commit_result(lease, kit.result(0, run_id, **changes))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     with pytest.raises(LedgerError, match=words):
-        import_runs(here, path)
+        import_source(here, path)
     assert not here.root.exists()
 
 
@@ -397,7 +397,7 @@ def test_what_is_no_ledger_is_refused(
     kit.open_writer(there / "ledger.sqlite").close()
     damage(there / "ledger.sqlite")
     with pytest.raises(LedgerError, match=words) as refused:
-        import_runs(here, there)
+        import_source(here, there)
     assert not here.root.exists()
     if damage in (garbage, foreign):
         assert refused.value.exit_code == Exit.INVALID
@@ -408,7 +408,7 @@ def test_what_is_not_there_is_refused(here: LabFolder, tmp_path: Path) -> None:
     """A folder without a ledger, and a name without a file, say what could be named."""
     for given in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InvalidInput, match="a ledger file, a lab folder"):
-            import_runs(here, given)
+            import_source(here, given)
 
 
 def remove(path: Path) -> None:
@@ -441,14 +441,14 @@ def test_an_artifact_that_is_not_in_the_source_is_refused(
     [path] = (path for path in there.glob("artifacts/sha256/*/*") if path.read_bytes() == b"large")
     damage(path)
     with pytest.raises(LedgerError, match="slot 3: artifact"):
-        import_runs(here, there)
+        import_source(here, there)
     assert not here.root.exists()
 
 
 def test_the_own_ledger_is_refused(there: Path) -> None:
     """A lab is no source for itself."""
     with pytest.raises(InvalidInput, match="this lab's own ledger"):
-        import_runs(LabFolder(there), there)
+        import_source(LabFolder(there), there)
 
 
 def test_nothing_temporary_is_written_for_a_ledger(
@@ -465,7 +465,7 @@ def test_nothing_temporary_is_written_for_a_ledger(
 
     _expected_statements.cache_clear()
     monkeypatch.setattr(migrations, "create_tables", wrapped(migrations.create_tables, watch))
-    import_runs(here, there)
+    import_source(here, there)
     assert seen
     assert all(name.startswith("labledger-import-") for name in seen)
     assert list(tmp_path.glob("labledger-*")) == []
@@ -485,7 +485,7 @@ def test_hints_about_a_source_name_its_lab(there: Path, here: LabFolder, is_lab:
     kit.tamper(there / "ledger.sqlite", "UPDATE slot_commit SET payload_digest = 'x'")
     source = there if is_lab else (there / "ledger.sqlite").rename(there / "copy.sqlite")
     with pytest.raises(LedgerError, match="does not verify") as refused:
-        import_runs(here, source)
+        import_source(here, source)
     hint = refused.value.hint or ""
     assert ("import it from another copy" in hint) is not is_lab
     assert (f"`labledger verify --lab-dir {there}`" in hint) is is_lab
@@ -499,7 +499,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: LabFolder) -> 
     expected = rows(there)
     kit.make_older(there / "ledger.sqlite", "0001")
     before = contents(there)
-    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
+    assert standings(import_source(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert contents(there) == before
     assert migrations.read_revision(there / "ledger.sqlite") == "0001"
     assert rows(here.root) == expected
@@ -510,7 +510,7 @@ def test_a_newer_source_is_refused(there: Path, here: LabFolder) -> None:
     """What a later labledger wrote is not guessed at."""
     kit.tamper(there / "ledger.sqlite", "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerTooNew, match="revision 9999"):
-        import_runs(here, there)
+        import_source(here, there)
     assert not here.root.exists()
 
 
@@ -565,7 +565,7 @@ def test_every_refusal_is_an_error_of_ours(there: Path, here: LabFolder, first: 
         (there / "ledger.sqlite").write_bytes(bytes(changed))
         target = LabFolder(here.root.with_name(f"lab-{place}"))
         try:
-            import_runs(target, there)
+            import_source(target, there)
         except LabLedgerError:
             assert not target.root.exists(), place
         else:

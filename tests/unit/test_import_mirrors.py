@@ -26,7 +26,7 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.records import json_schemas
 from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 
@@ -78,7 +78,7 @@ def without_artifacts(lab: Path) -> dict[str, list[object]]:
 
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
     """Every row and digest is made again, and only artifacts are missing, as verify says."""
-    [found] = import_runs(here, folder, without_artifacts=True)
+    [found] = import_source(here, folder, without_artifacts=True)
     assert (found.relation, found.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
     messages = verify_lab(here, None).findings
@@ -88,10 +88,10 @@ def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder)
 
 def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: LabFolder) -> None:
     """Content that lies in `artifacts` beside the mirrors, or is here already, is not missing."""
-    import_runs(here, there)
+    import_source(here, there)
     shutil.rmtree(here.root)
     shutil.copytree(there / "artifacts", folder / "artifacts")
-    [found] = import_runs(here, folder, without_artifacts=True)
+    [found] = import_source(here, folder, without_artifacts=True)
     assert found.missing_artifacts == 3
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
 
@@ -116,7 +116,7 @@ def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path
         ledger.export(kit.RUN, "all", tmp_path / "mirrors")
     hosts[2] = None  # No host has such a name.
     for source in (path.parent, tmp_path / "mirrors"):
-        import_runs(here, source, without_artifacts=True)
+        import_source(here, source, without_artifacts=True)
         with open_ledger(lab_dir=here.root) as ledger:
             for view in ("trials", "attempts"):
                 sql = f"SELECT host FROM {view} ORDER BY schedule_idx"
@@ -126,7 +126,7 @@ def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path
             assert (tmp_path / "again" / mirror).read_bytes() == (
                 tmp_path / "mirrors" / mirror
             ).read_bytes()
-        import_runs(here, source, without_artifacts=True)
+        import_source(here, source, without_artifacts=True)
         findings = [each for each in verify_lab(here, None).findings if "missing" not in each]
         assert findings == []
         shutil.rmtree(here.root)
@@ -148,7 +148,7 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
             attempt(ledger)
         assert "labledger import" in str(refused.value.hint)
     assert ledger.stat().st_size == 0
-    import_runs(here, run_folder, without_artifacts=True)
+    import_source(here, run_folder, without_artifacts=True)
     assert without_artifacts(here.root) == before
 
 
@@ -158,11 +158,11 @@ def test_without_their_artifacts_mirrors_are_refused(
     """Mirrors without their artifacts are refused before anything is written, unless the run
     is here."""
     with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
-        import_runs(here, folder)
+        import_source(here, folder)
     assert "--without-artifacts" in str(refused.value.hint)
     assert not here.root.exists()
-    import_runs(here, there)
-    [found] = import_runs(here, folder)
+    import_source(here, there)
+    [found] = import_source(here, folder)
     assert found.relation is RunRelation.SAME
 
 
@@ -170,13 +170,13 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_pat
     """A set of mirrors is a source as a ledger is, conflicts and growth alike."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
-    import_runs(here, there)
+    import_source(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(2))
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")
-    [found] = import_runs(here, tmp_path / "mirrors", without_artifacts=True)
+    [found] = import_source(here, tmp_path / "mirrors", without_artifacts=True)
     assert (found.relation, found.committed_locally, found.committed) == (RunRelation.GROWN, 2, 3)
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
@@ -250,7 +250,7 @@ def test_mirrors_that_are_not_one_history_are_refused(
     """A changed, cut or hostile file is refused, with its line or its slot, and nothing written."""
     damage(folder)
     with pytest.raises(LabLedgerError, match=words):
-        import_runs(here, folder, without_artifacts=True)
+        import_source(here, folder, without_artifacts=True)
     assert not here.root.exists()
 
 
@@ -258,4 +258,4 @@ def test_mirrors_without_their_chain_are_refused(folder: Path, here: LabFolder) 
     """Records alone cannot be verified; the message says how to write what is missing."""
     (folder / CHAIN).unlink()
     with pytest.raises(InvalidInput, match=r"no chain\.jsonl to verify them by \(`labledger exp"):
-        import_runs(here, folder)
+        import_source(here, folder)

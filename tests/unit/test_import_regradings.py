@@ -22,7 +22,7 @@ from labledger.ledger.query import query
 from labledger.ledger.verification.verify import verify
 from labledger.records import canonical_json
 from labledger.records.outcomes import RunStatus
-from labledger.upkeep.import_runs import ImportedRun, import_runs
+from labledger.upkeep.import_runs import ImportedRun, import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 REGRADED = "run-1.g2"
@@ -123,14 +123,14 @@ def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, wo
 
 def test_runs_arrive_with_their_regradings(there: Path, here: LabFolder) -> None:
     """Roots first; what counts there counts here; once more changes nothing."""
-    found = import_runs(here, there)
+    found = import_source(here, there)
     assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
     assert passes(here.ledger) == passes(there / "ledger.sqlite") == [("run-1", 2, 1)]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     for run_id in ("run-1", REGRADED, "run-1.g3"):
         assert rows(here.root, run_id) == rows(there, run_id)
     assert verify_lab(here, None).findings == ()
-    assert set(standings(import_runs(here, there)).values()) == {RunRelation.SAME}
+    assert set(standings(import_source(here, there)).values()) == {RunRelation.SAME}
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
@@ -152,7 +152,7 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
             "row_digest('run_tally', run_no, table_name, row_count, content)"
         )
     assert verify(there / "ledger.sqlite").is_clean
-    found = import_runs(here, there)
+    found = import_source(here, there)
     assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     assert verify(here.ledger).is_clean
@@ -164,12 +164,12 @@ def test_a_regrading_without_its_root_is_refused(there: Path, here: LabFolder) -
         with pytest.raises(
             LedgerError, match=r"run-1\.g2 cannot be imported .* regrades run-1,"
         ) as e:
-            import_runs(here, there, [REGRADED], dry_run=dry_run)
+            import_source(here, there, [REGRADED], dry_run=dry_run)
         assert e.value.hint == "import run-1 with it, or before it"
     assert not here.ledger.exists()
-    import_runs(here, there, ["run-1"])
+    import_source(here, there, ["run-1"])
     assert graded.counted(here.ledger) == {"run-1": "run-1"}
-    assert standings(import_runs(here, there, [REGRADED])) == {REGRADED: RunRelation.NEW}
+    assert standings(import_source(here, there, [REGRADED])) == {REGRADED: RunRelation.NEW}
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
@@ -179,22 +179,22 @@ def test_another_history_of_the_root_is_no_root(there: Path, here: LabFolder) ->
     kit.make_ledger(here.root.parent)
     graded.complete_run(here.ledger, "PFPF")
     with pytest.raises(LedgerError, match="it regrades another history of run-1"):
-        import_runs(here, there, [REGRADED])
+        import_source(here, there, [REGRADED])
     with kit.open_writer(here.ledger) as writer:
         kit.begin_run(writer, 4, "run-2")
     with pytest.raises(LedgerError, match="holds different runs with the same ids"):
-        import_runs(here, there)
+        import_source(here, there)
 
 
 def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: LabFolder) -> None:
     """Not before its last slot came, and then from the import on."""
-    import_runs(here, there)
+    import_source(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.leases.acquire("run-1.g3", kit.OWNER, 30)
         for idx in (2, 3):
             writer.commit_result(lease, kit.result(idx, "run-1.g3"))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    assert standings(import_runs(here, there))["run-1.g3"] is RunRelation.GROWN
+    assert standings(import_source(here, there))["run-1.g3"] is RunRelation.GROWN
     assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}
     assert verify(here.ledger).is_clean
 
@@ -207,9 +207,9 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
         for run_id in ("run-1", REGRADED):
             ledger.export(run_id, "all", tmp_path / run_id)
     with pytest.raises(LedgerError, match="regrades run-1, which the ledger does not have"):
-        import_runs(here, tmp_path / REGRADED, without_artifacts=True)
+        import_source(here, tmp_path / REGRADED, without_artifacts=True)
     for run_id in ("run-1", REGRADED):
-        import_runs(here, tmp_path / run_id, without_artifacts=True)
+        import_source(here, tmp_path / run_id, without_artifacts=True)
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     assert passes(here.ledger) == passes(there / "ledger.sqlite")
 
@@ -239,12 +239,12 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
         path, f"UPDATE run SET resolved = '{canonical_json.dumps(document)}' WHERE run_no = 3"
     )
     with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not describe"):
-        import_runs(here, there)
+        import_source(here, there)
     assert not here.ledger.exists()
 
 
 def test_an_interrupted_regrading_goes_on_here(there: Path, here: LabFolder) -> None:
     """And counts from its last commit on."""
-    import_runs(here, there)
+    import_source(here, there)
     go_on(here.root, "run-1.g3", 4)
     assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}

@@ -23,8 +23,8 @@ from waiting import wait_until
 from labledger.errors import InvalidInput
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.coordinator_side.host_results import ResultTransfer
 from labledger.hosts.coordinator_side.input_supply import InputSupply
-from labledger.hosts.coordinator_side.results import ResultTransfer
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_identity import HostIdentity
 from labledger.hosts.host_messages import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sample_trials import Trials
 
-from labledger.records.timeouts import FIELDS, short_of_processors
+from labledger.records.resource_pressure import FIELDS, short_of_processors
 from labledger.trial.evidence.pressure import parse_counters, pressure_of
 
 VERSION_2 = """\

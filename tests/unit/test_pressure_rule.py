@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.records.timeouts import short_of_processors
+from labledger.records.resource_pressure import short_of_processors
 
 FULL = {"duration_s": 60, "processors": 2, "cpu_others_s": 90, "cpu_used_s": 20}
 """A trial on a machine whose processors were busy, with control groups of version 1."""

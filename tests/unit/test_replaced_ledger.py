@@ -16,7 +16,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.runner.ownership import rescue_run
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 
@@ -105,7 +105,7 @@ def test_its_run_folder_is_imported(path: Path) -> None:
     (finding,) = verify_lab(lab, None).findings
     assert finding.startswith(f"{folder}: the ledger does not have this run")
     assert f"`labledger import {folder}` adds it" in finding
-    (imported,) = import_runs(lab, folder, without_artifacts=True)
+    (imported,) = import_source(lab, folder, without_artifacts=True)
     assert (imported.run_id, imported.committed) == (kit.RUN, 2)
     with LedgerReader.open(path) as reader:
         assert reader.run(kit.RUN).next_schedule_idx == 2

@@ -23,13 +23,13 @@ from labledger.errors import (
 )
 from labledger.export.mirrors import create_run_folder
 from labledger.export.tables import write_records
-from labledger.faults import VARIABLE
+from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 BECAUSE = "its prompts were wrong"
@@ -186,7 +186,7 @@ def test_a_deleted_run_comes_back_as_it_was(lab: Path, tmp_path: Path) -> None:
     assert collect_garbage(lab_dir=lab).artifacts == 2
     assert not any(path.is_file() for path in (lab / "artifacts").rglob("*"))
     assert everything(lab)["task_payload"] == everything(lab)["artifact"] == []
-    import_runs(LabFolder(lab), file)
+    import_source(LabFolder(lab), file)
     assert rows(lab) == before
     report = verify_lab(LabFolder(lab), None)
     assert (report.runs, report.deleted, report.findings) == (1, ("last",), ())
@@ -198,7 +198,7 @@ def test_no_other_run_takes_its_place(lab: Path, tmp_path: Path) -> None:
     """Neither a new run nor an imported one of another history can have a deleted run's id."""
     theirs, longer = tmp_path / "theirs" / ".lab", tmp_path / "longer" / ".lab"
     begin(theirs, "last", 3)
-    import_runs(LabFolder(longer), lab, ["last"])
+    import_source(LabFolder(longer), lab, ["last"])
     go_on(longer, "last", 4)
     delete_run("last", BECAUSE, lab_dir=lab)
     with (
@@ -207,8 +207,8 @@ def test_no_other_run_takes_its_place(lab: Path, tmp_path: Path) -> None:
     ):
         kit.begin_run(writer, run_id="last")
     with pytest.raises(LedgerError, match="another run of this id was deleted on"):
-        import_runs(LabFolder(lab), theirs)
-    import_runs(LabFolder(lab), longer)
+        import_source(LabFolder(lab), theirs)
+    import_source(LabFolder(lab), longer)
     assert findings(lab) == ()
 
 

@@ -29,8 +29,8 @@ from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
+from labledger.runner.attempt_queues import SlotQueue
 from labledger.runner.run_hosts import require_reachable_attempts
-from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
 

@@ -26,7 +26,7 @@ from labledger.ledger.verification.verify import verify
 from labledger.records import json_schemas
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
-from labledger.upkeep.import_runs import import_runs
+from labledger.upkeep.import_runs import import_source
 
 
 @pytest.fixture
@@ -167,11 +167,11 @@ def test_a_grown_run_is_imported_from_ledger_and_mirrors(path: Path, tmp_path: P
     assert [line["part"] for line in lines if line["type"] == "part"] == [2, 3, 4]
     for name, source in (("a", path), ("b", tmp_path / "mirrors")):
         here = LabFolder(tmp_path / name / ".lab")
-        [found] = import_runs(here, source, without_artifacts=True)
+        [found] = import_source(here, source, without_artifacts=True)
         assert (found.relation, found.total) == (RunRelation.NEW, 9)
         assert without_artifacts(here.root) == without_artifacts(path.parent)
         assert export(here.ledger, tmp_path / f"{name}-mirrors") == files
-        [found] = import_runs(here, source, without_artifacts=True)
+        [found] = import_source(here, source, without_artifacts=True)
         assert found.relation is RunRelation.SAME
 
 
@@ -185,19 +185,19 @@ def test_an_earlier_copy_of_a_run_grows_by_its_parts(tmp_path: Path) -> None:
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
         first = export(there, tmp_path / "first")
-        import_runs(here, there)
+        import_source(here, there)
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         grown.extend(writer, lease, 6)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-        assert import_runs(here, there)[0].relation is RunRelation.GROWN
+        assert import_source(here, there)[0].relation is RunRelation.GROWN
         for table in ("run_part", "run_task", "slot", "schedule"):
             assert rows(here.root)[table] == rows(there.parent)[table]
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         for idx in (4, 5):
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    assert import_runs(here, there)[0].relation is RunRelation.GROWN
-    assert import_runs(here, there)[0].relation is RunRelation.SAME
+    assert import_source(here, there)[0].relation is RunRelation.GROWN
+    assert import_source(here, there)[0].relation is RunRelation.SAME
     assert verify(here.ledger).is_clean
     after = export(here.ledger, tmp_path / "after")
     assert after == export(there, tmp_path / "there-after")
@@ -212,7 +212,7 @@ def test_commits_come_to_a_run_that_was_extended_here_alone(tmp_path: Path) -> N
         lease = kit.begin_run(writer, 2)
         writer.commit_result(lease, kit.result(0))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-        import_runs(here, there)
+        import_source(here, there)
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(1))
         writer.leases.release(lease, RunStatus.COMPLETED)
@@ -220,7 +220,7 @@ def test_commits_come_to_a_run_that_was_extended_here_alone(tmp_path: Path) -> N
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         grown.extend(writer, lease, 4)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    assert import_runs(here, there)[0].relation is RunRelation.GROWN
+    assert import_source(here, there)[0].relation is RunRelation.GROWN
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
     assert (run.status, run.next_schedule_idx, run.total_slots) == (RunStatus.INTERRUPTED, 2, 4)
@@ -232,14 +232,14 @@ def test_runs_that_grew_apart_are_a_conflict(tmp_path: Path) -> None:
     there, here = kit.make_ledger(tmp_path / "there"), LabFolder(tmp_path / "here" / ".lab")
     with kit.open_writer(there) as writer:
         writer.leases.release(kit.begin_run(writer, 4), RunStatus.INTERRUPTED)
-    import_runs(here, there)
+    import_source(here, there)
     for path, total in ((there, 6), (here.ledger, 5)):
         with kit.open_writer(path) as writer:
             lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
             grown.extend(writer, lease, total)
             writer.leases.release(lease, RunStatus.INTERRUPTED)
     with pytest.raises(LedgerError, match="part 2 of its schedule is another"):
-        import_runs(here, there)
+        import_source(here, there)
 
 
 def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -
     assert graded.counted(path) == {kit.RUN: fourth}
     assert verify(path).is_clean
     here = LabFolder(tmp_path / "here" / ".lab")
-    import_runs(here, path)
+    import_source(here, path)
     assert graded.counted(here.ledger) == {kit.RUN: fourth}
     assert verify(here.ledger).is_clean
     with LedgerReader.open(here.ledger) as reader:

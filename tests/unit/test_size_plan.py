@@ -17,7 +17,7 @@ import labledger
 from labledger.compare.statistics import paired_rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
-from labledger.planning.history import TrialSpent, usual_spending
+from labledger.planning.earlier_runs import TrialSpent, usual_spending
 from labledger.records import json_schemas
 
 

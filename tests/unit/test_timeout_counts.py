@@ -13,7 +13,7 @@ from labledger.export.summary import build_summary
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Artifact
 from labledger.records.outcomes import SlotStatus
-from labledger.records.timeouts import TimeoutCounts
+from labledger.records.resource_pressure import TimeoutCounts
 
 SHORT = {"cpu_some_s": 40.0, "duration_s": 60.0}
 IDLE = {"cpu_some_s": 1.0, "duration_s": 60.0}

@@ -11,9 +11,9 @@ from labledger import text
 from labledger.compare.statistics import (
     paired_means,
     paired_rates,
-    permutation_test,
     planned_power,
     samples,
+    sign_flip_test,
 )
 
 ALL = 0.95
@@ -146,7 +146,7 @@ def test_the_mid_p_value_counts_ties_by_half() -> None:
     """Halves and the lattice agree with the binomial distribution."""
     for gained, lost in ((7, 2), (35, 20)):
         values = np.array([1.0] * gained + [-1.0] * lost)
-        p, is_exact = permutation_test.permutation_p(values, mid=True)
+        p, is_exact = sign_flip_test.permutation_p(values, mid=True)
         tosses = np.random.default_rng(1).binomial(gained + lost, 0.5, 200_000)
         expected = 2 * np.mean((tosses < lost) + 0.5 * (tosses == lost))
         assert is_exact

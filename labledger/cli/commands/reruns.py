@@ -8,11 +8,10 @@ import typer
 
 import labledger
 from labledger import InvalidInput, Problem
-from labledger import text as figures
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, variants_of, with_option_groups
 from labledger.cli.output.console import out, out_json, say, table
-from labledger.text import counted
+from labledger.text import counted, duration, usd, whole_number
 
 if TYPE_CHECKING:
     from labledger import RerunPlan
@@ -113,12 +112,12 @@ def _print_plan(plan: RerunPlan) -> None:
     if plan.slots:
         rows = [(*key, number) for key, number in plan.counts.items()]
         table(("variant", "status", "reason", "slots"), rows, right=("slots",))
-        costs = [figures.duration(plan.duration_ms)]
+        costs = [duration(plan.duration_ms)]
         dollars, tokens = plan.spent["cost_usd"], plan.spent["tokens"]
         if dollars.known:
-            costs.append(f"{figures.usd(dollars.total)} ({_known(dollars.known, dollars.unknown)})")
+            costs.append(f"{usd(dollars.total)} ({_known(dollars.known, dollars.unknown)})")
         if tokens.known:
-            text = f"{figures.whole_number(tokens.total)} tokens"
+            text = f"{whole_number(tokens.total)} tokens"
             costs.append(f"{text} ({_known(tokens.known, tokens.unknown)})")
         out(f"{counted(len(plan.slots), 'slot')}; last time they took {', '.join(costs)}")
     else:

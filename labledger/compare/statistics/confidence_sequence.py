@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labledger.compare.statistics.permutation_test import Units, sampled_units
 from labledger.compare.statistics.samples import (
     Estimate,
     Inference,
 )
+from labledger.compare.statistics.sign_flip_test import Units, sampled_units
 
 BETTING = "anytime-valid betting test"
 

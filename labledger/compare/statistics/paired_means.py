@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from labledger.compare.statistics import paired_rates, permutation_test
+from labledger.compare.statistics import paired_rates, sign_flip_test
 from labledger.compare.statistics.rates import PassAt, all_of, any_of
 from labledger.compare.statistics.samples import (
     Estimate,
@@ -44,14 +44,14 @@ def of_tasks(
     """Estimate the difference of means, B minus A, for tasks like these, in the metric's unit.
 
     Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
-    assumed to be an independent sample, and `permutation_test` gives the p value and the interval.
+    assumed to be an independent sample, and `sign_flip_test` gives the p value and the interval.
     Coverage is as stated for differences that are distributed symmetrically,
     whatever their tails; for skewed ones see `is_skewed`.
     """
     differences, scale = _scaled_down(task_differences(a, b))
-    units = permutation_test.sampled_units(differences, clusters)
-    p, is_exact = permutation_test.permutation_p(units.sums_less(0.0))
-    low, high = permutation_test.bounds(units, confidence, p)
+    units = sign_flip_test.sampled_units(differences, clusters)
+    p, is_exact = sign_flip_test.permutation_p(units.sums_less(0.0))
+    low, high = sign_flip_test.bounds(units, confidence, p)
     name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
     return Inference(Estimate(units.mean, low, high).shifted(0.0, scale), p, name)
 

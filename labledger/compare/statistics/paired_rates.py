@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger.compare.statistics import permutation_test
+from labledger.compare.statistics import sign_flip_test
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -132,7 +132,7 @@ def of_tasks(
 
     Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
     assumed to be an independent sample. A difference is shown where two tests show it: the score
-    test and the sign-flip test of `permutation_test`. The p value is the larger one.
+    test and the sign-flip test of `sign_flip_test`. The p value is the larger one.
 
     The score statistic is Tango's (1998, Statistics in Medicine 17:891–908) for the effective
     number of pairs (`discordance`). With one replication that is the number of tasks less 1, which
@@ -168,17 +168,17 @@ def of_rates(
     size = pairs.size(confidence)
     low, high = tango_interval(pairs.gained * size, pairs.lost * size, size, confidence)
     differences = [y - x for x, y in zip(a, b, strict=True)]
-    units = permutation_test.sampled_units(differences, clusters)
+    units = sign_flip_test.sampled_units(differences, clusters)
     has_mid_p = clusters is None and pairs.gained + pairs.lost <= MOST_BY_HALF
-    flips_p, _ = permutation_test.permutation_p(units.sums_less(0.0), mid=has_mid_p)
+    flips_p, _ = sign_flip_test.permutation_p(units.sums_less(0.0), mid=has_mid_p)
     p = max(pairs.score_p, flips_p)
     if clusters is not None:
-        if not permutation_test.can_reject(len(units.sums), confidence):
+        if not sign_flip_test.can_reject(len(units.sums), confidence):
             return Inference(Estimate(pairs.difference, None, None), p, CLUSTERED_SCORE)
-        flips_low, flips_high = permutation_test.bounds(units, confidence, flips_p)
+        flips_low, flips_high = sign_flip_test.bounds(units, confidence, flips_p)
         if flips_low is not None and flips_high is not None:
             low, high = max(-1.0, min(low, flips_low)), min(1.0, max(high, flips_high))
-    low, high = permutation_test.bounds_agreeing_with_p(
+    low, high = sign_flip_test.bounds_agreeing_with_p(
         pairs.difference, low, high, is_shown=p < 1 - confidence
     )
     name = SCORE if clusters is None else CLUSTERED_SCORE

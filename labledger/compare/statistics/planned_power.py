@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from labledger.compare.statistics import paired_rates, permutation_test, variance_components
+from labledger.compare.statistics import paired_rates, sign_flip_test, variance_components
 from labledger.compare.statistics.samples import Groups, mean, quantile, task_means
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _NORMAL_DEGREES = 100_000
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
     """Return whether both tests reject at least where all `pairs` differ in one direction."""
-    can_flip = permutation_test.can_reject(pairs, confidence)
+    can_flip = sign_flip_test.can_reject(pairs, confidence)
     return can_flip and math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
 
@@ -194,7 +194,7 @@ def tasks_power(
         return 0.0
     of_task = variation.of_task(replications)
     if not variation.is_rate:
-        if not permutation_test.can_reject(tasks, confidence):
+        if not sign_flip_test.can_reject(tasks, confidence):
             return 0.0
         return _t_power(difference, of_task / tasks, tasks - 1, confidence)
     if not rate_can_be_shown(tasks, confidence):

@@ -111,14 +111,14 @@ class ClusterExecutor:
 
     @property
     def width(self) -> int:
-        return self._limited(self._state.rooms.slots)
+        return self._limited(self._state.host_capacity.slots)
 
     @property
     def capacity(self) -> int:
         # Attempts of hosts that do not answer take nothing from the others. Read without the lock,
         # which the other thread may hold: it is asked for at every slot, and may be a moment old.
-        rooms = self._state.rooms
-        return self._limited(rooms.capacity) + rooms.blocked
+        host_capacity = self._state.host_capacity
+        return self._limited(host_capacity.capacity) + host_capacity.blocked
 
     def _limited(self, count: int) -> int:
         return count if self._max_concurrency is None else min(count, self._max_concurrency)
@@ -136,7 +136,7 @@ class ClusterExecutor:
 
     @property
     def has_room(self) -> bool:
-        return self._state.rooms.has_room
+        return self._state.host_capacity.has_room
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         key = attempt_key(spec)
@@ -144,14 +144,14 @@ class ClusterExecutor:
             if spec.host:
                 self._exchanges.link(spec.host)
                 return spec
-            rooms = self._state.rooms
-            chosen = rooms.choose(spec)
-            is_too_large = chosen is None and rooms.has_room
+            host_capacity = self._state.host_capacity
+            chosen = host_capacity.choose(spec)
+            is_too_large = chosen is None and host_capacity.has_room
             self._state.blocked.record_placement(spec if is_too_large else None)
             if chosen is None:
                 return None
             chosen.reserved[key] = spec.image_id
-            rooms.update(chosen)
+            host_capacity.update(chosen)
             return spec.on_host(chosen.name)
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
@@ -160,7 +160,7 @@ class ClusterExecutor:
         with self._state.lock:
             link = self._exchanges.link(spec.host)
             link.reserved.pop(key, None)
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
             if link.lost_because is not None:
                 link.pending[key] = Pending(spec, future)
                 self._end_lost(link)
@@ -168,7 +168,7 @@ class ClusterExecutor:
             link.received.discard(key)
             is_ready = self._exchanges.has_inputs(link, spec)
             link.pending[key] = Pending(spec, future, is_ready)
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
             self._state.blocked.record_activity()
         if is_ready:
             self._exchanges.wake(link)
@@ -255,7 +255,7 @@ class ClusterExecutor:
 
     def _end_lost(self, link: HostLink) -> None:
         """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
-        self._state.rooms.update(link)
+        self._state.host_capacity.update(link)
         self._exchanges.wake(link)
         self._exchanges.spawn(partial(self._exchanges.end_lost, link), link)
 
@@ -274,7 +274,7 @@ class ClusterExecutor:
             ]
             links = list(self._state.links.values())
             for link in links:
-                self._state.rooms.update(link)
+                self._state.host_capacity.update(link)
         for attempt in refused:
             set_exception(attempt.future, StartRefused())
         for link in links:
@@ -300,7 +300,7 @@ class ClusterExecutor:
                 for each in link.leaving.values():
                     set_result(each.future, None)
                 link.leaving.clear()
-                self._state.rooms.update(link)
+                self._state.host_capacity.update(link)
 
     def shutdown(self) -> None:
         self.stop_starting()

@@ -23,10 +23,10 @@ from labledger import clock
 from labledger.clock import Backoff
 from labledger.errors import HostLost, LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
+from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity
 from labledger.hosts.coordinator_side.host_link import HostLink
-from labledger.hosts.coordinator_side.host_rooms import BlockedHosts, HostRooms
+from labledger.hosts.coordinator_side.host_results import BadResult, ResultTransfer
 from labledger.hosts.coordinator_side.input_supply import InputSupply
-from labledger.hosts.coordinator_side.results import BadResult, ResultTransfer
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,
@@ -74,7 +74,7 @@ class ClusterState:
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while links change. No call to a host is made meanwhile."""
     links: dict[str, HostLink] = field(default_factory=dict)
-    rooms: HostRooms = field(default_factory=HostRooms)
+    host_capacity: HostCapacity = field(default_factory=HostCapacity)
     """What the links have room for. Updated after each change of a link, under the lock."""
     lost: dict[str, str] = field(default_factory=dict)
     """Why each host was declared lost."""
@@ -212,7 +212,7 @@ class HostExchanges:
                 link = self.link(found.name)
                 self._disconnect(link)
                 link.duplicates = found.problem
-                self._state.rooms.update(link)
+                self._state.host_capacity.update(link)
             self._state.tell(found.problem or "")
             return
         if described is None:
@@ -229,13 +229,13 @@ class HostExchanges:
                 return
             for key in link.connect(found.address, described):
                 self.spawn(partial(self.prepare, link, key), link)
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
 
     def _disconnect(self, link: HostLink) -> None:
         """Record that a host does not answer. The lock is held."""
         was_connected = link.is_connected
         link.disconnect()
-        self._state.rooms.update(link)
+        self._state.host_capacity.update(link)
         for each in link.leaving.values():
             set_result(each.future, None)
         if not was_connected:
@@ -249,7 +249,7 @@ class HostExchanges:
                 f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, and "
                 "are collected when it is back"
             )
-        self._state.rooms.update(link)
+        self._state.host_capacity.update(link)
 
     def wake(self, link: HostLink) -> None:
         """Have orders of a link delivered. For other threads than that of the connection."""
@@ -287,7 +287,7 @@ class HostExchanges:
                         if link.session == session:
                             link.supply_problem = None
                             pending.is_ready = True
-                            self._state.rooms.update(link)
+                            self._state.host_capacity.update(link)
                     link.wake.set()
                     continue
             await asyncio.sleep(backoff.next_s())
@@ -297,7 +297,7 @@ class HostExchanges:
             if link.problem is None:
                 link.blocked_since = time.monotonic()
             link.supply_problem = problem
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {problem}")
 
     async def _deliver(self, link: HostLink) -> None:
@@ -381,7 +381,7 @@ class HostExchanges:
             link.bad_replies.pop(with_orders, None)
             if not link.has_orders(stopping=self._state.stopping):
                 link.bad_replies.pop(True, None)
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
         return True
 
     def _record_bad_reply(
@@ -394,13 +394,13 @@ class HostExchanges:
             if link.problem is None:
                 link.blocked_since = time.monotonic()
             link.bad_replies[to_orders] = problem
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {problem}")
 
     def _record_bad_result(self, link: HostLink, key: AttemptKey, problem: str) -> None:
         """Leave an attempt open whose result cannot be used. The lock is held."""
         link.bad_results[key] = f"its result of slot {key[0]} {problem}"
-        self._state.rooms.update(link)
+        self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {link.bad_results[key]}")
 
     def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
@@ -471,7 +471,7 @@ class HostExchanges:
             await asyncio.sleep(_LOSS_CHECK_S)
         with self._state.lock:
             pending, link.pending = list(link.pending.values()), {}
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
         for attempt in pending:
             set_exception(
                 attempt.future, HostLost(f"{link.name} was declared lost: {link.lost_because}")
@@ -500,7 +500,7 @@ class HostExchanges:
             if link.lost_because is not None:
                 return
             attempt = link.pending.pop(message.key, None)
-            self._state.rooms.update(link)
+            self._state.host_capacity.update(link)
             self._state.blocked.record_activity()
         if attempt is not None:
             set_result(attempt.future, result)

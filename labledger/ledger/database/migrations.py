@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labledger import clock, faults, resources
+from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
-from labledger.files import lab_folder, own_folders
+from labledger.files import cache_and_scratch, lab_folder
 from labledger.files.durable_files import sync_folder
 from labledger.ledger.database import schema_checks, views_and_triggers
 from labledger.ledger.database.connection import Connection
@@ -48,7 +48,7 @@ def create_cached_tables(connection: Connection) -> bool:
     Returns False, and changes nothing, if the cache does not have the statements. The ledger must
     have nothing in it.
     """
-    content = own_folders.read(_cache_name())
+    content = cache_and_scratch.read(_cache_name())
     if content is None:
         return False
     cached = json.loads(content)
@@ -64,7 +64,7 @@ def store_tables(connection: Connection) -> None:
         "revision": connection.execute(_REVISION_SQL).scalar_one(),
         "statements": list(connection.execute(_TABLES_SQL).scalars()),
     }
-    own_folders.store(_cache_name(), json.dumps(cached).encode())
+    cache_and_scratch.store(_cache_name(), json.dumps(cached).encode())
 
 
 def _cache_name() -> str:
@@ -191,7 +191,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
         run_alembic(connection)
     else:
         create_tables(connection)
-    faults.fault_point("inside_upgrade")
+    fault_points.fault_point("inside_upgrade")
     if before is None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from labledger import faults
+from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
@@ -169,7 +169,7 @@ class ImportWriter:
             journal_hosts(connection, ours.run_no, run_id, history.committed_in_target)
             _write_progress(theirs, ours, history)
             run_rows.copy_annotations(theirs.connection, theirs.run_no, connection, ours.run_no)
-            faults.fault_point("inside_import")
+            fault_points.fault_point("inside_import")
             return history
 
     def _copy_artifacts(self, source: Source, digests: Sequence[str], run_id: str) -> int:

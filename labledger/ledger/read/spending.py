@@ -15,7 +15,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import SPENT_METRICS, Spent
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
-from labledger.records.timeouts import TIMEOUTS, TimeoutCounts
+from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts
 
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.experiment.settings.grading import ResultSource
 from labledger.files import artifact_tars
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -84,7 +84,7 @@ def collect_result(
     outcome = _outcome(spec, container_exit, redactor)
     phases = _phases(spec, container_exit)
     add_inputs(spec, evidence)
-    faults.fault_point("reading_outputs", spec.slot.schedule_idx)
+    fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_rejected(outcome)
     evidence.collect_reports(outcome)

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from labledger import faults
+from labledger import fault_points
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
@@ -184,7 +184,7 @@ class _Taking:
             self._packed.append((packed, bool(artifact.optional)))
             for piece in self._pack(artifact, packed):
                 yield piece
-                faults.fault_point("inside_artifacts", self._spec.slot.schedule_idx)
+                fault_points.fault_point("inside_artifacts", self._spec.slot.schedule_idx)
         yield END
 
     def _pack(self, artifact: DeclaredArtifact, packed: PackedArtifact) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject
-from labledger.records.timeouts import FIELDS
+from labledger.records.resource_pressure import FIELDS
 
 _CAP = 8 * 1024
 _TICKS_PER_S = 100

@@ -13,7 +13,7 @@ import os
 import time
 from dataclasses import replace
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.experiment.settings.grading import Sealing
@@ -74,7 +74,7 @@ def wait_for_trial(spec: AttemptSpec, context: TrialContext, container: str) -> 
     except (OSError, ContainerFailed) as error:
         context.full_disks.record_write_error(spec.plan.run_dir, error)
         raise not_delivered_error(spec, error) from error
-    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    fault_points.fault_point("grader_running", spec.slot.schedule_idx)
     return limiter.wait(engine, spec, container, deadline_s=spec.deadline_of("grader"))
 
 
@@ -141,7 +141,7 @@ def _store_agent_part(
     spec: AttemptSpec, context: TrialContext, container: str, report: _Report
 ) -> None:
     """Store the outcome of the agent part durably, before the grader's files arrive."""
-    faults.fault_point("before_unseal", spec.slot.schedule_idx)
+    fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
     engine = context.engine
     state = engine.inspect_existing(container)
     changes = inspect_changes(engine, spec, container, "before_grading", state)
@@ -169,7 +169,7 @@ def _store_agent_part(
         unchecked_processes=report.unchecked,
         processes_left=_has_processes_left(spec, context, container),
     ).write(spec)
-    faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
+    fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
 
 
 def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
@@ -203,7 +203,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
     trial_networks.change_network(spec, context, container)
     inputs.deliver(spec)
-    faults.fault_point("after_unseal", spec.slot.schedule_idx)
+    fault_points.fault_point("after_unseal", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     write_file(spec.folder / "in" / contract.GO_FILE, clock.utc_now().encode())
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from labledger import faults
+from labledger import fault_points
 from labledger.experiment import name_references
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.settings.grading import Sealing
@@ -234,7 +234,7 @@ def deliver(spec: AttemptSpec) -> None:
 def _fill(spec: AttemptSpec, folder: Path) -> None:
     """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
-    faults.fault_point("inside_unseal", spec.slot.schedule_idx)
+    fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
     (folder / "in").mkdir()
     (folder / "in").chmod(_READABLE_BY_ALL)
     write_phase_script(spec, "grader", folder / "in")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labledger import faults
+from labledger import fault_points
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.files import artifact_tars
@@ -115,11 +115,11 @@ def grade_if_due(
         ended, agent_part = inspect_agent_part(context.engine, spec, state)
         if agent_part is None:
             return ended
-        faults.fault_point("before_artifacts", spec.slot.schedule_idx)
+        fault_points.fault_point("before_artifacts", spec.slot.schedule_idx)
         taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
-        faults.fault_point("after_artifacts", spec.slot.schedule_idx)
+        fault_points.fault_point("after_artifacts", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
         agent_part = replace(agent_part, disk_was_full=was_full, artifacts=taken)
         agent_part.write(spec)
@@ -185,7 +185,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
     shutil.rmtree(part.folder, ignore_errors=True)
     inputs.prepare_trial_folder(part, context)
     trial_networks.provide_first_network(part, context)
-    faults.fault_point("before_grader_create", spec.slot.schedule_idx)
+    fault_points.fault_point("before_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     try:
         container, created = container_start.create_container(part, context)
@@ -194,11 +194,11 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
             raise name_taken_error(part) from None
         raise
     container_start.fill_container(part, context, container)
-    faults.fault_point("after_grader_create", spec.slot.schedule_idx)
+    fault_points.fault_point("after_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     _started_marker(part).touch()
     container_start.start_container(context, container, created)
-    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    fault_points.fault_point("grader_running", spec.slot.schedule_idx)
     return container
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labledger import faults
+from labledger import fault_points
 from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.experiment.settings.grading import Sealing
@@ -67,11 +67,11 @@ def run_grader_part_if_due(
         ended, agent_part = inspect_agent_part(context.engine, spec, state)
         if agent_part is None:
             return ended
-        faults.fault_point("before_unseal", spec.slot.schedule_idx)
+        fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
         agent_part = replace(agent_part, disk_was_full=was_full)
         agent_part.write(spec)
-        faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
+        fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
@@ -86,7 +86,7 @@ def _run_grader_part(
     engine = context.engine
     trial_networks.change_network(spec, context, container)
     inputs.unseal(spec, agent_part.phases)
-    faults.fault_point("after_unseal", spec.slot.schedule_idx)
+    fault_points.fault_point("after_unseal", spec.slot.schedule_idx)
 
     def start() -> None:
         if engine.inspect_existing(container).started_at == agent_part.engines_start:
@@ -103,7 +103,7 @@ def _run_grader_part(
             None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refusal
         )
         return _combine_parts(agent_part, grader_part)
-    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    fault_points.fault_point("grader_running", spec.slot.schedule_idx)
     status = context.limiter.wait(engine, spec, container, spec.deadline_of("grader"))
     if status is None:
         kill_overdue(engine, container)

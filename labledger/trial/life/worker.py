@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from labledger import clock, faults
+from labledger import clock, fault_points
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import (
     BACKOFF_S,
@@ -98,7 +98,7 @@ def _collect_result(
     Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
     as failures of the trial.
     """
-    faults.fault_point("after_exit", spec.slot.schedule_idx)
+    fault_points.fault_point("after_exit", spec.slot.schedule_idx)
     if not folder_exists(spec):
         message = "the trial folder, with all outputs, was deleted while the trial ran"
         return infra_error_result(spec, ended.started_at, Reason.FOLDER_DELETED, message)
@@ -145,9 +145,9 @@ def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: boo
 
     `keep_folder` leaves the trial folder in place.
     """
-    faults.fault_point("before_remove", spec.slot.schedule_idx)
+    fault_points.fault_point("before_remove", spec.slot.schedule_idx)
     _remove_container(spec, context)
-    faults.fault_point("after_remove", spec.slot.schedule_idx)
+    fault_points.fault_point("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec, context)
     attempt_notes.remove_notes(spec.folder)
@@ -231,10 +231,10 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     inputs.prepare_trial_folder(spec, context)
     limiter.require_starting_allowed()
     trial_networks.provide_first_network(spec, context)
-    faults.fault_point("before_create", spec.slot.schedule_idx)
+    fault_points.fault_point("before_create", spec.slot.schedule_idx)
     limiter.require_starting_allowed()
     container, created = container_start.create_container(spec, context)
-    faults.fault_point("after_create", spec.slot.schedule_idx)
+    fault_points.fault_point("after_create", spec.slot.schedule_idx)
     has_ended = is_waiting = False
     try:
         with limiter.running(spec.slot.schedule_idx):
@@ -242,7 +242,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), time.monotonic()
             container_start.start_container(context, container, created)
-            faults.fault_point("agent_running", spec.slot.schedule_idx)
+            fault_points.fault_point("agent_running", spec.slot.schedule_idx)
             is_waiting = spec.sealing is Sealing.DELIVERED
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None

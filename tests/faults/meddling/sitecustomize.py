@@ -85,7 +85,7 @@ def watch_commits() -> None:
 
 
 def copy_at_points(folder: Path) -> None:
-    from labledger import faults
+    from labledger import fault_points
 
     numbers = count()
 
@@ -96,7 +96,7 @@ def copy_at_points(folder: Path) -> None:
             for name in ("ledger.sqlite", "ledger.sqlite-wal"):
                 shutil.copyfile(Path(".lab") / name, target / name)
 
-    faults.fault_point = fault_point
+    fault_points.fault_point = fault_point
 
 
 if CLOCK is not None:

@@ -55,7 +55,7 @@ class TrialSpent:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class EarlierRuns:
     """What earlier runs tell about a planned one."""
 
     runs: tuple[str, ...]
@@ -68,13 +68,13 @@ class History:
     spent: tuple[TrialSpent, ...]
 
 
-def read_history(
+def read_earlier_runs(
     reader: LedgerReader,
     experiment_id: str,
     names: Sequence[str],
     metric: str | None,
     cluster: str | None,
-) -> History:
+) -> EarlierRuns:
     """Return what some runs tell, or the newest of an experiment where none is named.
 
     A name is that of a run, of one of its gradings, or of several runs taken as one. `metric` is
@@ -96,7 +96,7 @@ def read_history(
         clusters = {task_id: name for task_id, name in known.items() if name is not None}
         if any(task_id not in clusters for each in pairs for task_id in each.task_ids):
             clusters = None
-    return History(
+    return EarlierRuns(
         runs=tuple(holders),
         pairs=pairs,
         are_within_runs=any(len(run.variants) > 1 for run in runs),
@@ -105,14 +105,14 @@ def read_history(
     )
 
 
-def require_history(history: History) -> None:
+def require_earlier_runs(earlier: EarlierRuns) -> None:
     """Raise `InvalidInput` where the runs have no two sides with two tasks in common."""
-    if history.pairs:
+    if earlier.pairs:
         return
-    if not history.runs:
+    if not earlier.runs:
         message = "the ledger has no earlier run of this experiment with committed slots"
     else:
-        message = f"no two variants of {', '.join(history.runs)} have graded trials of two tasks"
+        message = f"no two variants of {', '.join(earlier.runs)} have graded trials of two tasks"
     hint = "run a few tasks with two replications first, or name other runs with `from_runs=`"
     raise InvalidInput("the earlier runs", [Problem(Parameter("from_runs"), message, hint=hint)])
 

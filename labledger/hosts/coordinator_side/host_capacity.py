@@ -34,7 +34,7 @@ class _Room:
 
 
 @dataclass(slots=True)
-class HostRooms:
+class HostCapacity:
     """The hosts of a run by the room that they have."""
 
     slots: int = 0

@@ -16,7 +16,7 @@ from typing import Self
 from labledger.experiment.plan_sections import Prune
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
-from labledger.records.timeouts import TimeoutCounts, pressure_of
+from labledger.records.resource_pressure import TimeoutCounts, pressure_of
 
 _ERRORS = frozenset({SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR, SlotStatus.INFRA_ERROR})
 """Statuses that say nothing about an agent."""
