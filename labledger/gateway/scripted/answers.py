@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labledger.gateway.families.usage import Api, Usage
 from labledger.gateway.scripted.agent_actions import Said
 from labledger.records import JsonObject
+from labledger.records.model_calls import Api, Usage
 
 _CREATED = 1_700_000_000
 _PIECE = 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from labledger.gateway.families.usage import Api
+from labledger.records.model_calls import Api
 
 _GEMINI_PATH = re.compile(r"/models/([^/]+):(generateContent|streamGenerateContent)$")
 _BY_MODEL = {

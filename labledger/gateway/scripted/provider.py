@@ -18,13 +18,13 @@ from typing import Any
 from aiohttp import web
 
 from labledger.errors import LabLedgerError
-from labledger.gateway.families.usage import Api
 from labledger.gateway.scripted.agent_actions import Said, is_auxiliary, said_in
 from labledger.gateway.scripted.answers import ENDLESS_TEXT, FORMS, Reply
 from labledger.gateway.scripted.conversation import Conversation, api_of, read_conversation
 from labledger.gateway.scripted.script import Fault, Script, Task, Turn
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.model_calls import Api
 
 _MAX_BODY = 64 << 20
 _KEPT_REQUESTS = 10_000

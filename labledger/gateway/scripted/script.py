@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from labledger.errors import InvalidInput, LabLedgerError, Problem
-from labledger.gateway.families.usage import Usage
+from labledger.records.model_calls import Usage
 from labledger.text import near_names
 
 VERSION = 1

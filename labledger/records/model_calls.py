@@ -1,0 +1,177 @@
+"""Calls of an agent to a model, as the gateway counted them, and the journal that they are kept in.
+
+The journal of an attempt is a file of JSON lines. The gateway writes a line when a call is asked
+and one when it has ended; both are on the disk before the attempt's next call is admitted. A call
+without an end is unknown: it may have been charged.
+
+Providers count tokens differently: Anthropic leaves cached ones out of `input_tokens`, OpenAI and
+Google include them; Google counts thoughts beside the output, the others within it. `Usage` says it
+in one way. An answer without usage has none: it is never a `Usage` of zeros.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar
+
+from labledger.records import JsonObject
+from labledger.records.json_codec import Section
+
+JOURNAL = "models/calls.jsonl"
+"""The journal of an attempt, below its trial's folder."""
+SCHEMA = "labledger.model_calls.v1"
+"""The `schema_version` of a journal's first line."""
+
+
+class Api(StrEnum):
+    """An API of model providers, by which requests, answers and errors are read."""
+
+    ANTHROPIC_MESSAGES = "anthropic-messages"
+    OPENAI_RESPONSES = "openai-responses"
+    OPENAI_CHAT = "openai-chat"
+    GEMINI = "gemini"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Section):
+    """The tokens of one call, each counted under one name except `reasoning`."""
+
+    input: int = 0
+    """Tokens of the request that were neither read from a cache nor written to one."""
+    cache_read: int = 0
+    cache_write: int = 0
+    """Tokens written to a cache for its usual time."""
+    cache_write_1h: int = 0
+    """Tokens written to a cache for an hour, which costs more."""
+    output: int = 0
+    """All tokens of the answer, those of its reasoning included."""
+    reasoning: int = 0
+    """The part of `output` that is reasoning."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"cache_write_1h", "reasoning"})
+
+    @property
+    def total(self) -> int:
+        """All tokens of the request and the answer."""
+        return self.request + self.output
+
+    @property
+    def request(self) -> int:
+        """All tokens of the request, those of caches included."""
+        return self.input + self.cache_read + self.cache_write + self.cache_write_1h
+
+
+class CallState(StrEnum):
+    """How a call ended."""
+
+    ANSWERED = "answered"
+    """The provider's answer came whole. Its status may be an error's."""
+    FAILED = "failed"
+    """No answer came: the provider was not reached, or what it sent was no answer."""
+    CUT = "cut"
+    """The answer ended too early, by the provider or because the agent went away."""
+    REFUSED = "refused"
+    """The gateway refused it, and the provider was not asked."""
+    UNKNOWN = "unknown"
+    """The gateway died while the call was under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall(Section):
+    """One call of an attempt's agent to a model."""
+
+    call: int
+    """Its number in the attempt, from 1."""
+    started_at: str
+    provider: str
+    api: str
+    model: str
+    """The model that was asked for."""
+    state: CallState = CallState.UNKNOWN
+    status: int | None = None
+    """The status of the answer that the agent got."""
+    reason: str | None = None
+    """Why it was refused or failed: a word of the gateway's."""
+    model_served: str | None = None
+    usage: Usage | None = None
+    """None where the provider's answer had none: unknown."""
+    raw_usage: JsonObject | None = None
+    """What the provider's answer said of its usage, as it said it."""
+    first_byte_ms: int | None = None
+    duration_ms: int | None = None
+    waited_ms: int = 0
+    """How long it was held back for limits of the provider, which is part of `duration_ms`."""
+    request_id: str | None = None
+    """The provider's name for the call."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the provider may have been asked, and may charge."""
+        return self.state is not CallState.REFUSED
+
+
+def opened_line(at: str) -> JsonObject:
+    """Return the first line of a journal."""
+    return {"schema_version": SCHEMA, "opened_at": at}
+
+
+def asked_line(call: ModelCall) -> JsonObject:
+    """Return the line for a call that has begun."""
+    document = call.as_json()
+    return {"event": "asked", **{key: document[key] for key in _ASKED}}
+
+
+def ended_line(call: ModelCall) -> JsonObject:
+    """Return the line for a call that has ended."""
+    document = call.as_json()
+    kept = {key: value for key, value in document.items() if key == "call" or key not in _ASKED}
+    return {"event": "ended", **kept}
+
+
+_ASKED = ("call", "started_at", "provider", "api", "model")
+
+
+def read_calls(path: Path) -> list[ModelCall]:
+    """Return the calls of a journal in their order; none if there is no journal.
+
+    A last line that was not written whole is left out, as nothing was admitted after it. Raises
+    `ValueError` for any other line that is none of a journal's.
+    """
+    calls: dict[int, ModelCall] = {}
+    for number, line in enumerate(_whole_lines(path), 1):
+        try:
+            row = json.loads(line)
+            if number == 1 and row.get("schema_version") != SCHEMA:
+                raise ValueError(f"found the version {row.get('schema_version')!r}")
+            if number > 1:
+                _take(calls, row)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path}: line {number}: {error}") from None
+    return [calls[number] for number in sorted(calls)]
+
+
+def _take(calls: dict[int, ModelCall], row: JsonObject) -> None:
+    """Add what a line says to the calls."""
+    event = row.pop("event")
+    number = row["call"]
+    if event == "asked" and number not in calls:
+        calls[number] = ModelCall.from_json(row)
+    elif event == "ended" and number in calls and calls[number].state is CallState.UNKNOWN:
+        begun = calls[number].as_json()
+        calls[number] = ModelCall.from_json({**begun, **row})
+    else:
+        raise ValueError(f"{event!r} does not fit call {number}")
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield line
+    except FileNotFoundError:
+        return
