@@ -1,6 +1,6 @@
-"""Models for agents: the scripted provider, which answers by a script and asks no model.
+"""Models for agents: the gateway that forwards their calls, and a scripted provider.
 
-In: a script, and requests in the forms of the providers' APIs. Out: answers with the script's
-usage and faults. It knows no run, no ledger and no container, and nothing below this package
-imports aiohttp.
+In: requests in the forms of the providers' APIs, and the grants of attempts. Out: the providers'
+answers, and a journal of calls with what they used. It knows no ledger and no container, and
+nothing below this package imports aiohttp.
 """

@@ -107,6 +107,10 @@ class ModelCall(Section):
     """How long it was held back for limits of the provider, which is part of `duration_ms`."""
     request_id: str | None = None
     """The provider's name for the call."""
+    reserved: Usage | None = None
+    """The most that it could use, which counts against limits where its usage is unknown."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved"})
 
     @property
     def asked(self) -> bool:
@@ -122,7 +126,7 @@ def opened_line(at: str) -> JsonObject:
 def asked_line(call: ModelCall) -> JsonObject:
     """Return the line for a call that has begun."""
     document = call.as_json()
-    return {"event": "asked", **{key: document[key] for key in _ASKED}}
+    return {"event": "asked", **{key: document[key] for key in _ASKED if key in document}}
 
 
 def ended_line(call: ModelCall) -> JsonObject:
@@ -132,7 +136,7 @@ def ended_line(call: ModelCall) -> JsonObject:
     return {"event": "ended", **kept}
 
 
-_ASKED = ("call", "started_at", "provider", "api", "model")
+_ASKED = ("call", "started_at", "provider", "api", "model", "reserved")
 
 
 def read_calls(path: Path) -> list[ModelCall]:

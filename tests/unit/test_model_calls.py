@@ -20,7 +20,7 @@ from labledger.records.model_calls import (
 )
 
 AT = "2026-11-24T18:00:00.000Z"
-ASKED = ModelCall(1, AT, "anthropic", "anthropic-messages", "model-a")
+ASKED = ModelCall(1, AT, "anthropic", "anthropic-messages", "model-a", reserved=Usage(40, output=9))
 ENDED = replace(
     ASKED,
     state=CallState.ANSWERED,
