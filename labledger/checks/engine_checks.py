@@ -27,7 +27,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.text import format_size
 from labledger.trial import contract
-from labledger.trial.life.limit_probe import GROUPS_HINT, LimitsRefused, find_ignored_limits
+from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
 
 
 def check_shared_resources(

@@ -28,7 +28,7 @@ from labledger.hosts.host_messages import LimitsToTry
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.hosts.object_store import StoreUnusable
 from labledger.text import counted
-from labledger.trial.life.limit_probe import RAISE_LIMITS
+from labledger.trial.life.container_config import RAISE_LIMITS
 
 _SHORT = len("sha256:") + 12
 

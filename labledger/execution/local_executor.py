@@ -29,8 +29,7 @@ from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
 from labledger.trial.life.inputs import INCOMING
-from labledger.trial.life.start_limiter import StartLimiter
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
 

@@ -40,7 +40,7 @@ from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import free_space
-from labledger.trial.life.limit_probe import LimitsRefused, find_ignored_limits, limits_of
+from labledger.trial.life.container_config import LimitsRefused, find_ignored_limits, limits_of
 from labledger.trial.life.start_limiter import RunPermits
 
 _STATE_AGE_S = 5.0

@@ -29,9 +29,10 @@ from labledger.records.identity import Slot, TrialIds
 from labledger.records.slot_records import SlotRecords
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.retries import RetryQueue
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial, TrialPlan
-from labledger.trial.regrading.regraded_trial import RegradedTrial
-from labledger.trial.trial_kind import FreshTrial
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
+from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
 
 MIN_WINDOW = 1000

@@ -18,7 +18,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.collect import infra_error_result
+from labledger.trial.collect import infra_error_result
 
 
 @dataclass(slots=True)

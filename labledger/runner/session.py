@@ -48,9 +48,9 @@ from labledger.runner.run_hosts import (
     require_reachable_attempts,
 )
 from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
-from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import staged_programs
+from labledger.trial.life import shared_files
+from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.unfinished_slots import UnfinishedSlot, find_unfinished_slots, run_records
 
 
@@ -201,8 +201,8 @@ class Session:
             return
         sealed = experiment.is_sealed
         deps = folder / "deps"
-        staged_programs.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
-        staged_programs.require_unchanged_files_of_tasks(folder, self.store)
+        shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        shared_files.require_unchanged_files_of_tasks(folder, self.store)
 
     def _run_slots(
         self,

@@ -41,8 +41,9 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
-from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
+from labledger.trial.trial_plan import TrialPlan
 
 SLOTS = 24
 WIDTH = 4

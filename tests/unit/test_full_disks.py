@@ -12,7 +12,7 @@ from sample_trials import BUSYBOX, Trials, prepare_trial_folder, trial_context
 from labledger import clock
 from labledger.errors import DiskFull
 from labledger.files.artifact_store import ArtifactStore
-from labledger.trial import full_disks, trial_kind
+from labledger.trial import full_disks, trial_kinds
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.evidence_collection import INLINE_LIMIT
 from labledger.trial.full_disks import FullDisks
@@ -101,7 +101,7 @@ def test_an_artifact_that_could_not_be_kept(
     prepare_trial_folder(spec)
     spec.plan.store_root.mkdir()
     ended = ContainerExit(0, clock.utc_now(), clock.utc_now(), 0)
-    monkeypatch.setattr(trial_kind, "facts_of_trial", lambda *_: {})
+    monkeypatch.setattr(trial_kinds, "facts_of_trial", lambda *_: {})
     monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
     with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
         worker._collect_result(spec, context, ended)
