@@ -19,7 +19,7 @@ from labledger.checks.image_checks import ImageProbes
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
-from labledger.execution.placement import Needs
+from labledger.execution.executor import Needs
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.grading import GradingMode

@@ -44,7 +44,7 @@ from labledger.records.outcomes import NOT_STARTED
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life import shared_files
 from labledger.trial.life.container_start import attempt_of, kill_container
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned

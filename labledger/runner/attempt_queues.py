@@ -18,9 +18,8 @@ from heapq import heappop, heappush
 from itertools import islice
 from queue import Empty, SimpleQueue
 
-from labledger.execution.executor import TrialExecutor
+from labledger.execution.executor import Needs, TrialExecutor, needs_of
 from labledger.execution.local_executor import drain
-from labledger.execution.placement import Needs, needs_of
 from labledger.experiment.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader

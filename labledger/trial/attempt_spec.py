@@ -13,22 +13,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from labledger.engine.engine import Engine
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.experiment.task_row import Task
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.trial import contract
 from labledger.trial.evidence.container_exit import (
     ContainerExit,
 )
-from labledger.trial.evidence.evidence_collection import EvidenceCollector
-from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.trial_plan import ImageFacts, TrialPlan
+
+if TYPE_CHECKING:
+    from labledger.engine.engine import Engine
+    from labledger.records.attempt_result import AttemptResult, Phase
+    from labledger.trial.evidence.evidence_collection import EvidenceCollector
+    from labledger.trial.evidence.redaction import Redactor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.execution.disk_space import FolderRetention
-from labledger.execution.executor import RunRecords
+from labledger.execution.executor import FolderRetention, RunRecords
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import SlotStatus

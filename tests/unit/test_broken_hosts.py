@@ -54,7 +54,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
-from labledger.trial.full_disks import OutputUnreadable
+from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import RegradedTrial
 

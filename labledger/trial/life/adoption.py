@@ -22,8 +22,8 @@ from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
+from labledger.trial.disk_space import output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.full_disks import output_unreadable_error
 from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
 from labledger.trial.life.container_start import find_container
 from labledger.trial.life.start_limiter import TrialContext

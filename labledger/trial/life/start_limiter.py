@@ -21,7 +21,7 @@ from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life.egress_proxies import restart_stopped_proxies
 
 

@@ -34,8 +34,8 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import collect_result, infra_error_result
 from labledger.trial.contract import ExitStatus
+from labledger.trial.disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.full_disks import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.life import container_start, delivery, inputs, separate_grader, trial_networks
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
