@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.errors import Exit
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size
 from labledger.trial.disk_space import DiskSpace

@@ -19,7 +19,7 @@ from labledger.checks.engine_checks import check_shared_resources, refuse_limits
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import Exit, LabLedgerError
 from labledger.execution.executor import HostState, Needs
-from labledger.experiment.image_definitions import find_build
+from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.hosts import connect

@@ -19,7 +19,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
-from labledger.experiment.image_definitions import ImageBuild, find_build
+from labledger.experiment.plan import ImageBuild, find_build
 from labledger.files.lab_folder import LabFolder
 from labledger.text import clock_time
 

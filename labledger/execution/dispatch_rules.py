@@ -24,7 +24,7 @@ from labledger.clock import Backoff
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 from labledger.execution.run_events import Listener, run_event
-from labledger.experiment.plan_sections import Prune
+from labledger.experiment.schedule import Prune
 from labledger.ledger.database.model import Stop
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause

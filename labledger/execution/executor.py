@@ -31,7 +31,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.text import counted, format_size

@@ -16,8 +16,8 @@ from labledger.execution.dispatch_rules import PATIENCE_S
 from labledger.execution.executor import FolderRetention
 from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
-from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import Overrides
+from labledger.experiment.schedule import Shard
 from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause

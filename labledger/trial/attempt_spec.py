@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
-from labledger.experiment.settings.grading import GradingMode, Sealing
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.grading import GradingMode, Sealing
 from labledger.experiment.task_row import Task
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.trial import contract

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from labledger.experiment.authored_fields import overlap
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
-from labledger.experiment.settings.grading import GradingMode
-from labledger.experiment.settings.runtime_values import overlap
+from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.attempt_result import EventFile

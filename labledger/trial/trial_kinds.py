@@ -19,7 +19,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.engine.engine import Engine
-from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore

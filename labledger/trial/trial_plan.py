@@ -23,7 +23,7 @@ from labledger.experiment.plan_sections import (
     PhasePlan,
     VariantPlan,
 )
-from labledger.experiment.settings.trial_settings import VariantSettings
+from labledger.experiment.trial_settings import VariantSettings
 from labledger.records import JsonObject
 
 _POLL_S = 1.0

@@ -33,7 +33,7 @@ from labledger.ledger.database.sqlite import (
     translated,
     writable_engine,
 )
-from labledger.ledger.read.tombstones import Tombstone
+from labledger.ledger.lookup import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows
 from labledger.ledger.writer import LedgerWriter

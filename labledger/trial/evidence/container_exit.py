@@ -13,7 +13,7 @@ from typing import Self
 
 from labledger import clock
 from labledger.engine.engine import ContainerState, Engine
-from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.experiment.grading import GradingMode, Sealing
 from labledger.records import JsonObject
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts

@@ -22,7 +22,7 @@ from typing import Literal, Self
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
-from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.experiment.grading import GradingMode, Sealing
 from labledger.files import relative_names
 from labledger.records import JsonObject
 from labledger.trial import contract

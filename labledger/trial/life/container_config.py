@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
+from labledger.experiment.grading import WAIT_S, Sealing
 from labledger.experiment.plan_sections import Resources
-from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
