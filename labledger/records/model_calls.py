@@ -65,6 +65,11 @@ class Usage(Section):
         return self.input + self.cache_read + self.cache_write + self.cache_write_1h
 
 
+NO_TOKENS = Usage()
+NOT_SENT = frozenset({"unreachable", "no_key"})
+"""Reasons of failed calls of which the provider got nothing."""
+
+
 class CallState(StrEnum):
     """How a call ended."""
 
@@ -108,7 +113,10 @@ class ModelCall(Section):
     request_id: str | None = None
     """The provider's name for the call."""
     reserved: Usage | None = None
-    """The most that it could use, which counts against limits where its usage is unknown."""
+    """The most that it could use, which counts against limits where its usage is unknown.
+
+    Zeros for a call that is free, such as one that only counts tokens.
+    """
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved"})
 
@@ -116,6 +124,15 @@ class ModelCall(Section):
     def asked(self) -> bool:
         """Whether the provider may have been asked, and may charge."""
         return self.state is not CallState.REFUSED
+
+    @property
+    def charged(self) -> Usage | None:
+        """The tokens that are charged: zeros where nothing can be, None where it is not known."""
+        if self.usage is not None:
+            return self.usage
+        free = self.reserved == NO_TOKENS or self.reason in NOT_SENT
+        error = self.state is CallState.ANSWERED and (self.status or 0) >= 400
+        return NO_TOKENS if free or error or not self.asked else None
 
 
 def opened_line(at: str) -> JsonObject:

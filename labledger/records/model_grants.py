@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from labledger.records.json_codec import Section
+from labledger.records.model_prices import ModelPrice
+from labledger.records.model_providers import ProviderConfig
 
 GRANT = "models/grant.json"
 """The grant of an attempt, below its trial's folder."""
@@ -19,6 +21,10 @@ SCHEMA = "labledger.model_grant.v1"
 """The `schema_version` of a grant."""
 SOCKET = "gateway/socket"
 """Where the gateway listens for an attempt, below its trial's folder."""
+RECORD = "models/record"
+"""The folder of recorded requests and answers, below the trial's folder."""
+UNSTATED_OUTPUT = 128_000
+"""How many tokens an answer may have, where neither the request nor the grant says it."""
 WAITED = "in/waited"
 """How long limits held the agent back, in hundredths of a second, below the trial's folder."""
 
@@ -54,12 +60,20 @@ class ModelGrant(Section):
     """The digest of the token in hex."""
     models: Mapping[str, tuple[str, ...]]
     """By provider, the models that it may ask for, by their exact names."""
+    providers: tuple[ProviderConfig, ...]
+    """The providers of these models."""
     features: tuple[str, ...] = ()
     """What else it may use, such as a search by the provider."""
     limits: CallLimits = field(default_factory=CallLimits)
     """The caps of this trial."""
     variant_limits: CallLimits = field(default_factory=CallLimits)
     """The caps of all trials of its variant together."""
+    run_limits: CallLimits = field(default_factory=CallLimits)
+    """The caps of all trials of the run together."""
+    prices: tuple[ModelPrice, ...] = ()
+    """The prices of its models, by which caps in dollars are kept."""
+    unstated_output: int = UNSTATED_OUTPUT
+    """How many tokens an answer may have, where the request does not say it."""
     waiting: Waiting = Waiting.EXCLUDED
     record: bool = False
     """Whether requests and answers are kept."""

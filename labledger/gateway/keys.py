@@ -1,0 +1,75 @@
+"""Reading the keys of providers where an experiment says that they are.
+
+A key is in memory alone. No message here holds one, nor what a command wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from labledger.errors import InvalidInput, Problem
+from labledger.records.model_providers import KeySource, ProviderConfig
+
+_COMMAND_S = 60.0
+"""How long a command may take, in seconds."""
+_MAX_KEY = 8192
+
+
+def read_keys(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
+    """Return the keys of providers. Raises `InvalidInput` with all that cannot be read."""
+    keys: dict[KeySource, str] = {}
+    problems: list[Problem] = []
+    for provider in providers:
+        source = provider.key
+        if source is None or source in keys:
+            continue
+        try:
+            keys[source] = read_key(source)
+        except ValueError as error:
+            problems.append(Problem(provider.name, f"{source} {error}"))
+    if problems:
+        raise InvalidInput("the keys of model providers", problems)
+    return keys
+
+
+def read_key(source: KeySource) -> str:
+    """Return a key. Raises `ValueError`, whose message continues a sentence on the source."""
+    if source.env is not None:
+        text = os.environ.get(source.env)
+        if text is None:
+            raise ValueError("is not set")
+    elif source.file is not None:
+        text = _read_file(Path(source.file).expanduser())
+    else:
+        text = _run(source.command or ())
+    key = text.strip()
+    if not key:
+        raise ValueError("holds no key: it is empty")
+    if len(key) > _MAX_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError("holds no key: a key is one word of printable ASCII characters")
+    return key
+
+
+def _read_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_KEY + 3).decode("ascii", "replace")
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+
+
+def _run(command: tuple[str, ...]) -> str:
+    try:
+        ended = subprocess.run(
+            command, stdout=subprocess.PIPE, check=False, timeout=_COMMAND_S, shell=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"did not end within {_COMMAND_S:g} seconds") from None
+    except OSError as error:
+        raise ValueError(f"could not be started: {error.strerror}") from None
+    if ended.returncode != 0:
+        raise ValueError(f"ended with exit code {ended.returncode}")
+    return ended.stdout.decode("ascii", "replace")

@@ -1,0 +1,62 @@
+"""Unix sockets below folders of any depth: the system allows about a hundred bytes for an address.
+
+On Linux a longer path is reached through a descriptor of its folder. Elsewhere it is an error of
+the system.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MAX_ADDRESS = 100
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """Yield an address by which `path` can be bound or connected to. Raises `OSError`."""
+    if len(os.fsencode(path)) <= _MAX_ADDRESS or not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def connect(path: Path, timeout_s: float) -> socket.socket:
+    """Return a connection to the socket at `path`. Raises `OSError`."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        with socket_address(path) as address:
+            connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def listen(path: Path, *, for_all: bool = False) -> socket.socket:
+    """Return a socket that listens at `path`, instead of whatever is there. Raises `OSError`.
+
+    `for_all` lets every user connect who reaches the folder.
+    """
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A mode that is set afterwards would follow a link that replaced the socket.
+    mask = os.umask(0 if for_all else 0o177)
+    try:
+        with socket_address(path) as address:
+            listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(mask)
+    listener.setblocking(False)
+    return listener
