@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 from labledger.errors import MalformedJson
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import dotted
-from labledger.trajectories.agent_logs.json_logs import read_members
 from labledger.trajectories.atif import (
     SCHEMA,
     Head,
@@ -21,6 +20,7 @@ from labledger.trajectories.atif import (
     joint_problems,
     subagent_problems,
 )
+from labledger.trajectories.json_reading import read_members
 
 FILE = "trajectory.json"
 """Its name."""

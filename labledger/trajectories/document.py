@@ -36,6 +36,8 @@ class DocumentWriter:
 
     redact: Callable[[Any], Any]
     """Returns a JSON value without secrets."""
+    sums: bool = True
+    """Whether figures for the whole are added where there are none."""
     steps: int = 0
     left_out: int = 0
     """How many steps are beyond the limits."""
@@ -50,8 +52,8 @@ class DocumentWriter:
         Nothing is yielded for a trajectory without a step.
         """
         for step in steps:
-            document = replace(step, step_id=self.steps + 1).as_json()
-            piece = canonical_json.dump_bytes(self.redact(document))
+            document = self.redact(replace(step, step_id=self.steps + 1).as_json())
+            piece = canonical_json.dump_bytes(document)
             if self.steps >= MAX_STEPS or self._size + len(piece) > MAX_BYTES:
                 self.left_out += 1
                 continue
@@ -78,15 +80,14 @@ class DocumentWriter:
             f"{call['function_name']} {canonical_json.dumps(call['arguments'])[: 2 * _EXCERPT]}"
             for call in (document.get("tool_calls") or ())[:3]
         )
-        # Redacted before it is cut: half of a secret would not be recognized.
-        message = self.redact(text_of(document["message"])[: 64 * _EXCERPT])
+        message = text_of(document["message"])
         row = [
             document["step_id"],
             document.get("timestamp"),
             document["source"],
-            self.redact(document.get("model_name")),
+            document.get("model_name"),
             _excerpt(message),
-            _excerpt(self.redact(calls)) or None,
+            _excerpt(calls) or None,
             len(observation.get("results", ())),
             *(metrics.get(name) for name in INDEX_COLUMNS[7:11]),
             document.get("is_copied_context"),
@@ -112,6 +113,8 @@ class DocumentWriter:
         )
 
     def _finished(self, head: Head) -> dict[str, Any]:
+        if not self.sums:
+            return head.as_json()
         final = head.final_metrics or FinalMetrics()
         totals = self._totals
         if totals is not None and final.total_prompt_tokens is None:

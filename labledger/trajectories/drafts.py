@@ -24,6 +24,8 @@ MAX_DRAFT = 2 << 20
 MAX_NAME = 500
 """How many characters of a name, an id or a time are kept."""
 _MAX_DEPTH = 32
+_MIN_SIZE = 500
+"""How many characters a call or a result counts at least: even an empty one takes memory."""
 
 
 @dataclass(slots=True)
@@ -41,8 +43,9 @@ class Draft:
     extra: JsonObject = field(default_factory=dict)
     cut: int = 0
     """How many characters were left out."""
-    _texts: list[str] = field(default_factory=list)
-    _reasoning: list[str] = field(default_factory=list)
+    _texts: list[list[str]] = field(default_factory=list)
+    """Each text in the pieces in which it came."""
+    _reasoning: list[list[str]] = field(default_factory=list)
     _calls: dict[str, ToolCall] = field(default_factory=dict)
     _results: list[Result] = field(default_factory=list)
     _size: int = 0
@@ -55,8 +58,12 @@ class Draft:
         """Add text to the reasoning."""
         _append(self._reasoning, self._kept(text), joined)
 
-    def call(self, call_id: Any, name: Any, arguments: Any, extra: JsonObject | None = None) -> None:
+    def call(
+        self, call_id: Any, name: Any, arguments: Any, extra: JsonObject | None = None
+    ) -> None:
         """Add a call of a tool. Arguments that are no object become the member `input`."""
+        if self._is_full():
+            return
         call_id = name_of(call_id) or f"call-{len(self._calls) + 1}"
         given = arguments if isinstance(arguments, dict) else {"input": arguments}
         kept = self._kept_value(given if arguments is not None else {})
@@ -64,6 +71,8 @@ class Draft:
 
     def result(self, call_id: Any, content: Any, extra: JsonObject | None = None) -> None:
         """Add what a call, or something without a call, returned."""
+        if self._is_full():
+            return
         of_call = name_of(call_id)
         known = of_call if of_call in self._calls else None
         self._results.append(Result(known, self._kept(content), extra=extra or None))
@@ -96,8 +105,8 @@ class Draft:
             timestamp=self.timestamp,
             source=self.source,
             model_name=self.model_name if is_agent else None,
-            message="\n\n".join(self._texts),
-            reasoning_content="\n\n".join(self._reasoning) or None if is_agent else None,
+            message=_paragraphs(self._texts),
+            reasoning_content=_paragraphs(self._reasoning) or None if is_agent else None,
             tool_calls=tuple(self._calls.values()) or None if is_agent else None,
             observation=Observation(tuple(self._results)) if self._results else None,
             metrics=self.metrics if is_agent else None,
@@ -105,6 +114,13 @@ class Draft:
             is_copied_context=self.is_copied_context,
             extra=extra or None,
         )
+
+    def _is_full(self) -> bool:
+        """Count a call or a result that is added, and return whether it has no room."""
+        self._size += _MIN_SIZE
+        if self._size >= MAX_DRAFT:
+            self.cut += 1
+        return self._size >= MAX_DRAFT
 
     def _kept(self, value: Any) -> str:
         """Return a text without what is too long."""
@@ -187,29 +203,35 @@ def name_of(value: Any) -> str | None:
     return str(value)[:MAX_NAME] or None
 
 
-def content_text(value: Any) -> str:
-    """Return as text what agents and APIs write as content: text, or blocks of different types."""
+def content_text(value: Any, depth: int = 0) -> str:
+    """Return as text what agents and APIs write as content: text, or blocks of different types.
+
+    `depth` is how deep it is in other content.
+    """
     if value is None:
         return ""
     if isinstance(value, str):
         return value
+    if not isinstance(value, dict | list):
+        return str(value)
+    if depth >= _MAX_DEPTH:
+        return "..."
     if isinstance(value, list):
-        return "\n".join(text for text in map(content_text, value) if text)
-    if isinstance(value, dict):
-        return _block_text(value)
-    return str(value)
-
-
-def _block_text(block: JsonObject) -> str:
+        texts = (content_text(item, depth + 1) for item in value)
+        return "\n".join(text for text in texts if text)
     for name in ("text", "content", "output", "thinking", "refusal"):
-        if isinstance(block.get(name), str | list):
-            return content_text(block[name])
-    kind = block.get("type")
-    return f"[{kind}]" if isinstance(kind, str) else f"[{', '.join(map(str, list(block)[:5]))}]"
+        if isinstance(value.get(name), str | list):
+            return content_text(value[name], depth + 1)
+    kind = value.get("type")
+    return f"[{kind}]" if isinstance(kind, str) else f"[{', '.join(map(str, list(value)[:5]))}]"
 
 
-def _append(texts: list[str], text: str, joined: bool) -> None:
+def _append(texts: list[list[str]], text: str, joined: bool) -> None:
     if joined and texts:
-        texts[-1] += text
+        texts[-1].append(text)
     elif text:
-        texts.append(text)
+        texts.append([text])
+
+
+def _paragraphs(texts: list[list[str]]) -> str:
+    return "\n\n".join("".join(pieces) for pieces in texts)

@@ -16,9 +16,9 @@ from labledger.gateway.families.event_stream import EventReader
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_calls import Api, ModelCall, Usage
-from labledger.trajectories.agent_logs.json_logs import LogFacts, parse
 from labledger.trajectories.atif import Metrics, Step
 from labledger.trajectories.drafts import Draft, OpenDrafts
+from labledger.trajectories.json_reading import LogFacts, parse
 from labledger.trajectories.recorded import READERS
 from labledger.trajectories.recorded.message import Message, joined
 
@@ -42,6 +42,8 @@ class RecordedCall:
 @dataclass(slots=True)
 class _Conversation:
     number: int
+    begin: str
+    """What it begins with, as a digest."""
     last: tuple[str, ...] = ()
     """The signatures of its last answer, or of its beginning."""
     seen: int = 0
@@ -81,25 +83,27 @@ class _Reader:
             self._facts.unread["a call without an answer"] += 1
             conversation.seen, conversation.answered = len(messages), False
             return
-        self._remember(said.signatures, conversation)
+        by_begin = (conversation.begin + each for each in said.signatures)
+        self._remember((*by_begin, *said.signatures), conversation)
         conversation.seen, conversation.answered = len(messages), True
         self._facts.model = self._facts.model or recorded.call.model
         yield from self.drafts.add(_draft(recorded.call, said, conversation.number))
 
     def _place(self, messages: list[Message]) -> tuple[_Conversation, list[Message]]:
         """Return the conversation that a request belongs to, and which of its messages are new."""
-        at = next(
-            (n for n in range(len(messages) - 1, -1, -1) if messages[n].source == "agent"), -1
-        )
-        signatures = messages[at].signatures if at >= 0 else (_digest(messages),)
+        at = max(_answers(messages), default=-1)
+        begin = _digest(messages[: next(_answers(messages), len(messages))])
+        said = messages[at].signatures if at >= 0 else ()
+        # The beginning tells apart conversations with answers that are alike.
+        signatures = (*(begin + each for each in said), *said) if said else (begin,)
         known = [self._known[each] for each in signatures if each in self._known]
         for found in known:
             if set(signatures) & set(found.last) and (at >= 0 or not found.answered):
                 # A request that was not answered is sent again.
-                begin = at + 1 if found.answered else max(at + 1, found.seen)
-                return found, messages[begin:]
+                seen = at + 1 if found.answered else max(at + 1, found.seen)
+                return found, messages[seen:]
         self._count += 1
-        conversation = _Conversation(self._count)
+        conversation = _Conversation(self._count, begin)
         self._remember(signatures, conversation)
         return conversation, messages[at + 1 :] if known and at >= 0 else messages
 
@@ -127,6 +131,11 @@ class _Reader:
                 draft.result(None, returned.content, extra)
         if not draft.is_empty:
             yield from self.drafts.add(draft)
+
+
+def _answers(messages: list[Message]) -> Iterator[int]:
+    """Yield where the answers of the model are."""
+    return (at for at, message in enumerate(messages) if message.source == "agent")
 
 
 def _digest(messages: list[Message]) -> str:

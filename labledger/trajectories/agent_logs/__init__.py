@@ -1,7 +1,7 @@
 """The logs that agents write of themselves, each by the name that profiles give it.
 
 Each module reads one form: bytes in, steps out. What it does not understand is counted in
-`LogFacts.unread`; only a failing disk raises. An agent wrote all of it: it is what the agent claims.
+`LogFacts.unread`; only a failing disk raises. All of it is what the agent claims.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from labledger.trajectories.agent_logs import (
     mini_swe_agent,
     opencode,
 )
-from labledger.trajectories.agent_logs.json_logs import LogFacts
 from labledger.trajectories.atif import Step
+from labledger.trajectories.json_reading import LogFacts
 
 LogReader = Callable[[BinaryIO, LogFacts], Iterator[Step]]
 

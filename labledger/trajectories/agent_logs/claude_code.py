@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import (
+from labledger.trajectories.atif import FinalMetrics, Metrics, Step
+from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
+from labledger.trajectories.json_reading import (
     LogFacts,
     member,
     money,
@@ -20,8 +22,6 @@ from labledger.trajectories.agent_logs.json_logs import (
     text_time,
     whole,
 )
-from labledger.trajectories.atif import FinalMetrics, Metrics, Step
-from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
@@ -102,11 +102,11 @@ def _metrics(message: Any) -> Metrics | None:
 
 
 def _take_result(line: JsonObject, facts: LogFacts) -> None:
-    metrics = _metrics({**line, "stop_reason": "ended"})
+    metrics = _metrics({**line, "stop_reason": "ended"}) or Metrics()
     facts.claimed = FinalMetrics(
-        total_prompt_tokens=metrics and metrics.prompt_tokens,
-        total_completion_tokens=metrics and metrics.completion_tokens,
-        total_cached_tokens=metrics and metrics.cached_tokens,
+        total_prompt_tokens=metrics.prompt_tokens,
+        total_completion_tokens=metrics.completion_tokens,
+        total_cached_tokens=metrics.cached_tokens,
         total_cost_usd=money(line.get("total_cost_usd")),
     )
     if line.get("is_error") is True:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import LogFacts, member, read_lines, whole
 from labledger.trajectories.atif import FinalMetrics, Step
-from labledger.trajectories.drafts import Draft, content_text, name_of
+from labledger.trajectories.drafts import MAX_OPEN, Draft, content_text, name_of
+from labledger.trajectories.json_reading import LogFacts, member, read_lines, whole
 
 _FACTS_OF_ITEM = ("id", "type", "status", "exit_code", "aggregated_output", "result", "error")
 """Members of an item that are no arguments of what was called."""
@@ -21,8 +21,8 @@ _FACTS_OF_ITEM = ("id", "type", "status", "exit_code", "aggregated_output", "res
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
     """Yield the steps of a log."""
-    begun: dict[str, JsonObject] = {}
-    """Items that have not ended, by id: what is left of them is told at the end."""
+    begun: dict[str, list[Step]] = {}
+    """Of items that have not ended, by id: what is left of them is told at the end."""
     for line in read_lines(file, facts):
         kind, item = line.get("type"), member(line, "item")
         name = str(name_of(member(item, "id")))
@@ -30,8 +30,10 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
             case "item.completed" if isinstance(item, dict):
                 begun.pop(name, None)
                 yield from _steps(item, facts)
-            case "item.started" | "item.updated" if isinstance(item, dict) and len(begun) < 1000:
-                begun[name] = item
+            case "item.started" | "item.updated" if isinstance(item, dict):
+                begun.pop(name, None)
+                if len(begun) < MAX_OPEN:
+                    begun[name] = list(_steps(item, facts))
             case "thread.started":
                 facts.session_id = name_of(line.get("thread_id"))
             case "turn.completed":
@@ -39,12 +41,12 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
             case "turn.failed" | "error":
                 failure = member(line, "error", "message") or line.get("message")
                 facts.failure = name_of(failure)
-            case "turn.started" | "item.started" | "item.updated":
+            case "turn.started":
                 pass
             case _:
                 facts.unread[str(kind)[:60]] += 1
-    for item in begun.values():
-        yield from _steps(item, facts)
+    for steps in begun.values():
+        yield from steps
 
 
 def _steps(item: JsonObject, facts: LogFacts) -> Iterator[Step]:
@@ -87,9 +89,7 @@ def _with_turn(claimed: FinalMetrics | None, usage: Any) -> FinalMetrics:
         total_completion_tokens=_sum(
             before.total_completion_tokens, member(usage, "output_tokens")
         ),
-        total_cached_tokens=_sum(
-            before.total_cached_tokens, member(usage, "cached_input_tokens")
-        ),
+        total_cached_tokens=_sum(before.total_cached_tokens, member(usage, "cached_input_tokens")),
     )
 
 

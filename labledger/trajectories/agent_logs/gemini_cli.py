@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import (
+from labledger.trajectories.atif import FinalMetrics, Step
+from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
+from labledger.trajectories.json_reading import (
     LogFacts,
     member,
     read_lines,
     text_time,
     whole,
 )
-from labledger.trajectories.atif import FinalMetrics, Step
-from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:

@@ -11,7 +11,9 @@ from typing import Any, BinaryIO
 
 from labledger.errors import MalformedJson
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import (
+from labledger.trajectories.atif import FinalMetrics, Metrics, Step
+from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
+from labledger.trajectories.json_reading import (
     LogFacts,
     as_arguments,
     member,
@@ -21,8 +23,6 @@ from labledger.trajectories.agent_logs.json_logs import (
     text_time,
     whole,
 )
-from labledger.trajectories.atif import FinalMetrics, Metrics, Step
-from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from labledger.trajectories.agent_logs.json_logs import (
+from labledger.trajectories.atif import FinalMetrics, Metrics, Step
+from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
+from labledger.trajectories.json_reading import (
     LogFacts,
     member,
     money,
@@ -17,8 +19,8 @@ from labledger.trajectories.agent_logs.json_logs import (
     text_time,
     whole,
 )
-from labledger.trajectories.atif import FinalMetrics, Metrics, Step
-from labledger.trajectories.drafts import Draft, OpenDrafts, content_text, name_of
+
+_PARTS = ("step_start", "text", "reasoning", "tool_use", "step_finish")
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
@@ -31,7 +33,7 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
             failure = member(line, "error", "data", "message") or member(line, "error", "name")
             facts.failure = name_of(failure)
             continue
-        if kind not in {"step_start", "text", "reasoning", "tool_use", "step_finish"}:
+        if kind not in _PARTS:
             facts.unread[str(kind)[:60]] += 1
             continue
         facts.session_id = facts.session_id or name_of(line.get("sessionID"))

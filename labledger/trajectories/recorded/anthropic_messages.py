@@ -8,8 +8,8 @@ from typing import Any
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import as_arguments, objects
 from labledger.trajectories.drafts import content_text
+from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
     Call,
@@ -51,26 +51,25 @@ def _take_block(said: Message, block: JsonObject) -> None:
             said.texts.append(content_text(block))
 
 
+_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The member of a delta that is a piece of a block, by the delta's type."""
+
+
 class _Answer:
     def __init__(self) -> None:
         self._blocks: dict[int, JsonObject] = {}
-        self._json: dict[int, list[str]] = {}
+        self._pieces: dict[int, list[str]] = {}
 
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
-        index = document.get("index")
+        index, delta = document.get("index"), mapping(document.get("delta"))
         if not isinstance(index, int):
             return
         if document.get("type") == "content_block_start":
             self._blocks[index] = dict(mapping(document.get("content_block")))
-        block, delta = self._blocks.get(index), mapping(document.get("delta"))
-        if block is None:
-            return
-        for name in ("text", "thinking"):
-            if delta.get("type") == f"{name}_delta" and isinstance(delta.get(name), str):
-                block[name] = f"{block.get(name) or ''}{delta[name]}"
-        if isinstance(delta.get("partial_json"), str):
-            self._json.setdefault(index, []).append(delta["partial_json"])
+        piece = delta.get(_DELTAS.get(str(delta.get("type")), ""))
+        if isinstance(piece, str):
+            self._pieces.setdefault(index, []).append(piece)
 
     def take_whole(self, document: Any) -> None:
         self._blocks = dict(enumerate(objects(mapping(document).get("content"))))
@@ -78,7 +77,11 @@ class _Answer:
     def message(self) -> Message:
         said = Message("agent")
         for index, block in sorted(self._blocks.items()):
-            if written := "".join(self._json.get(index, ())):
+            written = "".join(self._pieces.get(index, ()))
+            for name in ("text", "thinking"):
+                if block.get("type") == name and written:
+                    block = {**block, name: f"{block.get(name) or ''}{written}"}
+            if str(block.get("type")).endswith("tool_use") and written:
                 block = {**block, "input": as_arguments(written)}
             _take_block(said, block)
         return said

@@ -8,8 +8,8 @@ from typing import Any
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import objects
 from labledger.trajectories.drafts import content_text, name_of
+from labledger.trajectories.json_reading import objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
     Call,
@@ -41,11 +41,7 @@ def _take_parts(said: Message, parts: Any) -> None:
             said.returned.append(_returned(dict(response)))
         elif isinstance(part.get("text"), str):
             texts = said.reasoning if part.get("thought") is True else said.texts
-            # A stream says a text in several parts.
-            if texts and said.source == "agent":
-                texts[-1] += part["text"]
-            elif part["text"]:
-                texts.append(part["text"])
+            texts += [part["text"]] if part["text"] else []
         else:
             said.texts.append(content_text(part))
 
@@ -76,6 +72,9 @@ class _Answer:
             _take_parts(self._said, mapping(first.get("content")).get("parts"))
 
     def message(self) -> Message:
+        # A stream says a text in several parts.
+        for texts in (self._said.texts, self._said.reasoning):
+            texts[:] = ["".join(texts)] if texts else []
         return self._said
 
 

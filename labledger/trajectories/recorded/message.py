@@ -115,9 +115,9 @@ def _sorted(value: Any) -> Any:
 
 def source_of(role: Any) -> str:
     """Return whose a message is, by the role that an API gives it."""
-    if role in {"assistant", "model"}:
+    if role in ("assistant", "model"):
         return "agent"
-    return "system" if role in {"system", "developer"} else "user"
+    return "system" if role in ("system", "developer") else "user"
 
 
 def id_of(value: Any) -> str | None:

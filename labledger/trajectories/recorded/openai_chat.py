@@ -8,8 +8,8 @@ from typing import Any
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import as_arguments, objects
 from labledger.trajectories.drafts import content_text
+from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
     Call,

@@ -8,8 +8,8 @@ from typing import Any
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
-from labledger.trajectories.agent_logs.json_logs import as_arguments, objects
 from labledger.trajectories.drafts import content_text
+from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
     Call,
@@ -32,7 +32,7 @@ def _messages(body: JsonObject) -> Iterator[Message]:
 
 def _message(item: JsonObject) -> Message:
     kind = item.get("type")
-    if kind in {None, "message"}:
+    if kind is None or kind == "message":
         text = content_text(item.get("content"))
         return Message(source_of(item.get("role")), [text] if text else [])
     if kind == "reasoning":
@@ -43,7 +43,7 @@ def _message(item: JsonObject) -> Message:
         output = item.get("output", item.get("content"))
         return Message("user", returned=[Returned(call, content_text(output))])
     if str(kind).endswith("_call"):
-        name = item.get("name") or kind
+        name = item.get("name") or str(kind)
         given = item.get("arguments", item.get("input", item.get("action")))
         return Message("agent", calls=[Call(call, name, as_arguments(given))])
     return Message("user", [content_text(item)])
@@ -58,7 +58,7 @@ class _Answer:
         kind = document.get("type", event.name)
         if kind == "response.output_item.done" and isinstance(document.get("item"), dict):
             self._items.append(document["item"])
-        elif kind in {"response.completed", "response.incomplete"} and not self._items:
+        elif kind in ("response.completed", "response.incomplete") and not self._items:
             self.take_whole(document.get("response"))
 
     def take_whole(self, document: Any) -> None:

@@ -137,10 +137,10 @@ class _ObjectReader:
         """Return where the value ends that begins here; None if the window ends before."""
         depth = 0
         for match in _TOKEN.finditer(self._text, self._at):
-            token = match[0]
-            depth += token in "[{"
-            depth -= token in "]}"
-            if match.end() == len(self._text) and not self._ended and token not in "]}":
+            found = match[0]
+            depth += found in "[{"
+            depth -= found in "]}"
+            if match.end() == len(self._text) and not self._ended and found not in "]}":
                 return None  # It may go on.
             if depth <= 0:
                 return match.end()
