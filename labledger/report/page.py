@@ -17,7 +17,7 @@ from typing import Any
 from labledger import optional_libraries
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.ranking_text import ranking_text
+from labledger.compare.ranking import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, Drawing, draw
