@@ -24,7 +24,7 @@ from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric
