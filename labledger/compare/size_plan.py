@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from labledger import optional_libraries
+from labledger import resources
 from labledger.compare.compare_options import PASS_RATE, Estimand, confidence_problems
 from labledger.compare.earlier_runs import (
     EarlierRuns,
@@ -296,7 +296,7 @@ def plan_size(
     ledger holds no runs to estimate from.
     """
     options.check()
-    optional_libraries.require_analysis()
+    resources.require_analysis()
     metric = None if options.metric == PASS_RATE else options.metric
     earlier = read_earlier_runs(
         reader, experiment.experiment_id, options.from_runs, metric, experiment.cluster
