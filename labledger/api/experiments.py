@@ -259,7 +259,8 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.translate import selects, without_folder
+    from labledger.benchmarks.formats import selects
+    from labledger.benchmarks.translate import without_folder
     from labledger.checks.check_results import TaskSupport
     from labledger.checks.preflight import Preflight
 

@@ -310,4 +310,4 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
 
 
 def _resumable(run_id: str) -> str:
-    return f"`labledger resume {run_id}` continues with it; --unfinished removes it"
+    return f"`labledger resume {run_id}` continues with it; `unfinished=True` removes it"
