@@ -32,7 +32,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
 from labledger.trial.trial_plan import TrialPlan
-from labledger.upkeep.unfinished_slots import UnfinishedSlot
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 MIN_WINDOW = 1000
 WINDOW_PER_CAPACITY = 4

@@ -27,7 +27,7 @@ from labledger.records.outcomes import Reason
 from labledger.runner.run_options import RunOptions
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
-from labledger.upkeep.unfinished_slots import UnfinishedSlot
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""

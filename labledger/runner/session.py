@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger import fault_points
-from labledger.checks.egress_checks import egress_image_ref
+from labledger.checks.engine_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
@@ -48,7 +48,7 @@ from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
 from labledger.trial.disk_space import DiskSpace, FullDisks, engine_data_folder
 from labledger.trial.life import shared_files
 from labledger.trial.trial_plan import TrialPlan
-from labledger.upkeep.unfinished_slots import UnfinishedSlot, find_unfinished_slots, run_records
+from labledger.upkeep.container_cleanup import UnfinishedSlot, find_unfinished_slots, run_records
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from labledger import clock
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import GradingMode, Sealing
 from labledger.records import JsonObject
 from labledger.trial.contract import ExitStatus

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from labledger import fault_points
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
+from labledger.engine.engine_facts import ContainerState
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import redactor_for

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Self
 
 from labledger import fault_points
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import Sealing
 from labledger.files.durable_files import write_file
 from labledger.records import JsonObject, canonical_json
