@@ -3,6 +3,10 @@
 A file gives an address with TLS files, or a cluster class of Dask with its arguments, which the run
 starts and ends. Connections without TLS are refused, except to this machine itself, or if somebody
 says that it does not matter.
+
+`make_certificates` makes the certificates by which scheduler, hosts and coordinators recognize each
+other. One authority signs one for each role. Dask checks on both sides that the other's is signed
+by it, so only who has one of the keys can connect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-Together with types and `certificates`, this is what the layers above may use of the package. Dask
+Together with types and `cluster_file`, this is what the layers above may use of the package. Dask
 is imported when the first connection is made.
 """
 
@@ -136,7 +136,7 @@ def serve(
 ) -> None:
     """Serve this machine as a host until SIGINT or SIGTERM. See `labledger.serve_host`."""
     require_dask()
-    from labledger.hosts import dask_transport
+    from labledger.hosts import dask_host
 
     if slots < 1:
         raise InvalidInput(
@@ -155,7 +155,7 @@ def serve(
         problem = Problem(on, "a worker needs the `address` of a scheduler")
         raise InvalidInput("the cluster", [problem])
     settings = HostSettings(slots, folder, name, gpus, port)
-    dask_transport.serve(cluster.address, settings, cluster.security(), report)
+    dask_host.serve(cluster.address, settings, cluster.security(), report)
 
 
 def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
@@ -175,7 +175,7 @@ def _connection(cluster: Cluster) -> ClusterConnection:
     if cluster.address is not None:
         transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)
         return ClusterConnection(transport)
-    from labledger.hosts.dask_transport import HostPlugin
+    from labledger.hosts.dask_host import HostPlugin
 
     plugin = HostPlugin(cluster.host or HostSettings(slots=1))
 
@@ -190,7 +190,7 @@ def _start(cluster: Cluster, security: Any) -> Any:
     """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
     import dask
 
-    from labledger.hosts.dask_transport import LESS_WATCHING
+    from labledger.hosts.dask_host import LESS_WATCHING
 
     name = cluster.cluster_class or ""
     module, _, class_name = name.rpartition(".")

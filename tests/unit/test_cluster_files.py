@@ -14,7 +14,7 @@ from labledger.errors import InvalidInput
 from labledger.files import cache_and_scratch
 from labledger.hosts import cluster_file
 from labledger.hosts.cluster_file import Cluster
-from labledger.hosts.dask_transport import LESS_WATCHING
+from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.hosts.host_messages import StorePlace
 from labledger.runner.run_hosts import given_cluster

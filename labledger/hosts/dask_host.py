@@ -1,0 +1,150 @@
+"""A Dask worker that is a host: `labledger worker`, and the plugin for workers that others start.
+
+A worker of Dask ends when it loses its scheduler. So the host's process owns the service, with its
+running trials, and starts one Dask worker after another for it, as long as it takes. The plugin
+gives a worker that a Dask cluster class has started a service of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import dask
+from distributed import Security, Worker, WorkerPlugin
+
+from labledger.hosts.dask_transport import quiet_dask
+from labledger.hosts.host_service import HostService, HostSettings
+
+PLUGIN_NAME = "labledger-host"
+"""`dask_transport.answer` finds the plugin of a worker by it."""
+
+_THREADS = 8
+"""Dask's threads for requests. One that waits leaves its place to another: see
+`dask_transport.answer`."""
+_RESTART_S = 0.5
+LESS_WATCHING = {
+    # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.
+    "distributed.worker.profile.enabled": False,
+    # By default Dask looks fifty times a second whether its event loop was late.
+    "distributed.admin.tick.interval": "1s",
+}
+"""What Dask does not watch, or less often, wherever a host's worker is started."""
+_DASK_SETTINGS = {
+    **LESS_WATCHING,
+    # The bytes of replies must not reach the disk: a request may hold secrets.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.daemon": False,
+}
+
+
+class HostPlugin(WorkerPlugin):
+    """A plugin of a Dask worker that holds the service of its host. Can be pickled unopened."""
+
+    name = PLUGIN_NAME
+
+    def __init__(self, settings: HostSettings, service: HostService | None = None) -> None:
+        self._settings = settings
+        self._stack: ExitStack | None = None
+        self.service = service
+
+    def setup(self, worker: Worker) -> None:  # noqa: ARG002
+        """Open the service, unless the worker's process has one already."""
+        if self.service is None:
+            self._stack = ExitStack()
+            self.service = self._settings.open(self._stack)
+
+    def teardown(self, worker: Worker) -> None:  # noqa: ARG002
+        """Leave what runs to the next worker of the host, if the service is the worker's."""
+        if self._stack is not None:
+            self._stack.close()
+            self.service = self._stack = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_stack": None, "service": None}
+
+
+def serve(
+    address: str,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    """Serve this machine as a host of the cluster with a scheduler, until SIGINT or SIGTERM.
+
+    `report` gets sentences for a person. Raises as `HostSettings.open` does.
+    """
+    quiet_dask(logging.WARNING)
+    with ExitStack() as stack:
+        service = settings.open(stack)
+        report(f"serving host {service.identity.name} with {settings.slots} slots")
+        asyncio.run(_serve(address, service, settings, security, report))
+
+
+async def _serve(
+    address: str,
+    service: HostService,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    stop = asyncio.create_task(stopping.wait())
+    while not stopping.is_set():
+        work = asyncio.create_task(_serve_once(address, service, settings, security, report))
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        if not stopping.is_set():
+            await asyncio.wait({stop}, timeout=_RESTART_S)
+    report("stopped; containers that run go on, and the next worker collects them")
+
+
+async def _serve_once(
+    address: str,
+    service: HostService,
+    settings: HostSettings,
+    security: Security | None,
+    report: Callable[[str], None],
+) -> None:
+    """Be a Dask worker until the scheduler is gone. Waits for it to come, without end."""
+    worker = None
+    with dask.config.set(_DASK_SETTINGS):
+        try:
+            worker = Worker(
+                address,
+                nthreads=_THREADS,
+                name=f"{service.identity.name}@{service.session}",
+                security=security,
+                port=settings.port or None,
+                memory_limit=0,
+                local_directory=str(service.folder / "dask"),
+                plugins=(HostPlugin(settings, service),),
+                dashboard=False,
+                # Dask serves its figures without TLS: to this machine alone.
+                dashboard_address="127.0.0.1:0",
+                death_timeout=None,
+            )
+            await worker
+            report(f"connected to {address}")
+            await worker.finished()  # type: ignore[no-untyped-call]
+            report(f"the scheduler {address} is gone; waiting for it")
+        except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+            report(f"could not join {address}: {error}; trying again")
+        finally:
+            if worker is not None:
+                with contextlib.suppress(Exception):
+                    await worker.close(timeout=2, executor_wait=False, nanny=False)
