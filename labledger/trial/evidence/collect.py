@@ -42,6 +42,7 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.pressure import pressure_of
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import TrialOutputs
 
 JUDGES = {
@@ -95,6 +96,8 @@ def collect_result(
     else:
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
+    if spec.runs_agent:
+        collect_trajectory(evidence, LoggedAgent())
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)
