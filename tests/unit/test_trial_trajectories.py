@@ -27,10 +27,10 @@ from labledger.records.model_grants import RECORD
 from labledger.records.outcomes import SlotStatus
 from labledger.trajectories.atif import document_problems
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.collect import redactor_for
+from labledger.trial.collect import redactor_for
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.output_folders import trial_outputs
 
 AT = "2026-01-31T12:00:00.000Z"
 CLAUDE = LoggedAgent("claude-code", "2.1.197", "claude-sonnet-4-5", {"stream": "stdout"})
@@ -48,7 +48,7 @@ def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
 
 
 def collected(spec: AttemptSpec, agent: LoggedAgent) -> EvidenceCollector:
-    evidence = EvidenceCollector(TrialOutputs.of(spec), redactor_for(spec))
+    evidence = EvidenceCollector(trial_outputs(spec), redactor_for(spec))
     collect_trajectory(evidence, agent)
     return evidence
 
