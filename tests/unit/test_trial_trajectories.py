@@ -159,7 +159,7 @@ def spec(trials: Trials) -> AttemptSpec:
     spec = trials.spec(script("exit 0"), script(scores()))
     prepare_trial_folder(spec)
     (spec.folder / "state").mkdir(exist_ok=True)
-    log = LOGS["claude-code-stream"].read_bytes()
+    log = LOGS["claude-code.stream"].read_bytes()
     (spec.folder / "state" / "agent.stdout").write_bytes(log)
     return spec
 
@@ -192,11 +192,11 @@ def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
 
 def test_cut_log(trials: Trials, spec: AttemptSpec) -> None:
     """Of a log that was cut, the steps before the cut are stored, and the loss is said."""
-    limit = LOGS["claude-code-stream"].stat().st_size - 2000
+    limit = LOGS["claude-code.stream"].stat().st_size - 2000
     spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
     prepare_trial_folder(spec)
     (spec.folder / "state").mkdir(exist_ok=True)
-    log = LOGS["claude-code-stream"].read_bytes()[: limit + 100]
+    log = LOGS["claude-code.stream"].read_bytes()[: limit + 100]
     (spec.folder / "state" / "agent.stdout").write_bytes(log)
     evidence = collected(spec, CLAUDE)
     assert 0 < evidence.ext["trajectory"]["steps"] < 3 + 1
@@ -207,7 +207,7 @@ def test_log_in_a_file(spec: AttemptSpec) -> None:
     """A log is read from a file in the agent's output, and from nowhere else."""
     inside = spec.folder / "out" / "agent"
     inside.mkdir(parents=True)
-    content = LOGS["mini-swe-agent-trajectory"].read_bytes()
+    content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (inside / "mini.traj.json").write_bytes(content)
     (spec.folder / "mini.traj.json").write_bytes(content)
     for path, there in [
@@ -273,7 +273,7 @@ def test_large_trajectory(spec: AttemptSpec) -> None:
 def test_log_behind_a_link(spec: AttemptSpec, tmp_path: Path) -> None:
     """A log in a folder that is a link is not read."""
     (tmp_path / "elsewhere").mkdir()
-    content = LOGS["mini-swe-agent-trajectory"].read_bytes()
+    content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (tmp_path / "elsewhere" / "log.json").write_bytes(content)
     (spec.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
     path = "/agentlab/out/agent/log.json"
