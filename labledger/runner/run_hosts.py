@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.experiment.plan import ExperimentPlan
-from labledger.files.cache_and_scratch import expand_home
+from labledger.files.lab_folder import expand_home
 from labledger.ledger.database.model import RunInfo
 from labledger.runner.run_options import RunOptions
 from labledger.upkeep.unfinished_slots import UnfinishedSlot
