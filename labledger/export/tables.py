@@ -2,7 +2,7 @@
 
 In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. Rows
 are streamed. As `jsonl` the records are byte for byte what the run wrote; the columns and types of
-tables (CSV, Parquet) are those of `ledger.export_tables`.
+tables (CSV, Parquet) are those of `ledger.committed_rows`.
 """
 
 from __future__ import annotations
