@@ -221,7 +221,7 @@ def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
             listed.append(f"  and {len(findings) - _MAX_LISTED} more")
         raise LedgerError(
             "\n".join([f"{source.path} does not verify; nothing was imported", *listed]),
-            hint=f"--run chooses other runs; {verify_hint(source.path)}",
+            hint=f"`run_ids=` chooses other runs; {verify_hint(source.path)}",
         )
 
 
@@ -310,8 +310,8 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                             f"{source.path} holds mirrors without the artifacts that they refer "
                             f"to, such as {sha256}; nothing was imported",
                             hint="import the ledger that they were exported from, or only their "
-                            "records with --without-artifacts; `labledger verify` will list the "
-                            "missing artifacts",
+                            "records with `without_artifacts=True`; `labledger verify` will list "
+                            "the missing artifacts",
                         )
 
 

@@ -12,7 +12,7 @@ import sample_ledgers as kit
 from commands import CHECKOUT, command_env
 from experiment_files import Folder
 
-from labledger.cli.output.console import out_json, out_json_parts
+from labledger.cli.console import out_json, out_json_parts
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
