@@ -14,6 +14,7 @@ from waiting import PATIENCE_S
 from labledger.engine.engine import Engine
 from labledger.engine.networks import Networks
 from labledger.experiment import name_references
+from labledger.experiment.grading import Grading, Sealing
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -21,20 +22,19 @@ from labledger.experiment.plan_sections import (
     PhasePlan,
     Runtime,
 )
-from labledger.experiment.settings.grading import Grading, Sealing
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.task_row import Task
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
-from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life import inputs, worker
-from labledger.trial.life.start_limiter import StartLimiter
-from labledger.trial.life.trial_context import TrialContext
-from labledger.trial.trial_kind import FreshTrial
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.trial_kinds import FreshTrial
+from labledger.trial.trial_plan import TrialPlan
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"

@@ -14,25 +14,26 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger import committed_rows
+from labledger.ledger.committed_rows import read_table
+from labledger.ledger.counts import (
+    count_consecutive_failures,
+    count_slots,
+    count_timeouts,
+    read_committed_spending,
+    read_primary_metrics,
+    read_spending_so_far,
+)
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.read import commit_stream
-from labledger.ledger.read.commit_stream import (
+from labledger.ledger.digest_chain import (
     find_chain_problems,
     read_chain_head,
     read_chain_records,
 )
-from labledger.ledger.read.export_tables import read_table
-from labledger.ledger.read.gradings import (
-    read_gradings,
-    read_pending_slots,
-    read_replacement,
-    read_reruns,
-    with_regradings,
-)
-from labledger.ledger.read.lookup import (
+from labledger.ledger.lookup import (
     TrialContents,
     current_grading_run_no,
     digest_bytes,
@@ -41,21 +42,18 @@ from labledger.ledger.read.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.read.runs import (
-    count_consecutive_failures,
-    count_slots,
+from labledger.ledger.run_rows import read_hosts, read_notes
+from labledger.ledger.stored_runs import (
+    read_gradings,
     read_lost_hosts,
-    read_primary_metrics,
+    read_pending_slots,
+    read_replacement,
+    read_reruns,
     read_revisions,
     read_run,
     read_runs,
+    with_regradings,
 )
-from labledger.ledger.read.spending import (
-    count_timeouts,
-    read_committed_spending,
-    read_spending_so_far,
-)
-from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
@@ -316,7 +314,7 @@ class LedgerReader:
     ) -> Iterator[SlotRecords]:
         """Yield the records of the commits of slots `start` to `stop` (exclusive)."""
         with self._of_run(run_id) as (connection, run_no):
-            for commit in commit_stream.commits(connection, run_id, run_no, start, stop):
+            for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
     def record_lines(
@@ -327,7 +325,7 @@ class LedgerReader:
         The records are those of slots `start` to `stop` (exclusive).
         """
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in commit_stream.lines_by_slot(
+            for idx, lines in committed_rows.lines_by_slot(
                 connection, kind, run_id, run_no, start, stop
             ):
                 for line in lines:

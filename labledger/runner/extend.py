@@ -29,13 +29,13 @@ from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.counts import UNITS, exhausted_kinds
 from labledger.ledger.database.model import (
     ExperimentRevision,
     NewPart,
     RunInfo,
     Variant,
 )
-from labledger.ledger.read.spending import UNITS, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject

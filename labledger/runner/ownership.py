@@ -19,13 +19,12 @@ from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError, TakeoverStopped
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.process_identity import process_is_dead, this_process
-from labledger.execution.run_events import Listener, run_event
-from labledger.execution.stop_requests import on_signals
+from labledger.execution.run_events import Listener, on_signals, run_event
 from labledger.export import mirrors
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
-from labledger.ledger.read.lookup import ledger_holds_run
+from labledger.ledger.lookup import ledger_holds_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus, StopCause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.execution.stop_rules import Pruning
-from labledger.experiment.plan_sections import Prune
+from labledger.execution.dispatch_rules import Pruning
+from labledger.experiment.schedule import Prune
 from labledger.records.outcomes import SlotStatus
 
 

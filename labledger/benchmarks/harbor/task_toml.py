@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.experiment.field_problems import FieldPath
+from labledger.experiment.authored_fields import FieldPath
 from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject
 from labledger.records.json_codec import normalize_number

@@ -19,10 +19,10 @@ from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows, slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.read.commit_stream import (
+from labledger.ledger.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
-    PART_COLUMNS,
+    PART_ROW_COLUMNS,
     SCHEDULE_COLUMNS,
     SCHEMA,
     SLOT_COLUMNS,
@@ -136,7 +136,7 @@ def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: in
             canonical_json.dumps(row[name])
             if name in JSON_COLUMNS and name in row
             else row.get(name)
-            for name in PART_COLUMNS
+            for name in PART_ROW_COLUMNS
         ]
         connection.execute(statements.insert("run_part"), (_RUN_NO, *values))
 

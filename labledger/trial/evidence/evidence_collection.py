@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.grading import CollectCommand
 from labledger.experiment.plan_sections import GraderIdentity
-from labledger.experiment.settings.grading import CollectCommand
 from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry
@@ -36,9 +36,8 @@ from labledger.trial.evidence.grading import (
     merged_ids,
     parse_json,
 )
-from labledger.trial.evidence.output_files import OutputFiles, read_events
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.evidence.trial_outputs import OutputFiles, TrialOutputs, read_events
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.grading import ResultSource
 from labledger.experiment.plan_sections import Benchmark
-from labledger.experiment.settings.grading import ResultSource
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -24,7 +24,7 @@ from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.evidence.trial_outputs import TrialOutputs
 
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"

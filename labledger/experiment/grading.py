@@ -1,0 +1,192 @@
+"""How a trial is graded, and the grader that replaces another one in a regrading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from labledger.experiment.authored_fields import ResourceOverrides, text, user_name
+from labledger.records import JsonObject
+from labledger.records.json_codec import Section, normalize_number
+
+
+class GradingMode(StrEnum):
+    """When the grader's files arrive, and where the grader runs."""
+
+    SAME = "same"
+    """With the agent's, in its container; the agent's processes have been killed."""
+    AFTER_AGENT = "after_agent"
+    """When the agent has ended; its container is started a second time."""
+    DELIVERED = "delivered"
+    """When the agent has ended; its container runs on and waits for them."""
+    SEPARATE = "separate"
+    """In another container, which gets the declared artifacts of the agent's."""
+
+
+class Sealing(StrEnum):
+    """How a grader's files are hidden from the agent."""
+
+    NONE = "none"
+    UNREADABLE = "unreadable"
+    """They are mounted, and the agent's user cannot read them."""
+    AFTER_AGENT = "after_agent"
+    """They are added when the agent and all its processes have ended."""
+    DELIVERED = "delivered"
+    """They are added to the running container when the agent has ended."""
+    SEPARATE = "separate"
+    """They are never in the agent's container."""
+
+    @classmethod
+    def of(cls, agent_user: str | None, mode: GradingMode | None, *, is_sealed: bool) -> Self:
+        """Return how a trial is sealed whose agent runs as `agent_user`.
+
+        `is_sealed` says whether the experiment hides its grader's files at all.
+        """
+        if mode is not None and mode is not GradingMode.SAME:
+            return cls(mode.value)
+        if not is_sealed:
+            return cls.NONE
+        return cls.AFTER_AGENT if agent_user is None else cls.UNREADABLE
+
+    @property
+    def meaning(self) -> str:
+        match self:
+            case Sealing.NONE:
+                return "not sealed: the agent can read the grader's files"
+            case Sealing.UNREADABLE:
+                return "sealed, unreadable: the agent's user cannot read the grader's files"
+            case Sealing.AFTER_AGENT:
+                return "sealed, after_agent: the grader's files come when the agent has ended"
+            case Sealing.DELIVERED:
+                return "delivered: the running container gets the grader's files after the agent"
+            case Sealing.SEPARATE:
+                return "separate: the grader runs in a container of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredArtifact(Section):
+    """A file or folder of the agent's container that a separate grader gets."""
+
+    path: str
+    to: str | None = None
+    """Where the grader's container has it; None for the same path."""
+    exclude: tuple[str, ...] | None = None
+    """Globs of what is left out of a folder."""
+    optional: bool | None = None
+    """True if it may be missing."""
+
+    _OPTIONAL = frozenset({"to", "exclude", "optional"})
+
+
+@dataclass(frozen=True, slots=True)
+class CollectCommand(Section):
+    """A command that runs in the agent's container before artifacts are taken from it."""
+
+    command: tuple[str, ...]
+    timeout_s: float = 60
+    user: str | None = None
+
+    _OPTIONAL = frozenset({"user"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        given = authored | {"command": [text(word) for word in authored["command"]]}
+        if "user" in authored:
+            given["user"] = user_name(authored["user"])
+        return cls.from_json(given)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource(Section):
+    """Where the verdict of a grader is read."""
+
+    source: str = "contract"
+    """`contract` (the grader writes score and prediction), `rewards` or `swebench`."""
+    folder: str | None = None
+    """`rewards`: the output folder with reward.json or reward.txt; `swebench`: with its logs."""
+    primary: str | None = None
+    """`rewards`: the name of the reward that decides; None for `reward`."""
+    pass_at: float | None = None
+    """`rewards`: the least primary reward that passes; None for 1."""
+    log: str | None = None
+    """`rewards`: the name of the grader's log in `folder`."""
+    instance: JsonObject | None = None
+    """`swebench`: what the `swebench` package needs of a row to judge a log. No container gets
+    it."""
+
+    _KEYS: ClassVar = {"source": "from"}
+    _OPTIONAL = frozenset({"folder", "primary", "pass_at", "log", "instance"})
+
+
+@dataclass(frozen=True, slots=True)
+class Grading(Section):
+    """The settings of grading beside the grader's command; None for what is not set."""
+
+    mode: GradingMode | None = None
+    user: str | None = None
+    """The user that the grader runs as; None for the container's."""
+    network: str | None = None
+    """`none`, `full` or `allowlist`, while the grader runs; None for the runtime's."""
+    allowed_hosts: tuple[str, ...] | None = None
+    wait_s: float | None = None
+    """How long a container waits for delivered files, in seconds; None for `WAIT_S`."""
+    image: str | None = None
+    """Of a separate grader's container; None for the trial's."""
+    resources: ResourceOverrides | None = None
+    """What differs in a separate grader's container from the experiment's resources."""
+    workspace: str | None = None
+    """`image`, or the working folder of a separate grader; None for the runtime's."""
+    artifacts: tuple[DeclaredArtifact, ...] | None = None
+    collect: tuple[CollectCommand, ...] | None = None
+    results: ResultSource | None = None
+    own_env: bool | None = None
+    """True if a separate grader has the grader's `env` alone, without `runtime.env`."""
+
+    _OPTIONAL = frozenset(
+        {
+            *("mode", "user", "network", "allowed_hosts", "wait_s", "image", "resources"),
+            *("workspace", "artifacts", "collect", "results", "own_env"),
+        }
+    )
+
+    @classmethod
+    def of_authored(cls, grader: JsonObject) -> Self | None:
+        """Return the settings in an authored grader section; None if it has none."""
+        names = {field.name for field in fields(cls)}
+        given: dict[str, Any] = {key: value for key, value in grader.items() if key in names}
+        own = cls.from_json(
+            {k: v for k, v in given.items() if k not in {"user", "resources", "collect", "wait_s"}}
+        )
+        if "user" in given:
+            own = replace(own, user=user_name(given["user"]))
+        if "wait_s" in given:
+            own = replace(own, wait_s=normalize_number(given["wait_s"]))
+        if "resources" in given:
+            own = replace(own, resources=ResourceOverrides.of_authored(given["resources"]))
+        if "collect" in given:
+            own = replace(own, collect=tuple(map(CollectCommand.of_authored, given["collect"])))
+        return own if own.as_json() else None
+
+    def merged(self, own: Grading | None) -> Grading:
+        """Return these settings with what `own` sets in place of them, key by key."""
+        if own is None:
+            return self
+        changes = {
+            field.name: value
+            for field in fields(own)
+            if (value := getattr(own, field.name)) is not None
+        }
+        if own.resources is not None and self.resources is not None:
+            both = self.resources.as_json() | own.resources.as_json()
+            changes["resources"] = ResourceOverrides.from_json(both)
+        if own.network is not None:
+            changes["allowed_hosts"] = own.allowed_hosts
+        return replace(self, **changes)
+
+
+WAIT_S = 86_400
+"""How long a container waits for its grader's files by default, in seconds."""
+
+HIDING_MODES = frozenset({GradingMode.AFTER_AGENT, GradingMode.DELIVERED, GradingMode.SEPARATE})
+"""The modes in which the grader's files are not in the agent's container while the agent runs."""

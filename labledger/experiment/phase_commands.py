@@ -1,0 +1,186 @@
+"""Turn authored phases into commands that are ready for the container.
+
+Bindings are substituted, and words that name staged files become their paths. Names that the
+environment must set stay in the texts as `$NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment import name_references
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    UnusablePath,
+    lookup,
+    relative_name,
+    text,
+)
+from labledger.experiment.consistency_checks import PHASES, authored_variants
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.grading import Grading
+from labledger.experiment.plan_sections import GraderPlan, NamedPhase, PhasePlan, VariantPlan
+from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
+from labledger.experiment.staged_files import StagedFile
+from labledger.records import JsonObject
+
+DEPS = "/agentlab/deps"
+"""Folder of the staged files in the container, with a subfolder for each phase."""
+
+TIMEOUT_S = {"setup": 600, "agent": 600, "grader": 120}
+"""Default time limits of the phases, in seconds."""
+
+Files = Mapping[str, Sequence[StagedFile]]
+"""Staged files by phase name."""
+
+StagedPaths = Mapping[str, Mapping[str, str]]
+"""By phase name, the path in a container of each staged file or folder, by its name."""
+
+
+def variant_plans(
+    data: JsonObject, chosen: Collection[str], files: Files
+) -> tuple[VariantPlan, ...]:
+    """Return the variants in `chosen`, in authored order: the baseline first."""
+    staged = staged_paths(files)
+    return tuple(
+        _variant_plan(data, path, variant, staged)
+        for path, variant in authored_variants(data)
+        if variant["variant_id"] in chosen
+    )
+
+
+def _variant_plan(
+    data: JsonObject, path: FieldPath, variant: JsonObject, staged: StagedPaths
+) -> VariantPlan:
+    bindings = variant.get("bindings", {})
+    known = bound_texts(bindings)
+    own = RuntimeOverrides.of_authored(variant.get("runtime", {}))
+    setup, agent = (_authored_phase(data, name, known, staged) for name in ("setup", "agent"))
+    merged_agent = overridden_phase("agent", agent, own.agent, known, staged)
+    assert merged_agent is not None  # The schema requires the experiment's agent.
+    container = replace(own, agent=None, setup=None, without_setup=None)
+    return VariantPlan(
+        variant["variant_id"],
+        "baseline" if path == ("baseline",) else "treatment",
+        bindings,
+        None if own.without_setup else overridden_phase("setup", setup, own.setup, known, staged),
+        merged_agent,
+        container if container.as_json() else None,
+    )
+
+
+def grader_plan(data: JsonObject, files: Files) -> GraderPlan:
+    """Return the grader's phase, in which no bindings are substituted."""
+    phase = _authored_phase(data, "grader", {}, staged_paths(files))
+    assert phase is not None  # The schema requires it.
+    authored = data["benchmark"]["grader"]
+    sealed = authored.get("sealed", False)
+    grading = Grading.of_authored(authored)
+    return GraderPlan(phase.command, phase.env, phase.timeout_s, sealed, grading)
+
+
+def _authored_phase(
+    data: JsonObject, name: str, known: Mapping[str, str], staged: StagedPaths
+) -> PhasePlan | None:
+    """Return a phase of the experiment with bindings and paths of staged files substituted."""
+    phase = lookup(data, PHASES[name])
+    own = None if phase is None else PhaseOverrides.of_authored(phase)
+    return overridden_phase(name, None, own, known, staged)
+
+
+def overridden_phase(
+    name: str,
+    phase: PhasePlan | None,
+    own: PhaseOverrides | None,
+    known: Mapping[str, str],
+    staged: StagedPaths,
+) -> PhasePlan | None:
+    """Return a phase with what `own` sets in place of it. Environments are merged name by name.
+
+    `known` are the values of bindings. Without a `phase`, `own` has a command, and the time limit
+    is the default.
+    """
+    if own is None:
+        return phase
+    base = phase or PhasePlan((), {}, TIMEOUT_S[name])
+    command = base.command
+    if own.command is not None:
+        command = tuple(_resolved_word(word, known, staged[name]) for word in own.command)
+    return PhasePlan(
+        command,
+        {**base.env, **substituted(own.env or {}, known)},
+        base.timeout_s if own.timeout_s is None else own.timeout_s,
+    )
+
+
+def substituted(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with the values of bindings put in."""
+    return {name: name_references.substitute(value, known) for name, value in env.items()}
+
+
+def bound_texts(bindings: JsonObject) -> dict[str, str]:
+    """Return the text that each binding stands for in commands and environments."""
+    return {name: text(value) for name, value in bindings.items()}
+
+
+def staged_paths(files: Files) -> StagedPaths:
+    """Return the container path of each staged file and each folder around it."""
+    paths: dict[str, dict[str, str]] = {name: {} for name in PHASES}
+    for phase, staged in files.items():
+        for file in staged:
+            steps = file.name.split("/")
+            for depth in range(1, len(steps) + 1):
+                name = "/".join(steps[:depth])
+                paths.setdefault(phase, {})[name] = f"{DEPS}/{phase}/{name}"
+    return paths
+
+
+def _resolved_word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) -> str:
+    word = name_references.substitute(authored, known)
+    path = staged.get(literal_name(word) or "")
+    return word if path is None else name_references.escape(path)
+
+
+def literal_name(word: str) -> str | None:
+    """Return a word of a command as a relative file name, or None if it cannot be one."""
+    if any(True for _ in name_references.names(word)):
+        return None
+    try:
+        return relative_name(name_references.expand(word, {}))
+    except UnusablePath:
+        return None
+
+
+def authored_path(data: JsonObject, phase: NamedPhase, path: FieldPath) -> FieldPath:
+    """Return the path in the authored file of a text at `path` in a phase.
+
+    That is in the variant's own `runtime` if the text is the variant's.
+    """
+    if phase.variant_id is not None:
+        own = (*variant_path(data, phase.variant_id), "runtime", phase.name, *path)
+        if lookup(data, own) is not None:
+            return own
+    return (*PHASES[phase.name], *path)
+
+
+def variant_path(data: JsonObject, variant_id: str) -> FieldPath:
+    """Return the path of a variant in the authored file."""
+    return next(p for p, v in authored_variants(data) if v["variant_id"] == variant_id)
+
+
+def require_executable(
+    authored: AuthoredExperiment, phases: Iterable[NamedPhase], files: Files
+) -> None:
+    """Raise `InvalidInput` if a command starts a staged file that is not executable."""
+    problems: dict[FieldPath, Problem] = {}
+    for phase in phases:
+        path = authored_path(authored.data, phase, ("command", 0))
+        for file in files[phase.name]:
+            is_started = phase.plan.command[0] == f"{DEPS}/{phase.name}/{file.name}"
+            if is_started and not file.executable:
+                hint = f"chmod +x {file.source}, or start it with its interpreter"
+                problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
+    if problems:
+        raise InvalidInput(f"the commands of {authored.path} cannot start", list(problems.values()))

@@ -1,0 +1,338 @@
+"""Check that the settings of a trial fit together, after experiment, variant and task are merged.
+
+What would be ignored, or could not be had at run time, is a problem: nothing is ignored silently.
+`require_valid_combinations` checks the settings of each variant, and `require_valid_tasks` those of
+each task with every variant, by the same rules. Equal settings of tasks are checked once, and the
+dataset is not read again for it. Whatever is refused here is refused before a run exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    FieldProblem,
+    is_written,
+    lookup,
+    overlap,
+    unusable,
+)
+from labledger.experiment.consistency_checks import (
+    NO_SETUP,
+    PHASES,
+    USER_HINT,
+    is_root,
+    starts_as_root,
+    user_problem,
+)
+from labledger.experiment.dataset import Dataset
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.grading import HIDING_MODES, GradingMode, Sealing
+from labledger.experiment.phase_commands import DEPS, variant_path
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.experiment.task_row import FilesPlace
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+
+_MAX_COLLECT = 50
+
+_SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect", "own_env")
+"""Keys of grading that only a separate grader has."""
+
+_RESULT_KEYS = {
+    "contract": frozenset[str](),
+    "rewards": frozenset({"folder", "primary", "pass_at", "log"}),
+    "swebench": frozenset({"folder", "instance"}),
+}
+"""The keys of `results` by its source."""
+
+
+_OTHER_MODES = "choose mode after_agent, delivered or separate"
+
+
+class Mismatch(NamedTuple):
+    """A setting that does not fit another."""
+
+    section: str
+    """`runtime` or `grader`."""
+    key: str
+    message: str
+    hint: str | None = None
+    is_unused: bool = False
+    """Whether the setting only has no effect. A task may inherit such settings."""
+
+    @property
+    def row_path(self) -> FieldPath:
+        """Where a task's row has the setting, if the task has it."""
+        section = ("runtime",) if self.section == "runtime" else ("runtime", "grader")
+        return (*section, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The settings of a trial as they are checked."""
+
+    settings: TrialSettings
+    is_sealed: bool
+
+    @property
+    def mode(self) -> GradingMode:
+        return self.settings.grading_mode(is_sealed=self.is_sealed)
+
+    @property
+    def sealing(self) -> Sealing:
+        return self.settings.sealing(is_sealed=self.is_sealed)
+
+
+def mismatches(settings: TrialSettings, *, is_sealed: bool) -> Iterator[Mismatch]:
+    """Yield each setting that does not fit the others. `is_sealed` is the experiment's."""
+    merged = _Merged(settings, is_sealed)
+    for check in _CHECKS:
+        yield from check(merged)
+
+
+def require_valid_combinations(authored: AuthoredExperiment, plan: ExperimentPlan) -> None:
+    """Raise `InvalidInput` if the settings of the experiment or of a variant do not fit."""
+    problems: dict[tuple[FieldPath, str], Problem] = {}
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant).defaults
+        for mismatch in mismatches(settings, is_sealed=plan.is_sealed):
+            path = _authored_path(authored, variant.variant_id, mismatch)
+            problem = authored.problem(path, mismatch.message, mismatch.hint)
+            problems.setdefault((path, mismatch.message), problem)
+    if problems:
+        listed = sorted(problems.values(), key=lambda problem: problem.line or 0)
+        raise InvalidInput(f"the settings in {authored.path} do not fit together", listed)
+
+
+def _authored_path(authored: AuthoredExperiment, variant_id: str, mismatch: Mismatch) -> FieldPath:
+    """Return where the experiment file has a setting, or the section that lacks it."""
+    section: FieldPath = PHASES["grader"] if mismatch.section == "grader" else ("runtime",)
+    places: list[FieldPath] = [(*section, mismatch.key), section]
+    if mismatch.section == "runtime":
+        own = (*variant_path(authored.data, variant_id), "runtime", mismatch.key)
+        places.insert(0, own)
+    return next(path for path in places if lookup(authored.data, path) is not None)
+
+
+def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime, grading = merged.settings.runtime, merged.settings.grading
+    for section, network, hosts in (
+        ("runtime", runtime.network, runtime.allowed_hosts),
+        ("grader", grading.network, grading.allowed_hosts),
+    ):
+        if network == "allowlist" and not hosts:
+            hint = "name the hosts in allowed_hosts, or choose none or full"
+            yield Mismatch(section, "network", "allowlist allows no host", hint)
+        for host in hosts or ():
+            if problem := _host_problem(host):
+                yield Mismatch(section, "allowed_hosts", f"{host!r} {problem}")
+        if network != "allowlist" and hosts is not None:
+            message = f"is only for network: allowlist; the network is {network or 'not set here'}"
+            yield Mismatch(section, "allowed_hosts", message)
+    differs = merged.settings.grader_network != merged.settings.agent_network
+    if differs and merged.mode is GradingMode.SAME:
+        message = (
+            "the grader's network differs from the agent's, and in mode same nobody changes it "
+            "between them"
+        )
+        yield Mismatch(
+            "grader", "network", message, "choose mode after_agent, delivered or separate"
+        )
+
+
+def _host_problem(host: str) -> str | None:
+    """Return why the egress proxy cannot use an allowed host; None if it can."""
+    try:
+        AllowedHosts.parse([host])
+    except BadEntry as error:
+        return str(error)
+    return None
+
+
+def _mode_problems(merged: _Merged) -> Iterator[Mismatch]:
+    grading, mode = merged.settings.grading, merged.mode
+    if mode is not GradingMode.SEPARATE:
+        for key in _SEPARATE_KEYS:
+            if getattr(grading, key) is not None:
+                message = f"is only for mode: separate; the mode is {mode}"
+                yield Mismatch("grader", key, message, is_unused=True)
+    if mode is not GradingMode.DELIVERED and grading.wait_s is not None:
+        message = f"is only for mode: delivered; the mode is {mode}"
+        yield Mismatch("grader", "wait_s", message, is_unused=True)
+    if grading.mode is GradingMode.SAME and merged.sealing is Sealing.AFTER_AGENT:
+        message = "a sealed grader in mode same needs an agent that runs as another user"
+        yield Mismatch("grader", "mode", message, "set runtime.agent.user, or mode after_agent")
+
+
+def _process_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime = merged.settings.runtime
+    if runtime.processes == "keep" and merged.mode is GradingMode.AFTER_AGENT:
+        message = "in mode after_agent the container stops before its grader: no process is kept"
+        yield Mismatch("runtime", "processes", message, "choose mode delivered")
+    if runtime.entrypoint == "image" and runtime.processes != "keep":
+        message = "the image's entrypoint would be killed when the first phase ends"
+        yield Mismatch("runtime", "entrypoint", message, "set runtime.processes to keep")
+
+
+def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
+    container, user = merged.settings.runtime.user, merged.settings.grading.user
+    if user is None or is_root(user) or merged.mode is GradingMode.SEPARATE:
+        return
+    if container is not None and not starts_as_root(container):
+        message = f"found {user}, but runtime.user is {container}; only root can switch users"
+        yield Mismatch("grader", "user", message, "remove runtime.user, or set it to root")
+    if merged.sealing is Sealing.UNREADABLE:
+        message = f"{user} cannot read the grader's files, which only root can"
+        yield Mismatch("grader", "user", message, _OTHER_MODES)
+
+
+def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime, grading = merged.settings.runtime, merged.settings.grading
+    for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
+        if folder is not None and folder.startswith("/") and (why := unusable(folder)):
+            yield Mismatch(section, "workspace", why)
+    if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
+        message = "the image's own file system cannot be written with root_read_only"
+        yield Mismatch("runtime", "workspace", message, "remove one of them")
+
+
+def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
+    outputs = [output.path for output in merged.settings.runtime.outputs or ()]
+    for index, path in enumerate(outputs):
+        if reason := unusable(path):
+            yield Mismatch("runtime", "outputs", reason)
+        for other in outputs[:index]:
+            if overlap(path, other):
+                message = f"{path} and {other} are the same folder, or one contains the other"
+                yield Mismatch("runtime", "outputs", message)
+    for artifact in merged.settings.grading.artifacts or ():
+        for place in (artifact.path, artifact.to):
+            if place is not None and not is_written(place) and (why := unusable(place)):
+                yield Mismatch("grader", "artifacts", why)
+    if len(merged.settings.grading.collect or ()) > _MAX_COLLECT:
+        yield Mismatch("grader", "collect", f"more than {_MAX_COLLECT} commands")
+
+
+def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
+    results = merged.settings.grading.results
+    if results is None:
+        return
+    own_keys = _RESULT_KEYS[results.source]
+    for key in sorted(frozenset[str]().union(*_RESULT_KEYS.values()) - own_keys):
+        if getattr(results, key) is not None:
+            sources = " or ".join(
+                f"`from: {name}`" for name in _RESULT_KEYS if key in _RESULT_KEYS[name]
+            )
+            yield Mismatch("grader", "results", f"{key} is only for {sources}")
+    if results.source == "contract":
+        return
+    if results.source == "swebench" and results.instance is None:
+        yield Mismatch("grader", "results", "`instance` is missing: the row to judge by")
+    folders = [o.path for o in merged.settings.runtime.outputs or () if o.phase == "grader"]
+    if results.folder is None:
+        yield Mismatch(
+            "grader", "results", "`folder` is missing: where the grader leaves its results"
+        )
+    elif results.folder not in folders:
+        message = f"{results.folder} is no output folder of the grader"
+        hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"
+        yield Mismatch("grader", "results", message, hint)
+    if results.log is not None and ("/" in results.log or results.log in {".", ".."}):
+        yield Mismatch("grader", "results", f"log: found {results.log!r}; expected a file's name")
+
+
+_CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
+    _network_problems,
+    _mode_problems,
+    _process_problems,
+    _user_problems,
+    _workspace_problems,
+    _folder_problems,
+    _result_problems,
+)
+
+
+def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
+    """Raise `InvalidInput` if a task's settings do not fit those of a variant."""
+    problems: dict[tuple[int, FieldPath], Problem] = {}
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        for own in dataset.settings:
+            for problem in _problems(plan, settings, own.overrides):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+            merged = settings.merged(own.overrides)
+            for problem in _file_problems(merged, own.files):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+    if problems:
+        by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
+        raise InvalidInput(f"the tasks in {dataset.path} are not valid", by_line)
+
+
+def _problems(
+    plan: ExperimentPlan, variant: VariantSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    sets_up = own.setup is not None
+    if own.setup and own.setup.command is None and "setup" not in variant.defaults.phases:
+        yield FieldProblem(("runtime", "setup"), NO_SETUP)
+        sets_up = False
+    merged = variant.merged(own)
+    user = user_problem(merged.runtime.agent_user, merged.runtime.user)
+    if user and (own.agent_user or own.user):
+        path = ("agent", "user") if own.agent_user else ("user",)
+        yield FieldProblem(("runtime", *path), user, USER_HINT)
+    yield from _combination_problems(plan, variant, merged, own)
+    for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
+        if is_own:
+            yield from _not_executable(plan, name, merged)
+
+
+def _combination_problems(
+    plan: ExperimentPlan, variant: VariantSettings, merged: TrialSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    """Yield what does not fit together because of a task's own settings."""
+    if own == RuntimeOverrides():
+        return
+    known = set(mismatches(variant.defaults, is_sealed=plan.is_sealed))
+    for mismatch in mismatches(merged, is_sealed=plan.is_sealed):
+        if mismatch not in known:
+            holder = own.grading if mismatch.section == "grader" else own
+            is_own = getattr(holder, mismatch.key, None) is not None
+            if mismatch.is_unused and not is_own:
+                continue
+            path = mismatch.row_path if is_own else ("runtime",)
+            yield FieldProblem(path, mismatch.message, mismatch.hint)
+    hides = own.grading is not None and own.grading.mode in HIDING_MODES
+    if hides and plan.files["grader"] and not plan.grader.hides_files:
+        message = "the experiment does not hide its grader's files, so this task cannot"
+        hint = "set benchmark.grader.mode in the experiment, and another one in other tasks"
+        yield FieldProblem(("runtime", "grader", "mode"), message, hint)
+
+
+def _file_problems(merged: TrialSettings, files: Iterable[FilesPlace]) -> Iterator[FieldProblem]:
+    """Check that the grader's files of a task can be copied to their paths."""
+    runtime = merged.runtime
+    outputs = [output.path for output in runtime.outputs or ()]
+    for path in (place.path for place in files if place.recipient == "grader"):
+        if folder := next((folder for folder in outputs if overlap(path, folder)), None):
+            message = f"files for the grader at {path} overlap with the output folder {folder}"
+            yield FieldProblem(("files",), message)
+        if runtime.root_read_only and not overlap(path, "/tmp"):  # noqa: S108
+            message = f"files for the grader cannot be copied to {path}: the root is read-only"
+            yield FieldProblem(("files",), message, "leave runtime.root_read_only out")
+
+
+def _not_executable(
+    plan: ExperimentPlan, phase: str, merged: TrialSettings
+) -> Iterator[FieldProblem]:
+    for file in plan.files[phase]:
+        starts = merged.phases[phase].command[0] == f"{DEPS}/{phase}/{file.name}"
+        if starts and not file.executable:
+            hint = f"chmod +x {file.source}, or start it with its interpreter"
+            path = ("runtime", phase, "command", 0)
+            yield FieldProblem(path, f"{file.name} is not executable", hint)

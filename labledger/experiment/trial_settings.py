@@ -1,0 +1,270 @@
+"""The settings of one trial: the experiment's, then its variant's, then its task's own.
+
+This is the only place where a task's settings are merged. Preflight merges those of every variant
+and distinct task before a run exists, and `AttemptSpec` those of its trial, by the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from labledger.experiment import name_references
+from labledger.experiment.authored_fields import FieldPath, lookup
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
+from labledger.experiment.dataset import Dataset
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.grading import Grading, GradingMode, Sealing
+from labledger.experiment.phase_commands import (
+    StagedPaths,
+    authored_path,
+    bound_texts,
+    overridden_phase,
+    staged_paths,
+    substituted,
+    variant_path,
+)
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
+from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.records import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseNetwork:
+    """The network of a phase."""
+
+    mode: str
+    """`none`, `full` or `allowlist`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """What can be reached with `allowlist`."""
+
+    @property
+    def is_allowlist(self) -> bool:
+        return self.mode == "allowlist"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """The merged settings of a trial. Bindings are substituted in all texts."""
+
+    runtime: Runtime
+    phases: Mapping[str, PhasePlan]
+    """By name; `setup` only if there is one. Without `runtime.env`, which all phases share."""
+    grading: Grading = field(default_factory=Grading)
+
+    def phase(self, name: str) -> PhasePlan:
+        """Return a phase as it runs: with `runtime.env`, and its own environment over it."""
+        plan = self.phases[name]
+        return replace(plan, env={**(self.runtime.env or {}), **plan.env})
+
+    def timeout_s(self, phase: str) -> float:
+        """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
+        return float(self.phases[phase].timeout_s) if phase in self.phases else 0.0
+
+    @property
+    def agent_network(self) -> PhaseNetwork:
+        """The network of every phase but the grader."""
+        return PhaseNetwork(self.runtime.network, self.runtime.allowed_hosts or ())
+
+    @property
+    def grader_network(self) -> PhaseNetwork:
+        """The network of the grader; that of the other phases unless it has its own."""
+        if self.grading.network is None:
+            return self.agent_network
+        return PhaseNetwork(self.grading.network, self.grading.allowed_hosts or ())
+
+    def sealing(self, *, is_sealed: bool) -> Sealing:
+        """Return how the grader's files are hidden from the agent, if they are (`is_sealed`)."""
+        return Sealing.of(self.runtime.agent_user, self.grading.mode, is_sealed=is_sealed)
+
+    def grading_mode(self, *, is_sealed: bool) -> GradingMode:
+        """Return when and where the grader runs."""
+        if self.grading.mode is not None:
+            return self.grading.mode
+        if self.sealing(is_sealed=is_sealed) is Sealing.AFTER_AGENT:
+            return GradingMode.AFTER_AGENT
+        return GradingMode.SAME
+
+    def of_containers(self, *, is_sealed: bool) -> tuple[TrialSettings, ...]:
+        """Return the settings of each container of a trial, with the phases that run there.
+
+        The collect commands of a separate grader are phases of the agent's container.
+        """
+        if self.grading_mode(is_sealed=is_sealed) is not GradingMode.SEPARATE:
+            return (self,)
+        phases = {name: plan for name, plan in self.phases.items() if name != "grader"}
+        for number, collect in enumerate(self.grading.collect or (), start=1):
+            plan = PhasePlan(collect.command, {}, collect.timeout_s)
+            phases[f"collect command {number}"] = plan
+        agents = replace(self, phases=phases, grading=replace(self.grading, user=None))
+        return (agents, self.of_separate_grader())
+
+    def grader_image(self, mode: GradingMode) -> str:
+        """Return the image in which the grader runs: its own if it is separate and has one."""
+        own = self.grading.image if mode is GradingMode.SEPARATE else None
+        return str(own or self.runtime.image)
+
+    def of_separate_grader(self) -> TrialSettings:
+        """Return the settings of a separate grader's container, in which only the grader runs."""
+        own, runtime = self.grading, self.runtime
+        network, hosts = runtime.network, runtime.allowed_hosts
+        if own.network is not None:
+            network, hosts = own.network, own.allowed_hosts
+        resources = own.resources.as_json() if own.resources is not None else {}
+        workspace = runtime.workspace if own.workspace is None else own.workspace
+        container = replace(
+            runtime,
+            image=own.image or runtime.image,
+            user=USER_OF_IMAGE if runtime.user == USER_OF_IMAGE else None,
+            agent_user=None,
+            network=network,
+            allowed_hosts=hosts,
+            # Artifacts are put into its file system.
+            root_read_only=False,
+            resources=replace(runtime.resources, **resources),
+            workspace=None if workspace == "mounted" else workspace,
+            processes=None,
+            entrypoint=None,
+            healthcheck=None,
+            env=None if own.own_env else runtime.env,
+        )
+        phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
+        grading = replace(own, network=None, allowed_hosts=None)
+        return TrialSettings(container, phases, grading)
+
+    def images(self, *, is_sealed: bool) -> tuple[str, ...]:
+        """Return the images of all containers of a trial, that of the agent first."""
+        grader = self.grader_image(self.grading_mode(is_sealed=is_sealed))
+        return tuple(dict.fromkeys((str(self.runtime.image), grader)))
+
+    def outside_names(self) -> Iterator[str]:
+        """Yield the `$NAME`s that `runtime.env` needs."""
+        for value in (self.runtime.env or {}).values():
+            names = name_references.names(value)
+            yield from (name for name in names if not name_references.is_contract_name(name))
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSettings:
+    """The settings of a variant's trials, and what is needed to merge those of a task."""
+
+    defaults: TrialSettings
+    """Of the tasks without settings of their own."""
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    """The text of each binding."""
+    staged: StagedPaths = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: ExperimentPlan, variant: VariantPlan) -> VariantSettings:
+        """Return the settings of a variant: the experiment's, with the variant's own over them."""
+        phases: dict[str, PhasePlan] = {"agent": variant.agent, "grader": plan.grader}
+        if variant.setup is not None:
+            phases["setup"] = variant.setup
+        alone = cls(
+            TrialSettings(plan.runtime, phases, plan.grader.grading or Grading()),
+            bound_texts(variant.bindings),
+            staged_paths(plan.files),
+        )
+        return replace(alone, defaults=alone.merged(variant.runtime or RuntimeOverrides()))
+
+    def merged(self, own: RuntimeOverrides) -> TrialSettings:
+        """Return these settings with what `own` sets in place of them, key by key."""
+        grading = self.defaults.grading.merged(own.grading)
+        return TrialSettings(self._runtime(own), self._phases(own), grading)
+
+    def _runtime(self, own: RuntimeOverrides) -> Runtime:
+        runtime = self.defaults.runtime
+        changes = {
+            name: value
+            for name in RuntimeOverrides.CONTAINER
+            if (value := getattr(own, name)) is not None
+        }
+        if own.network is not None:
+            changes["allowed_hosts"] = own.allowed_hosts
+        if own.resources is not None:
+            changes["resources"] = replace(runtime.resources, **own.resources.as_json())
+        if runtime.env is not None or own.env is not None:
+            env = {**(runtime.env or {}), **(own.env or {})}
+            changes["env"] = substituted(env, self.bindings)
+        return replace(runtime, **changes) if changes else runtime
+
+    def _phases(self, own: RuntimeOverrides) -> Mapping[str, PhasePlan]:
+        phases = dict(self.defaults.phases)
+        if own.without_setup:
+            phases.pop("setup", None)
+        # No bindings are substituted in the grader.
+        for name, changes, known in (
+            ("setup", own.setup, self.bindings),
+            ("agent", own.agent, self.bindings),
+            ("grader", own.grader, {}),
+        ):
+            plan = overridden_phase(name, phases.get(name), changes, known, self.staged)
+            if plan is not None:
+                phases[name] = plan
+        return phases
+
+
+def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
+    """Return the `$NAME`s that `runtime.env` of the experiment, variants and tasks needs."""
+    names = set(plan.dataset.env_names or ())
+    for variant in plan.variants:
+        names |= set(VariantSettings.of(plan, variant).defaults.outside_names())
+    return names
+
+
+class OutsideUse(NamedTuple):
+    """A use of a `$NAME` that the environment must set."""
+
+    name: str
+    path: FieldPath
+    """Of the text, in the experiment file or in the task's row."""
+    variant_id: str | None
+    """None for the grader."""
+    line: int | None = None
+    """Of the task; None for the experiment file."""
+
+
+def outside_uses(
+    authored: AuthoredExperiment, plan: ExperimentPlan, dataset: Dataset
+) -> Iterator[OutsideUse]:
+    """Yield where names are used that no binding sets: by phases, all phases, and tasks."""
+    for phase in plan.phases():
+        for path, name in phase.plan.outside_names():
+            yield OutsideUse(name, authored_path(authored.data, phase, path), phase.variant_id)
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        env = settings.defaults.runtime.env or {}
+        for path, name in _outside({("env", key): value for key, value in env.items()}, {}):
+            place = _env_path(authored.data, variant.variant_id, path)
+            yield OutsideUse(name, place, variant.variant_id)
+        for own in dataset.settings:
+            for path, name in _outside(_texts_with_names(own.overrides), settings.bindings):
+                yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
+
+
+def _env_path(data: JsonObject, variant_id: str, path: FieldPath) -> FieldPath:
+    own = (*variant_path(data, variant_id), "runtime", *path)
+    return ("runtime", *path) if lookup(data, own) is None else own
+
+
+def _outside(
+    texts: Mapping[FieldPath, str], bound: Mapping[str, str]
+) -> Iterator[tuple[FieldPath, str]]:
+    for path, text in texts.items():
+        # No bindings are substituted in the grader.
+        known = () if path[0] == "grader" else bound
+        for name in name_references.names(text):
+            if name not in known and not name_references.is_contract_name(name):
+                yield path, name
+
+
+def _texts_with_names(own: RuntimeOverrides) -> dict[FieldPath, str]:
+    """Return each text of a task's settings that may contain a `$NAME`, by its path."""
+    texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
+    for name, phase in (("setup", own.setup), ("agent", own.agent), ("grader", own.grader)):
+        if phase is not None:
+            texts |= {(name, "command", i): word for i, word in enumerate(phase.command or ())}
+            texts |= {(name, "env", key): value for key, value in (phase.env or {}).items()}
+    return texts

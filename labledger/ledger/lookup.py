@@ -1,0 +1,289 @@
+"""Look up runs and gradings by name, deleted runs, the ledger's id, and what single trials left.
+
+All queries run inside the caller's transaction; `TrialContents` reads thousands of trials of one
+run in one snapshot. An unknown name raises `RunNotFound` with similar names as a hint.
+
+The tombstone of a deleted run says which run there was and with which digest its chain ended.
+Tombstones are chained by digests of their own, and no number of a run is used twice, so that a run
+that was removed in any other way leaves a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import LedgerError, RunNotFound
+from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sqlite import reading
+from labledger.records import JsonObject, canonical_json
+from labledger.records.canonical_json import sha256_hex
+from labledger.text import near_names
+
+_LEDGER_ID = re.compile(r"[0-9a-f]{32}")
+_GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
+
+
+def ledger_id(connection: Connection) -> str:
+    """Return the ledger's id (32 hex digits), which never changes.
+
+    Raises `LedgerError` if the row that holds it is missing or holds something else.
+    """
+    value = connection.execute(LEDGER_ID_SQL).scalar()
+    if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
+        raise LedgerError(
+            f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "
+            "ledger's id",
+            hint="`labledger verify` lists what differs; restore a copy of the ledger",
+        )
+    return value
+
+
+def current_grading_run_no(connection: Connection, name: str) -> int:
+    """Return the `run_no` of the grading that `name` stands for.
+
+    A run's id stands for its current grading; its id with `.g` and a number for that generation,
+    complete or not. Raises `RunNotFound`, with a hint of the existing generations.
+    """
+    run_no = find_run_no(connection, name)
+    if run_no is not None:
+        counted = connection.execute(
+            "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
+        ).scalar()
+        return run_no if counted is None else int(counted)
+    match = _GENERATION.fullmatch(name)
+    root_no = None if match is None else find_run_no(connection, match[1])
+    if match is None or root_no is None:
+        return run_number(connection, name)
+    known = connection.execute(
+        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
+    ).all()
+    for generation, number in known:
+        if generation == int(match[2]):
+            return int(number)
+    listed = ", ".join(f"{match[1]}.g{generation}" for generation, _ in known)
+    raise RunNotFound(
+        f"run {match[1]} has no generation {match[2]}",
+        hint=f"its gradings: {listed}" if known else f"{match[1]} is a regrading itself",
+    )
+
+
+def ledger_holds_run(path: Path, run_id: str) -> bool:
+    """Return whether there is a readable ledger at `path`, of any revision, that has a run."""
+    try:
+        with reading(path, "read the ledger") as connection:
+            return find_run_no(connection, run_id) is not None
+    except LedgerError:
+        return False
+
+
+def run_number(connection: Connection, run_id: str) -> int:
+    """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
+    run_no = find_run_no(connection, run_id)
+    if run_no is not None:
+        return run_no
+    stone = newest_tombstone(connection, run_id)
+    if stone is not None:
+        raise RunNotFound(
+            f"run {run_id} was deleted on {stone.deleted_at}: {stone.because}",
+            hint=f"`labledger import` of an archive brings it back; after {stone.committed} "
+            f"committed slots, its last digest was {stone.chain_head}",
+        )
+    grading = _GENERATION.fullmatch(run_id)
+    if (
+        grading is not None
+        and grading[2] == "1"
+        and find_run_no(connection, grading[1]) is not None
+    ):
+        raise RunNotFound(
+            f"the ledger holds no run {run_id!r}",
+            hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
+        )
+    sql = "SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000"
+    known = list(connection.execute(sql).scalars())
+    close = near_names(run_id, known, 3)
+    names = close or known[:3]
+    listed = " or ".join(names)
+    raise RunNotFound(
+        f"the ledger holds no run {run_id!r}",
+        hint=f"did you mean {listed}?"
+        if close
+        else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
+        if names
+        else "`labledger run` creates the first one",
+    )
+
+
+def find_run_no(connection: Connection, run_id: str) -> int | None:
+    """Return the `run_no` of a run; None if the ledger does not hold it."""
+    run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
+    return None if run_no is None else int(run_no)
+
+
+# -- deleted runs
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a deleted run. The fields are the columns of `deleted_run` but the last."""
+
+    deletion_no: int
+    former_run_no: int
+    run_id: str
+    experiment_id: str
+    created_at: str
+    genesis_digest: str
+    committed: int
+    """How many slots were committed."""
+    chain_head: str
+    """The digest of its last commit, or of its creation if there was none."""
+    deleted_at: str
+    because: str
+    """Why it was deleted, as a person wrote it."""
+
+    def digest(self, previous: str) -> str:
+        """Return the digest of this tombstone and of the one before it, or of the ledger's id."""
+        return canonical_json.digest(["tombstone", previous, *astuple(self)])
+
+
+_ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
+LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+_LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
+_NUMBERS_SQL = """
+SELECT number FROM (
+  SELECT run_no AS number FROM run UNION ALL SELECT former_run_no FROM deleted_run)
+ORDER BY number"""
+
+
+def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
+    """Return the newest tombstone of a run, which may have been imported again since."""
+    sql = f"{_ALL_SQL} WHERE run_id = ? ORDER BY deletion_no DESC LIMIT 1"
+    row = connection.execute(sql, (run_id,)).first()
+    return None if row is None else Tombstone(*row[:-1])
+
+
+def last_digest(connection: Connection) -> str:
+    """Return the digest of the newest tombstone, or the ledger's id if there is none."""
+    digest = connection.execute(_LAST_DIGEST_SQL).scalar()
+    return str(digest or connection.execute(LEDGER_ID_SQL).scalar_one())
+
+
+def find_tombstone_problems(connection: Connection) -> Iterator[str]:
+    """Yield each tombstone that was changed or removed, and each run that is gone without one."""
+    previous = str(connection.execute(LEDGER_ID_SQL).scalar())
+    rows = connection.execute(f"{_ALL_SQL} ORDER BY deletion_no")
+    for number, row in enumerate(rows, 1):
+        tombstone = Tombstone(*row[:-1])
+        if tombstone.deletion_no != number or tombstone.digest(previous) != row[-1]:
+            yield f"the tombstone of run {tombstone.run_id} or the one before it was changed"
+        previous = row[-1]
+    expected = 1
+    for (number,) in connection.execute(_NUMBERS_SQL):
+        if number > expected:
+            yield f"the run with the number {expected} was removed without a tombstone"
+        elif number < expected:
+            yield f"the run with the number {number} has a tombstone, and is there"
+        expected = number + 1
+
+
+# -- what single trials left
+
+_TASK_SQL = statements.expand("""
+SELECT task_payload.body FROM slot
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{task_payload}
+WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
+_METRICS_SQL = """
+SELECT metric_id, value FROM metric WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq"""
+_EVENTS_SQL = """
+SELECT body FROM event WHERE run_no = ? AND schedule_idx = ? ORDER BY row_seq LIMIT ?"""
+_EVENT_COUNT_SQL = "SELECT count(*) FROM event WHERE run_no = ? AND schedule_idx = ?"
+_EVIDENCE_SQL = """
+SELECT record FROM evidence_record WHERE run_no = ? AND schedule_idx = ?
+ORDER BY attempt DESC, row_seq DESC LIMIT 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContents:
+    """The committed trials of a run, or of a regrading of it, in one snapshot of the ledger."""
+
+    connection: Connection
+    root_no: int
+    """The run whose agents ran: their tasks, metrics and events are its own."""
+    run_no: int
+    """The run that holds the evidence."""
+    store: ArtifactStore
+
+    def task(self, schedule_idx: int) -> JsonObject:
+        """Return the frozen row of a slot's task. Raises `LedgerError` if there is none."""
+        body = self._scalar(_TASK_SQL, self.root_no, schedule_idx)
+        if body is None:
+            raise LedgerError(f"the ledger has no task of slot {schedule_idx}")
+        row: JsonObject = json.loads(body)
+        return row
+
+    def metrics(self, schedule_idx: int) -> list[tuple[str, float | str]]:
+        """Return id and value of each metric, in order."""
+        rows = self.connection.execute(_METRICS_SQL, (self.root_no, schedule_idx))
+        return [(metric_id, value) for metric_id, value in rows]
+
+    def events(self, schedule_idx: int, limit: int) -> tuple[list[Any], int]:
+        """Return the first `limit` events, and how many more there are."""
+        key = (self.root_no, schedule_idx)
+        rows = self.connection.execute(_EVENTS_SQL, (*key, limit))
+        events = [json.loads(body) for body in rows.scalars()]
+        if len(events) < limit:
+            return events, 0
+        return events, self._scalar(_EVENT_COUNT_SQL, *key) - len(events)
+
+    def evidence(self, schedule_idx: int) -> Mapping[str, str]:
+        """Return the references of the last attempt's evidence, by name."""
+        record = self._scalar(_EVIDENCE_SQL, self.run_no, schedule_idx)
+        return {} if record is None else json.loads(record)["evidence"]
+
+    def artifact(self, sha256: str) -> bytes:
+        """Return the content of an artifact, as `LedgerReader.artifact` does."""
+        return read_artifact(self.connection, self.store, sha256)
+
+    def _scalar(self, sql: str, *key: int) -> Any:
+        return self.connection.execute(sql, key).scalar()
+
+
+def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> bytes:
+    """Return the content of an artifact (64 hex digits), checked against its digest.
+
+    Raises `LedgerError`.
+    """
+    row = connection.execute(
+        "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
+    ).first()
+    if row is None:
+        raise LedgerError(f"the ledger has no artifact {sha256}")
+    try:
+        content: bytes = row[0] if row[0] is not None else store.path(sha256).read_bytes()
+    except OSError as error:
+        raise LedgerError(
+            f"could not read artifact {sha256}: {error.strerror} ({store.path(sha256)})"
+        ) from error
+    return unchanged(content, sha256)
+
+
+def unchanged(content: bytes, sha256: str) -> bytes:
+    """Return an artifact's content. Raises `LedgerError` if it has another digest."""
+    if sha256_hex(content) != sha256:
+        raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
+    return content
+
+
+def digest_bytes(sha256: str) -> bytes:
+    """Return a digest in hex as bytes. Raises `LedgerError` if it is not one."""
+    try:
+        return bytes.fromhex(sha256)
+    except ValueError:
+        raise LedgerError(f"{sha256!r} is not the SHA-256 of an artifact in hex") from None
