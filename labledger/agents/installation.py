@@ -40,8 +40,8 @@ from labledger.agents.registry_clients import (
     newest_version,
 )
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.files.cache_and_scratch import folder as cache_folder
 from labledger.files.durable_files import sync_tree, write_file
+from labledger.files.lab_folder import cache_folder
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.text import duration, format_size
 
