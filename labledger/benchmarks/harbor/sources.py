@@ -22,9 +22,9 @@ from typing import Any
 
 from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.benchmarks.harbor.task_toml import read_toml, refuse_problems
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
+from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject, json_schemas
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
