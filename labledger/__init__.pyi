@@ -103,11 +103,11 @@ from .errors import SchemaInvalid as SchemaInvalid
 from .errors import SecretsUnknown as SecretsUnknown
 from .errors import SlotNotFound as SlotNotFound
 from .errors import TakeoverStopped as TakeoverStopped
-from .execution.disk_space import FolderRetention as FolderRetention
+from .execution.executor import FolderRetention as FolderRetention
 from .execution.executor import HostState as HostState
 from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
-from .execution.stop_requests import StopRequest as StopRequest
+from .execution.run_events import StopRequest as StopRequest
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import Grading as Grading

@@ -36,9 +36,8 @@ from labledger.trial.evidence.grading import (
     merged_ids,
     parse_json,
 )
-from labledger.trial.evidence.output_files import OutputFiles, read_events
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.evidence.trial_outputs import OutputFiles, TrialOutputs, read_events
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"

@@ -33,11 +33,16 @@ from labledger.files.workspace_seed import (
 )
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.output_folders import OutputMount, outputs_of
-from labledger.trial.regrading.restored_container import prepare_restore
-from labledger.trial.regrading.stored_artifacts import StoredArtifacts, require_artifacts
-from labledger.trial.trial_kind import EvidenceIncomplete
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.trial_outputs import OutputMount
+from labledger.trial.output_folders import outputs_of
+from labledger.trial.restored_container import prepare_restore
+from labledger.trial.stored_trial import (
+    EvidenceIncomplete,
+    StoredArtifacts,
+    StoredTrial,
+    require_artifacts,
+)
 
 _MAX_NAMED_FILES = 5
 """How many files a message names."""
@@ -372,7 +377,7 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
     phases = trial.phases_before_grading
     if "agent" not in phases:
         raise EvidenceIncomplete("it is not known how its agent ended")
-    _write(folder / "in" / contract.PHASES_FILE, attempt_notes.phase_notes_of(phases).encode())
+    attempt_notes.provide_phases(folder, attempt_notes.phase_notes_of(phases))
     if spec.grading_mode is GradingMode.SEPARATE:
         require_artifacts(spec, stored)
         restore_outputs(spec, stored, folder)

@@ -19,7 +19,7 @@ from labledger.files import patches
 from labledger.files.tars import content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB
 from labledger.files.workspace_listing import MalformedListing
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import engine_archives
 from labledger.trial.evidence.change_collection import CHANGES, SNAPSHOT
 from labledger.trial.evidence.container_changes import (
@@ -29,8 +29,7 @@ from labledger.trial.evidence.container_changes import (
     is_exact,
     parents_of,
 )
-from labledger.trial.regrading.stored_artifacts import StoredArtifacts
-from labledger.trial.trial_kind import EvidenceIncomplete
+from labledger.trial.stored_trial import EvidenceIncomplete, StoredArtifacts, StoredTrial
 
 _MAX_NAMED = 5
 """How many paths a message names."""

@@ -1,4 +1,4 @@
-"""Read what a phase left in its output folders: events, and files that are stored as one tar.
+"""Where the outputs of an attempt are, and how its events and output folders are read.
 
 `events.jsonl` has one JSON object a line. Number, size and complexity of events are limited, and
 memory use does not grow with them: many go to a file in the artifact store's folder. Every event is
@@ -19,14 +19,71 @@ from typing import BinaryIO
 
 from labledger.errors import MalformedJson
 from labledger.files import artifact_tars, workspace_listing
+from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import replace_file
 from labledger.files.tars import END
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
 from labledger.files.workspace_listing import Entry
+from labledger.files.workspace_seed import Seed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Event, EventFile
+from labledger.records.identity import TrialIds
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMount:
+    """An output folder of a trial."""
+
+    name: str
+    """Relative to the trial folder."""
+    path: str
+    """In the container."""
+    phase: str
+    """`agent` or `grader`: the phase that writes there."""
+
+    def name_in_tar(self, relative: str) -> str:
+        """Return the name of one of its files in the tars that are evidence."""
+        return f"{self.path.strip('/')}/{relative}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutputs:
+    """Where the outputs of an attempt are on this host, whose they are, and how they are read."""
+
+    ids: tuple[TrialIds, ...]
+    """The attempt's own, and then those of other trials that its outputs may name."""
+    folder: Path
+    """The trial folder."""
+    grader_folder: Path
+    """That of the container in which the grader runs."""
+    mounts: tuple[OutputMount, ...]
+    """The output folders."""
+    workspace: str
+    """The workspace's path in the container."""
+    has_mounted_workspace: bool
+    seed: Seed
+    """What the workspace began with."""
+    store: ArtifactStore
+    event_file: EventFile
+    """Where its events go if they are many."""
+    max_log_bytes: int
+
+    def folder_of(self, phase: str) -> Path:
+        """Return the folder of the container in which a phase runs."""
+        return self.grader_folder if phase == "grader" else self.folder
+
+    def of_phase(self, phase: str) -> list[OutputMount]:
+        """Return the output folders of a phase, `agent` or `grader`."""
+        return [output for output in self.mounts if output.phase == phase]
+
+    def of_grader(self, path: str) -> Path | None:
+        """Return this host's folder of the grader's output folder at a path in the container."""
+        for output in self.of_phase("grader"):
+            if output.path == path.rstrip("/"):
+                return self.grader_folder / output.name
+        return None
+
 
 MAX_EVENTS = 100_000
 """How many events of a trial become rows. The whole file is also stored as an artifact."""

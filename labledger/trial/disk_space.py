@@ -1,10 +1,12 @@
-"""Errors for a trial with which this host cannot go on: its disk is full, or it cannot be read.
+"""The space on the disks that trials fill, and trials with which this host cannot go on.
 
-A failure because of a full disk does not always say so, and there may be free space again before
-anybody checks. So every check of a run that finds a disk full is recorded in its `FullDisks`, and
-code that is about to free disk space must call `FullDisks.check` just before. A trial that has
-ended and cannot be read, or cannot get its grader's files, has not failed: its container and folder
-stay, the run stops, and a resumed run goes on with it.
+The lab folder and the engine's own folder are checked before a run begins and before each dispatch,
+so that a trial is not started whose output could not be stored. A failure because of a full disk
+does not always say so, and there may be free space again before anybody checks. So every check of a
+run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk space
+must call `FullDisks.check` just before. A trial that has ended and cannot be read, or cannot get
+its grader's files, has not failed: its container and folder stay, the run stops, and a resumed run
+goes on with it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.errors import DiskFull, LabLedgerError
+from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
 FULL_BYTES = 1 << 20
@@ -140,3 +143,69 @@ def _error(
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return DiskFull(message)
     return OutputUnreadable(message, hint=hint)
+
+
+MIN_FREE_BYTES = 512 << 20
+"""Default of `--min-free`: the free bytes required before a run begins and before each dispatch."""
+
+_MIN_FREE_INODES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The folders that a run fills, and how many bytes must be free in each."""
+
+    locations: Mapping[Path, str]
+    """What each folder holds, by its path."""
+    min_free_bytes: int = MIN_FREE_BYTES
+    full_disks: FullDisks = field(default_factory=FullDisks)
+    """Where each check records the disks that it finds full."""
+
+    @classmethod
+    def of(
+        cls, lab_root: Path, engine_info: JsonObject, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> DiskSpace:
+        """Return the space in the lab folder and, if on this machine, in the engine's folder."""
+        locations = {lab_root: "the lab"}
+        if (root := engine_data_folder(engine_info)) is not None:
+            locations[root] = "Docker's containers"
+        return cls(locations, min_free_bytes)
+
+    def find_shortage(self) -> str | None:
+        """Return how much space is missing and where, or None if there is enough."""
+        shortages = (self._shortage_at(path, use) for path, use in self.locations.items())
+        return next((shortage for shortage in shortages if shortage), None)
+
+    def report(self) -> str:
+        """Return how much space is free in each location, for a person."""
+        measured = ((path, free_space(path)) for path in self.locations)
+        return ", ".join(
+            f"{free.bytes / 1e9:.1f} GB free at {path}" for path, free in measured if free
+        )
+
+    def _shortage_at(self, path: Path, use: str) -> str | None:
+        free = self.full_disks.free_space(path)
+        if free is None:
+            return None
+        if free.bytes < self.min_free_bytes:
+            missing = self.min_free_bytes - free.bytes
+            return (
+                f"{_megabytes(missing)} more must be free at {path}, for {use}: "
+                f"{_megabytes(free.bytes)} are free, --min-free asks for "
+                f"{_megabytes(self.min_free_bytes)}"
+            )
+        if free.is_full:
+            return f"the disk is full at {path}, for {use}"
+        if free.files is not None and self.min_free_bytes > 0 and free.files < _MIN_FREE_INODES:
+            return f"only {free.files} more files can be created at {path}, for {use}"
+        return None
+
+
+def engine_data_folder(engine_info: JsonObject) -> Path | None:
+    """Return the folder in which the engine stores containers, if it is on this machine."""
+    root = Path(engine_info.get("DockerRootDir") or "")
+    return root if root.is_absolute() and free_space(root) is not None else None
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"

@@ -15,6 +15,7 @@ from pathlib import Path
 from labledger import clock, fault_points
 from labledger.experiment.grading import ResultSource
 from labledger.files import artifact_tars
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.outcomes import Reason, SlotStatus
@@ -40,9 +41,9 @@ from labledger.trial.evidence.grading import (
     outcome_by_exit_status,
     reference_prediction,
 )
-from labledger.trial.evidence.pressure import pressure_of
+from labledger.trial.evidence.metrics import pressure_of
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.output_folders import isolation_of, trial_outputs
 
 JUDGES = {
     "contract": "labledger.trial.evidence.grading",
@@ -195,7 +196,7 @@ def _outcome_by_script(
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=spec.settings.grading.results or ResultSource(),
-        outputs=TrialOutputs.of(spec),
+        outputs=trial_outputs(spec),
         redactor=redactor,
         artifacts=lambda: _artifact_chunks(spec, container_exit),
     )
@@ -236,7 +237,7 @@ def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterab
     if not spec.runs_agent:
         return spec.kind.container_files(spec)
     taken = container_exit.artifacts
-    path = None if taken is None else taken.tar(spec)
+    path = None if taken is None else taken.tar(spec.folder, ArtifactStore(spec.plan.store_root))
     return None if path is None else artifact_tars.chunks(path)
 
 
@@ -364,9 +365,9 @@ def infra_error_result(
 ) -> AttemptResult:
     """Return the result of an attempt without outputs, because the host or the engine failed."""
     redactor = redactor_for(spec)
-    evidence = EvidenceCollector(TrialOutputs.of(spec), redactor)
+    evidence = EvidenceCollector(trial_outputs(spec), redactor)
     add_inputs(spec, evidence)
-    add_facts(spec, evidence, unknown_isolation_facts(spec, message))
+    add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec), message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
     return AttemptResult(

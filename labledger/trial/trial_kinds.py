@@ -1,9 +1,10 @@
-"""A stored trial that another grader grades again, and the evidence of that.
+"""The kinds of trials: a fresh trial, its part in a separate grader's container, and a regrading.
 
-Only the grader runs, in a new container with the restored outputs of the stored trial, and only its
-outputs are read from the trial folder: for everything from before grading, the record refers to the
-stored artifacts. A trial that never reached its grading is carried over unchanged. One whose
-evidence cannot be restored exactly becomes a `grade_error`.
+A fresh trial runs all its phases. In a regrading only the grader runs, in a new container with the
+restored outputs of a stored trial, and only its outputs are read from the trial folder: for
+everything from before grading, the record refers to the stored artifacts. A stored trial that never
+reached its grading is carried over unchanged. One whose evidence cannot be restored exactly becomes
+a `grade_error`.
 """
 
 from __future__ import annotations
@@ -19,32 +20,120 @@ from pathlib import Path
 from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.experiment.grading import GradingMode
+from labledger.experiment.task_row import workspace_seed
+from labledger.files import artifact_tars
+from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.contract import ExitStatus
+from labledger.trial import attempt_notes, contract
+from labledger.trial.attempt_spec import AttemptSpec, TrialKind
+from labledger.trial.collect import add_facts, add_inputs, evidence_record, redactor_for
+from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.collect import (
-    add_facts,
-    add_inputs,
-    evidence_record,
-    redactor_for,
+from labledger.trial.evidence.container_exit import (
+    ContainerExit,
+    facts_of_separate_grader,
+    facts_of_trial,
+    facts_without_agent,
 )
-from labledger.trial.evidence.container_exit import ContainerExit, facts_without_agent
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
-from labledger.trial.regrading.restored_container import snapshot_chunks
-from labledger.trial.regrading.restored_inputs import restore_trial_folder
-from labledger.trial.regrading.stored_artifacts import (
+from labledger.trial.output_folders import isolation_of, trial_outputs
+from labledger.trial.restored_container import snapshot_chunks
+from labledger.trial.restored_inputs import restore_trial_folder
+from labledger.trial.stored_trial import (
+    EvidenceIncomplete,
     StoredArtifacts,
+    StoredTrial,
     artifact_chunks,
     artifact_folders,
 )
-from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
+
+
+@dataclass(frozen=True, slots=True)
+class FreshTrial(TrialKind):
+    """A trial that runs every phase in a workspace filled from its seed."""
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return PHASE_NAMES
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.SINGLE_START
+
+    @property
+    def earlier_phases(self) -> Mapping[str, Phase]:
+        return {}
+
+    @property
+    def other_ids(self) -> tuple[TrialIds, ...]:
+        return ()
+
+    @property
+    def extension(self) -> JsonObject:
+        return {}
+
+    def is_carried_over(self, _spec: AttemptSpec) -> bool:
+        return False
+
+    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+        if spec.has_mounted_workspace:
+            workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        if spec.has_mounted_workspace or spec.task.workspace is None:
+            return None
+        return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
+
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        return container_exit
+
+    def isolation_facts(
+        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+    ) -> JsonObject:
+        if container_exit.artifacts is not None:
+            return facts_of_separate_grader(engine, isolation_of(spec), container_exit)
+        return facts_of_trial(engine, isolation_of(spec), container_exit)
+
+    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
+        return EvidenceCollector(trial_outputs(spec), redactor)
+
+
+@dataclass(frozen=True, slots=True)
+class GraderPart(FreshTrial):
+    """The second container of a fresh trial: it runs the grader alone, on taken artifacts."""
+
+    phases_so_far: str = ""
+    """In the format of `trial.sh`."""
+    artifacts: TakenArtifacts | None = None
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("grader",)
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.GRADER_PART
+
+    @property
+    def earlier_phases(self) -> dict[str, Phase]:
+        return {}
+
+    def fill(self, _spec: AttemptSpec, folder: Path) -> None:
+        attempt_notes.provide_phases(folder, self.phases_so_far)
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        path = None
+        if self.artifacts is not None:
+            path = self.artifacts.tar(spec.folder.parent, ArtifactStore(spec.plan.store_root))
+        return None if path is None else artifact_tars.chunks(path)
+
+    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+        return () if self.artifacts is None else self.artifacts.folders()
 
 
 class RegradedEvidence(EvidenceCollector):
@@ -55,7 +144,7 @@ class RegradedEvidence(EvidenceCollector):
     """
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
-        super().__init__(TrialOutputs.of(spec), redactor)
+        super().__init__(trial_outputs(spec), redactor)
         self.stored = StoredArtifacts.of(spec, trial)
         redactor.count += trial.redactions
 
@@ -218,7 +307,7 @@ class RegradedTrial(TrialKind):
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
     ) -> JsonObject:
-        return facts_without_agent(engine, spec, self.stored.extension("isolation"))
+        return facts_without_agent(engine, isolation_of(spec), self.stored.extension("isolation"))
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
         return RegradedEvidence(spec, redactor, self.stored)

@@ -1,4 +1,4 @@
-"""Read the stored artifacts of a trial that is graded again, and those that a separate grader gets.
+"""A stored trial that is graded again: its records, its artifacts, and those that its grader gets.
 
 They may come from an imported ledger and are not trusted: contents are checked against their
 digests, and names in a tar must be at paths that the grader declares. `EvidenceIncomplete` is
@@ -10,22 +10,67 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from labledger.errors import ArtifactChanged
+from labledger.errors import ArtifactChanged, LabLedgerError
 from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactsRefused
 from labledger.files.untrusted_files import MIB
-from labledger.records.attempt_result import REFERENCE, Artifact, digest_of
+from labledger.records import JsonObject
+from labledger.records.attempt_result import REFERENCE, Artifact, Phase, digest_of
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.identity import TrialIds
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.declared_artifacts import outermost
-from labledger.trial.trial_kind import EvidenceIncomplete
+
+
+class EvidenceIncomplete(LabLedgerError):
+    """The evidence of an earlier container that a trial needs is missing or not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """A trial of another run, as stored, that a regrading grades again."""
+
+    ids: TrialIds
+    """Of the trial in the run that is regraded."""
+    record: JsonObject
+    """Its `trial_record_v1`."""
+    evidence: JsonObject
+    """The `evidence_record_v1` of its last attempt."""
+    contents: Mapping[str, bytes]
+    """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """Its phases that ran."""
+        recorded = self.record["phases"]
+        return {
+            name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
+            for name in contract.PHASE_NAMES
+            if (phase := recorded.get(name)) is not None
+        }
+
+    @property
+    def phases_before_grading(self) -> dict[str, Phase]:
+        return {name: phase for name, phase in self.phases.items() if name != "grader"}
+
+    @property
+    def redactions(self) -> int:
+        """How many secrets were redacted from its outputs."""
+        count = self.evidence.get("ext", {}).get("redacted")
+        return count if isinstance(count, int) else 0
+
+    def extension(self, key: str) -> JsonObject:
+        """Return the object under a key of `ext` in its evidence, {} if there is none."""
+        value = self.evidence.get("ext", {}).get(key)
+        return value if isinstance(value, dict) else {}
+
 
 _REDACTION_MARK = re.compile(rb"\[redacted:\w+\]")
 _MAX_READ_BYTES = 64 * MIB
