@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, BinaryIO, Protocol, Self
 
 from labledger.errors import LabLedgerError
-from labledger.files.relative_names import is_safe_name, link_stays_inside, parents
 from labledger.files.tars import (
     BLOCK,
     END,
@@ -32,7 +31,14 @@ from labledger.files.tars import (
     padded,
     tar_chunks,
 )
-from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
+from labledger.files.untrusted_files import (
+    MIB,
+    UnsafeFile,
+    UntrustedFile,
+    is_safe_name,
+    link_stays_inside,
+    parents,
+)
 from labledger.files.workspace_listing import MAX_HASHED, Entry
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason

@@ -21,9 +21,9 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.ledger.slot_rows import LazyValues
+from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
-from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 # -- records
 

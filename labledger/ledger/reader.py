@@ -55,9 +55,8 @@ from labledger.ledger.stored_runs import (
     with_regradings,
 )
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.identity import Slot
-from labledger.records.slot_records import SlotRecords
 
 _SLOTS_SQL = statements.expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes

@@ -23,7 +23,6 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import Piece
 from labledger.ledger import lookup, run_checks, stored_runs
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
@@ -34,6 +33,7 @@ from labledger.ledger.slot_checks import (
     CheckedSlots,
     CommitCheck,
     Message,
+    Piece,
     SlotChecks,
 )
 

@@ -17,10 +17,9 @@ from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows
 from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.connection import Connection, Engine, batched
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
@@ -28,10 +27,9 @@ from labledger.ledger.leases import LeaseWriter, UnitOfWork
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
-from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
+from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
-from labledger.records.slot_records import SlotRecords
 
 if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner

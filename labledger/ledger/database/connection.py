@@ -10,13 +10,16 @@ module does not convert the driver's errors: `sqlite.translated` makes `LedgerEr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Self
+from itertools import islice
+from typing import Any, Self, TypeVar
 
 Params = Sequence[Any] | Mapping[str, Any]
 """The values of one statement, or a list with those of each of its repetitions."""
+
+_T = TypeVar("_T")
 
 _MAX_IDLE = 5
 """The number of closed connections that are reused."""
@@ -215,3 +218,10 @@ class Engine:
             idle, self._idle = self._idle, []
         for driver in idle:
             driver.close()
+
+
+def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Yield `items` in lists of up to `size`. Nothing is read ahead of the list that is yielded."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
