@@ -1,10 +1,10 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
-from .api.benchmark_checks import BenchmarkCheck as BenchmarkCheck
-from .api.benchmark_checks import CheckedTrial as CheckedTrial
-from .api.benchmark_checks import Finding as Finding
-from .api.benchmark_checks import check_benchmark as check_benchmark
+from .api.experiments import BenchmarkCheck as BenchmarkCheck
+from .api.experiments import CheckedTrial as CheckedTrial
+from .api.experiments import Finding as Finding
 from .api.experiments import RunPlan as RunPlan
+from .api.experiments import check_benchmark as check_benchmark
 from .api.experiments import create_experiment as create_experiment
 from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan

@@ -24,9 +24,8 @@ from labledger.execution.local_executor import drain
 from labledger.experiment.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import AttemptResult, digest_of
+from labledger.records.attempt_result import AttemptResult, SlotRecords, digest_of
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.slot_records import SlotRecords
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.retries import RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec

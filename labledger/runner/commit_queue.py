@@ -19,11 +19,10 @@ from labledger.execution.run_events import Listener, run_event
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.resource_pressure import timed_out_under_pressure
-from labledger.records.slot_records import SlotRecords
 from labledger.runner.ownership import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import FullDisks

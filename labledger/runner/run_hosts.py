@@ -19,7 +19,7 @@ from labledger import clock
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.execution.executor import TrialExecutor
 from labledger.experiment.plan import ExperimentPlan
-from labledger.files.cache_and_scratch import expand_home
+from labledger.files.lab_folder import expand_home
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult

@@ -23,7 +23,7 @@ from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, workspace_listing
 from labledger.files.artifact_tars import Member
-from labledger.files.relative_names import is_safe_name, parents
+from labledger.files.untrusted_files import is_safe_name, parents
 from labledger.files.workspace_listing import UNLISTED_FOLDERS, Entry, Listing, MalformedListing
 from labledger.files.workspace_seed import (
     OPEN_FILE,

@@ -16,8 +16,8 @@ from pathlib import Path
 from labledger.errors import LabLedgerError, LedgerDamaged
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export import mirrors, summary
+from labledger.export.mirrors import Difference, NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import Difference, NotRegularError, read_regular
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader

@@ -24,7 +24,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import GradingMode, Sealing
-from labledger.files import relative_names
+from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_notes import phase_fields
@@ -260,10 +260,10 @@ def suspicious_paths(
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
         if ordinary_path is not None:
-            parents.update(relative_names.parents(ordinary_path))
+            parents.update(untrusted_files.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
             candidates.add(path)
-            parents.update(relative_names.parents(path))
+            parents.update(untrusted_files.parents(path))
         else:
             not_compared += 1
     paths = sorted(candidates - parents)
