@@ -1,10 +1,10 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
-from .api.benchmark_checks import BenchmarkCheck as BenchmarkCheck
-from .api.benchmark_checks import CheckedTrial as CheckedTrial
-from .api.benchmark_checks import Finding as Finding
-from .api.benchmark_checks import check_benchmark as check_benchmark
+from .api.experiments import BenchmarkCheck as BenchmarkCheck
+from .api.experiments import CheckedTrial as CheckedTrial
+from .api.experiments import Finding as Finding
 from .api.experiments import RunPlan as RunPlan
+from .api.experiments import check_benchmark as check_benchmark
 from .api.experiments import create_experiment as create_experiment
 from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
@@ -57,10 +57,18 @@ from .compare.comparison_document import Standing as Standing
 from .compare.comparison_document import TaskRow as TaskRow
 from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
-from .compare.ranking_text import RankingText as RankingText
-from .compare.ranking_text import ranking_text as ranking_text
+from .compare.ranking import RankingText as RankingText
+from .compare.ranking import ranking_text as ranking_text
 from .compare.rerun_sentences import rerun_sentences as rerun_sentences
 from .compare.run_differences import OutcomeChange as OutcomeChange
+from .compare.size_plan import Design as Design
+from .compare.size_plan import PlannedExperiment as PlannedExperiment
+from .compare.size_plan import PlanOptions as PlanOptions
+from .compare.size_plan import Requirement as Requirement
+from .compare.size_plan import SizePlan as SizePlan
+from .compare.size_plan_text import PlanTable as PlanTable
+from .compare.size_plan_text import PlanText as PlanText
+from .compare.size_plan_text import plan_text as plan_text
 from .errors import AlreadyGraded as AlreadyGraded
 from .errors import ArtifactChanged as ArtifactChanged
 from .errors import DiskFull as DiskFull
@@ -95,11 +103,11 @@ from .errors import SchemaInvalid as SchemaInvalid
 from .errors import SecretsUnknown as SecretsUnknown
 from .errors import SlotNotFound as SlotNotFound
 from .errors import TakeoverStopped as TakeoverStopped
-from .execution.disk_space import FolderRetention as FolderRetention
+from .execution.executor import FolderRetention as FolderRetention
 from .execution.executor import HostState as HostState
 from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
-from .execution.stop_requests import StopRequest as StopRequest
+from .execution.run_events import StopRequest as StopRequest
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import Grading as Grading
@@ -112,14 +120,6 @@ from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
 from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.query import ViewInfo as ViewInfo
-from .planning.plan_text import PlanTable as PlanTable
-from .planning.plan_text import PlanText as PlanText
-from .planning.plan_text import plan_text as plan_text
-from .planning.size_plan import Design as Design
-from .planning.size_plan import PlannedExperiment as PlannedExperiment
-from .planning.size_plan import PlanOptions as PlanOptions
-from .planning.size_plan import Requirement as Requirement
-from .planning.size_plan import SizePlan as SizePlan
 from .records import JsonObject as JsonObject
 from .records.outcomes import RunStatus as RunStatus
 from .records.outcomes import SlotStatus as SlotStatus

@@ -25,9 +25,8 @@ from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.records.attempt_result import digest_of
+from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.outcomes import RunStatus
-from labledger.records.slot_records import RECORD_KINDS
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -431,7 +430,7 @@ class Ledger:
             ...     engine = ledger.engine()
             >>> pandas.read_sql("SELECT * FROM scores", engine)
         """
-        from labledger.ledger.sqlalchemy_views import view_engine
+        from labledger.ledger.query import view_engine
 
         return view_engine(self._path)
 
@@ -448,7 +447,7 @@ class Ledger:
             ...     connection.scalar(passed)
             41
         """
-        from labledger.ledger.sqlalchemy_views import view_tables
+        from labledger.ledger.query import view_tables
 
         return view_tables(self._path)
 

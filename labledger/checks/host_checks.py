@@ -14,12 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from labledger.checks.check_results import CheckResult, runs_in
-from labledger.checks.egress_checks import egress_image_ref, needs_egress_proxy
-from labledger.checks.engine_checks import check_shared_resources, refuse_limits
+from labledger.checks.engine_checks import (
+    check_shared_resources,
+    egress_image_ref,
+    needs_egress_proxy,
+    refuse_limits,
+)
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import Exit, LabLedgerError
-from labledger.execution.executor import HostState
-from labledger.execution.placement import Needs
+from labledger.execution.executor import HostState, Needs
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
@@ -28,7 +31,7 @@ from labledger.hosts.host_messages import LimitsToTry
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.hosts.object_store import StoreUnusable
 from labledger.text import counted
-from labledger.trial.life.limit_probe import RAISE_LIMITS
+from labledger.trial.life.container_config import RAISE_LIMITS
 
 _SHORT = len("sha256:") + 12
 

@@ -22,15 +22,16 @@ from labledger.checks.check_results import (
     check_size,
     runs_in,
 )
-from labledger.checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.checks.engine_checks import (
     check_container_files,
     check_controllers,
+    check_egress,
     check_limits,
     check_networks,
     check_oci_runtime,
     check_shared_resources,
     needs_container_files,
+    needs_egress_proxy,
 )
 from labledger.checks.image_checks import (
     ImageProbes,
@@ -52,7 +53,6 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
-from labledger.execution.disk_space import DiskSpace
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
@@ -62,6 +62,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.records import JsonObject
 from labledger.text import counted
+from labledger.trial.disk_space import DiskSpace
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.life import container_config
 

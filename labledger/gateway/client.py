@@ -20,9 +20,9 @@ from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import connect
-from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
 from labledger.records.model_providers import KeySource
+from labledger.resources import require_for
 
 PROTOCOL = 1
 """The version of what clients and gateways say to each other."""

@@ -14,23 +14,24 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import commit_stream
-from labledger.ledger.commit_stream import (
-    find_chain_problems,
-    read_chain_head,
-    read_chain_records,
+from labledger.ledger import committed_rows
+from labledger.ledger.committed_rows import read_table
+from labledger.ledger.counts import (
+    count_consecutive_failures,
+    count_slots,
+    count_timeouts,
+    read_committed_spending,
+    read_primary_metrics,
+    read_spending_so_far,
 )
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.export_tables import read_table
-from labledger.ledger.gradings import (
-    read_gradings,
-    read_pending_slots,
-    read_replacement,
-    read_reruns,
-    with_regradings,
+from labledger.ledger.digest_chain import (
+    find_chain_problems,
+    read_chain_head,
+    read_chain_records,
 )
 from labledger.ledger.lookup import (
     TrialContents,
@@ -42,24 +43,20 @@ from labledger.ledger.lookup import (
     unchanged,
 )
 from labledger.ledger.run_rows import read_hosts, read_notes
-from labledger.ledger.runs import (
-    count_consecutive_failures,
-    count_slots,
+from labledger.ledger.stored_runs import (
+    read_gradings,
     read_lost_hosts,
-    read_primary_metrics,
+    read_pending_slots,
+    read_replacement,
+    read_reruns,
     read_revisions,
     read_run,
     read_runs,
-)
-from labledger.ledger.spending import (
-    count_timeouts,
-    read_committed_spending,
-    read_spending_so_far,
+    with_regradings,
 )
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.identity import Slot
-from labledger.records.slot_records import SlotRecords
 
 _SLOTS_SQL = statements.expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
@@ -72,6 +69,7 @@ SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
+_TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -255,25 +253,17 @@ class LedgerReader:
     def task_ids(self, run_id: str) -> Iterator[str]:
         """Yield the id of each task, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            sql = "SELECT task_id FROM run_task WHERE run_no = ? ORDER BY task_idx"
-            yield from connection.execute(sql, (run_no,)).scalars()
+            yield from connection.execute(_TASKS_SQL, (run_no,)).scalars()
 
     def task_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task by its id, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx", (run_no,)
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[1] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     def task_row_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task's whole frozen row by the task's id."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, payload_digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
-                (run_no,),
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     # -- staged results and dispatches
 
@@ -316,20 +306,13 @@ class LedgerReader:
     ) -> Iterator[SlotRecords]:
         """Yield the records of the commits of slots `start` to `stop` (exclusive)."""
         with self._of_run(run_id) as (connection, run_no):
-            for commit in commit_stream.commits(connection, run_id, run_no, start, stop):
+            for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
-    def record_lines(
-        self, run_id: str, kind: str, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, str]]:
-        """Yield `schedule_idx` and line of each record of one of `RECORD_KINDS`.
-
-        The records are those of slots `start` to `stop` (exclusive).
-        """
+    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield slot and line of each record of one of `RECORD_KINDS`, from slot `start` on."""
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in commit_stream.lines_by_slot(
-                connection, kind, run_id, run_no, start, stop
-            ):
+            for idx, lines in committed_rows.lines_by_slot(connection, kind, run_id, run_no, start):
                 for line in lines:
                     yield idx, line
 

@@ -21,14 +21,15 @@ import regraded_ledgers as graded
 import sample_ledgers as kit
 from commands import command_env, command_line, run_real
 from source_labs import FROZEN, begin, complete_lab, rows
+from waiting import ended_with_block
 
 from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
 from labledger.fault_points import VARIABLE
 from labledger.files import durable_files
-from labledger.files.archive_files import write_archive
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.files.tars import write_archive
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep import garbage_collection
 from labledger.upkeep.import_runs import import_source
@@ -178,7 +179,7 @@ def test_no_artifact_is_removed_while_an_archive_is_written(
     words = ("archive", kit.RUN, file, "--lab-dir", there)
     monkeypatch.setattr(garbage_collection, "_PATIENCE_S", 0)
     env = command_env(**{VARIABLE: "stop@inside_archive"})
-    with subprocess.Popen(command_line(*words), cwd=there, env=env) as archiving:
+    with ended_with_block(subprocess.Popen(command_line(*words), cwd=there, env=env)) as archiving:
         _, status = os.waitpid(archiving.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger.cli.options import arguments
-from labledger.cli.options.help_pages import CommandLine
-from labledger.cli.output.console import out, out_json, say, table
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, say, table
+from labledger.cli.help_pages import CommandLine
 
 if TYPE_CHECKING:
     from labledger import ClusterHost
@@ -164,7 +164,7 @@ def declare_lost(
     host: Annotated[str, typer.Argument(help="The host, NAME/ID, as `labledger status` shows it.")],
     run: Annotated[str, typer.Option(help="The run to which the host is lost.")],
     because: Annotated[str, typer.Option(help="Why it will not come back; this is stored.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: arguments.Yes = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Decide that a host will not come back to a run. It cannot be taken back.

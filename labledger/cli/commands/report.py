@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from labledger import InvalidInput, Problem
-from labledger.cli.options import arguments
+from labledger.cli import arguments
 from labledger.text import counted
 
 _DEFAULT_PAGE = Path("report.html")
@@ -98,12 +98,7 @@ def report(
     metric: Annotated[
         str, typer.Option(help="What comparisons are about, as for `labledger compare`.")
     ] = "pass_rate",
-    lower_is_better: Annotated[
-        bool | None,
-        typer.Option(
-            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
-        ),
-    ] = None,
+    lower_is_better: arguments.LowerIsBetter = None,
     errors: Annotated[
         str,
         typer.Option(help="How comparisons count trials without a verdict; see `compare`."),
@@ -123,7 +118,7 @@ def report(
     RUN.g1, RUN.g2, … name its gradings.
     """
     from labledger import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
-    from labledger.cli.output.console import exact_stdout, say
+    from labledger.cli.console import exact_stdout, say
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")

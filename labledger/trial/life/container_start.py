@@ -18,22 +18,23 @@ from dataclasses import replace
 
 from labledger import clock
 from labledger.engine.container_files import ContainerFiles
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
     retry_engine_errors,
 )
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.grading import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
+from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.evidence.change_collection import StoppedContainer
-from labledger.trial.full_disks import OutputUnreadable
-from labledger.trial.image_facts import ImageFacts
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.trial_plan import ImageFacts
 
 
 def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:

@@ -1,0 +1,257 @@
+"""Arguments and options that several commands share: their declarations, parsing and completion.
+
+The annotated types are for the signatures of commands. A value that cannot be parsed raises
+`InvalidInput`, which names the option and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labledger import InvalidInput, Problem
+from labledger.text import parse_size
+
+if TYPE_CHECKING:
+    from labledger import RunStatus
+
+_MAX_COMPLETIONS = 200
+_RUNS_SQL = (
+    "SELECT run_id FROM ("
+    "SELECT run_id, created_at FROM runs UNION "
+    "SELECT run_id || '.g' || generation, created_at FROM gradings WHERE generation > 1"
+    ") WHERE substr(run_id, 1, length(:typed)) = :typed ORDER BY created_at DESC LIMIT :most"
+)
+
+
+def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids that begin with what was typed, the newest run first."""
+    from labledger import LabLedgerError, open_ledger
+    from labledger.text import escape_line
+
+    try:
+        with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
+            rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MAX_COMPLETIONS})[1]
+            # A name that a terminal cannot show as it is cannot be typed either.
+            return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
+    except LabLedgerError:
+        return []
+
+
+def complete_view(incomplete: str) -> list[str]:
+    """Return the views whose names begin with what was typed."""
+    from labledger import view_names
+
+    return [name for name in view_names() if name.startswith(incomplete)]
+
+
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        help="The experiment file, a folder that holds experiment.yaml, or a benchmark as "
+        "FORMAT:LOCATION, such as humaneval:./HumanEval.jsonl.",
+    ),
+]
+EgressImage = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LABLEDGER_EGRESS_IMAGE",
+        help="Image with Python 3.11 or later for the egress proxies of `network: allowlist`; "
+        "by default labledger/python:3.",
+    ),
+]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent", metavar="AGENT", help="An agent that comes with the benchmark; repeatable."
+    ),
+]
+Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|FILE|local",
+        help="Run the trials on the hosts of a cluster: the address of its Dask scheduler, or a "
+        "cluster file. A run stores it; `local` is this machine.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Connect without TLS to another machine. Whoever reaches the scheduler can run "
+        "programs on every host.",
+    ),
+]
+SkipRefused = Annotated[
+    bool,
+    typer.Option(
+        "--skip-refused", help="Leave out the tasks of a benchmark that labledger cannot run."
+    ),
+]
+Build = Annotated[
+    bool,
+    typer.Option("--build", help="Build images that `images` describes, rather than pull them."),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="Take the run over from another coordinator when its lease ends."
+    ),
+]
+Frozen = Annotated[
+    bool, typer.Option("--frozen", help="Use the run's own copy if the experiment has changed.")
+]
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--max-concurrency", "-n", min=1, metavar="N", help="How many trials run at once."
+    ),
+]
+NewRunId = Annotated[str | None, typer.Option("--run-id", help="The run's id.")]
+RunId = Annotated[
+    str,
+    typer.Argument(
+        help="A run's id, as `labledger runs` lists it.", autocompletion=complete_run_id
+    ),
+]
+ScheduleIdx = Annotated[int, typer.Argument(help="The slot's number in the schedule.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Metric = Annotated[
+    str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
+]
+LowerIsBetter = Annotated[
+    bool | None,
+    typer.Option(
+        "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
+    ),
+]
+LabDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="The lab folder; by default LABLEDGER_DIR, or the nearest .lab upwards.",
+        readable=False,  # Checked by the library, with a hint of what to do.
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N tasks.")]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task", metavar="GLOB", help="Only tasks whose id matches this glob; repeatable."
+    ),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant", metavar="GLOB", help="Only variants whose id matches this glob; repeatable."
+    ),
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Only the slots of the K-th of N disjoint shards, such as 2/5. `compare` and `report` "
+        "take the runs of all shards as one: RUN1+RUN2.",
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env", metavar="NAME=VALUE", help="A value for a $NAME of the experiment; repeatable."
+    ),
+]
+EnvFile = Annotated[
+    list[Path] | None,
+    typer.Option("--env-file", metavar="FILE", help="A file of NAME=VALUE lines; repeatable."),
+]
+FailUnder = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[VARIANT=]RATE",
+        help="Exit 1 if a variant's pass rate is lower than this; repeatable.",
+    ),
+]
+
+
+def parse_size_option(option: str, text: str) -> int:
+    """Return the bytes in a size such as 500m or 2g. Raises `InvalidInput`."""
+    try:
+        return parse_size(text)
+    except (ValueError, OverflowError):
+        message = f"found {text!r}; expected a size such as 500m or 2g"
+        raise InvalidInput("the size", [Problem(option, message)]) from None
+
+
+def parse_run_status(text: str | None) -> RunStatus | None:
+    """Return the status of a run by its name. Raises `InvalidInput`."""
+    from labledger import RunStatus
+
+    if text is None or text in set(RunStatus):
+        return None if text is None else RunStatus(text)
+    message = f"found {text!r}; expected one of {', '.join(RunStatus)}"
+    raise InvalidInput("the status", [Problem("--status", message)])
+
+
+def parse_since(text: str | None, option: str = "--since") -> datetime | None:
+    """Return a time from a date, a local time, or an age such as 7d. Raises `InvalidInput`."""
+    if text is None:
+        return None
+    age = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
+    try:
+        if age is not None:
+            unit = {"d": "days", "h": "hours", "m": "minutes"}[age[2]]
+            return datetime.now(UTC) - timedelta(**{unit: int(age[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        message = f"found {text!r}; expected a date such as 2026-11-22, or an age such as 7d or 12h"
+        raise InvalidInput("the time", [Problem(option, message)]) from None
+
+
+def parse_budget(option: str, text: str | None) -> float | None:
+    """Return a budget: infinite for `none`, None if the option was not given.
+
+    Raises `InvalidInput`.
+    """
+    try:
+        return math.inf if text == "none" else None if text is None else float(text)
+    except ValueError:
+        message = f"found {text!r}; expected a number, or none for no limit"
+        raise InvalidInput("the budget", [Problem(option, message)]) from None
+
+
+def parse_environment(words: Sequence[str] | None) -> dict[str, str]:
+    """Return the variables of `--env` words. A bare `NAME` takes this process's value.
+
+    Raises `InvalidInput` with every problem. No message shows a value, which may be a secret.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            values[name] = value
+        elif name.isidentifier() and name in os.environ:
+            values[name] = os.environ[name]
+        else:
+            message = f"found {name!r}; expected NAME=VALUE, or a NAME that this process has"
+            problems.append(Problem("--env", message))
+    if problems:
+        raise InvalidInput("the environment given", problems)
+    return values
+
+
+def require_folder(option: str, path: Path) -> None:
+    """Raise `InvalidInput` if a file cannot be written because its folder does not exist."""
+    if not path.parent.is_dir():
+        message = f"cannot write {path}: there is no folder {path.parent}"
+        problem = Problem(option, message, hint="create the folder first, or choose another")
+        raise InvalidInput("the file to write", [problem])

@@ -1,0 +1,384 @@
+"""Commands that read stored runs: runs, status, show and logs. They work while runs write.
+
+With `--json` they print the library's documents unchanged. The logs and the patch of a trial are
+read from its artifacts and shortened to their first lines unless `--full` is given. Outputs of a
+running trial are printed as they come, escaped, line by line, with a heading where the output
+changes, as `tail -f` does; with `--json` each line is a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from codecs import IncrementalDecoder, getincrementaldecoder
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labledger.cli import arguments
+from labledger.cli.console import (
+    out,
+    out_json,
+    out_json_line,
+    out_line_at_once,
+    out_lines,
+    say,
+    table,
+)
+from labledger.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from labledger import Grading, JsonObject, Ledger, LogPiece, RunInfo
+
+
+def register(app: typer.Typer) -> None:
+    for command in (runs, status, show, logs):
+        app.command()(command)
+
+
+def runs(
+    experiment: Annotated[
+        str | None, typer.Option(help="Only runs of experiments whose id matches this glob.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only runs that are running, interrupted or completed."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only runs created since 2026-11-22, 2026-11-22T14:00, 7d or 12h."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="created, changed or slots: the largest first. run, experiment or status: by name",
+        ),
+    ] = "created",
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """List the runs in the ledger, by default the newest first."""
+    from labledger import RunSelection, open_ledger
+    from labledger.cli.run_outcome import grading_lines
+
+    selection = RunSelection(
+        experiment, arguments.parse_run_status(status), arguments.parse_since(since), tag
+    )
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
+        all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
+        causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
+    if json:
+        out_json(
+            [
+                {**run.as_json(), **_own_grading(run.run_id, gradings)}
+                for run, gradings in zip(all_runs, all_gradings, strict=True)
+            ]
+        )
+        return
+    columns = ["run_id", "experiment", "status", "committed", "slots", "created"]
+    rows = [
+        [
+            run.run_id,
+            run.experiment_id,
+            run.status.value,
+            run.next_schedule_idx,
+            run.total_slots,
+            run.created_at,
+        ]
+        for run in all_runs
+    ]
+    if any(causes):
+        columns.insert(3, "stopped by")
+        for row, cause in zip(rows, causes, strict=True):
+            row.insert(3, cause)
+    table(columns, rows, right=("committed", "slots"))
+    for run, gradings in zip(all_runs, all_gradings, strict=True):
+        if gradings and run.run_id == gradings[0].run_id:
+            for line in grading_lines(run.run_id, gradings):
+                out(line)
+
+
+def _stop_cause(run: RunInfo, *, lost: bool) -> str:
+    """Return why a run stopped, in a word; empty if it is complete or in progress."""
+    if run.stop is not None:
+        return run.stop.cause
+    return "lost" if lost else ""
+
+
+def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
+    """Return the keys for `--json` that describe a run as a grading; none if it is not one."""
+    own = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if own is None:
+        return {}
+    return {"root_id": own.root_id, "generation": own.generation, "counts": own.counts}
+
+
+def status(
+    run_id: arguments.RunId,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Show the display of a run that another process runs."),
+    ] = False,
+) -> None:
+    """Show a run's progress, its owner and what it spent of its budget."""
+    if watch:
+        _watch(run_id, lab_dir, as_json=json)
+        if json:
+            return
+    from labledger import open_ledger
+    from labledger.cli.run_outcome import print_status
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        state = ledger.state(run_id)
+    if json:
+        out_json(state.as_json())
+    else:
+        print_status(state, lab_dir)
+
+
+def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
+    """Show a run's progress until nobody runs it any more."""
+    from labledger import open_ledger
+    from labledger.cli.run_display import watcher
+
+    with open_ledger(lab_dir=lab_dir) as ledger, watcher(as_json=as_json, quiet=False) as display:
+        for state in ledger.watch(run_id):
+            display.show(state)
+
+
+def show(
+    run_id: arguments.RunId,
+    schedule_idx: arguments.ScheduleIdx,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+    full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
+) -> None:
+    """Show one trial.
+
+    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
+    """
+    from labledger import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        records = ledger.slot(run_id, schedule_idx)
+        if json:
+            out_json(records)
+        else:
+            print_trial(ledger, records, full=full)
+
+
+def logs(
+    run_id: arguments.RunId,
+    schedule_idx: arguments.ScheduleIdx,
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Print the output of one trial, also while it runs."""
+    from labledger import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow)
+        if not print_logs(pieces, as_json=json):
+            say(f"slot {schedule_idx} of {run_id} has no such output (yet)")
+
+
+_HEAD_LINES = 20
+_PRINTED_TEXTS = (
+    *("setup_stdout", "setup_stderr", "agent_stdout", "agent_stderr"),
+    *("grader_stdout", "grader_stderr", "trial_output", "workspace_patch"),
+)
+
+
+def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the records of one slot, as `Ledger.slot` gives them."""
+    slot = records["slot"]
+    cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
+    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
+    if "supersedes" in slot:
+        out(f"runs slot {slot['supersedes']} again, and counts in its place once it is committed")
+    if "superseded_by" in slot:
+        out(f"run again in slot {slot['superseded_by']}, which counts once it is committed")
+    if records["status"] is None:
+        out("not committed yet")
+        return
+    if not records["trials"]:
+        out(f"{records['status']}: never executed")
+        return
+    _print_trial_record(records["trials"][0])
+    _print_rows(records)
+    for record in records["evidence"]:
+        _print_evidence(ledger, record, full=full)
+
+
+def _print_trial_record(trial: JsonObject) -> None:
+    out(_status(trial))
+    outcome = trial["outcome"] or "none"
+    out(f"verdict: {trial['verdict'] or 'none'}; outcome reported by the agent: {outcome}")
+    out(f"image {trial['image']['ref']} ({trial['image']['id']})")
+    out(f"{trial['started_at']} to {trial['ended_at']}")
+    rows = [
+        (name, phase["exit_status"], phase["duration_ms"], "yes" if phase["timed_out"] else "")
+        for name, phase in trial["phases"].items()
+        if phase is not None
+    ]
+    table(("phase", "exit", "ms", "timed out"), rows, right=("exit", "ms"))
+    for attempt in trial["attempts"][:-1]:
+        out(f"attempt {attempt['attempt']}: {_status(attempt)}")
+
+
+def _status(entry: JsonObject) -> str:
+    text = str(entry["status"])
+    if entry["reason"]:
+        text += f" ({entry['reason']})"
+    if entry["message"]:
+        text += f": {entry['message']}"
+    return text
+
+
+def _print_rows(records: JsonObject) -> None:
+    for name in ("predictions", "scores"):
+        for record in records[name]:
+            shown = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
+            out(f"{name.removesuffix('s')}:")
+            out_lines(_indented(json.dumps(shown, indent=2, ensure_ascii=False)))
+    if records["metrics"]:
+        rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
+        table(("metric", "from", "value"), rows, right=("value",))
+    if records["events"]:
+        out(counted(len(records["events"]), "event"))
+
+
+_BOOKKEEPING = frozenset(
+    {"schema_version", "schedule_idx", "slot_commit_id", "attempt", "row_seq", "ts", "ids"}
+)
+
+
+def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
+    out(f"evidence of attempt {record['attempt']}:")
+    if "isolation" in record.get("ext", {}):
+        out(f"  isolation: {_isolation(record['ext']['isolation'])}")
+    for name, reference in record["evidence"].items():
+        out(f"  {name}: {reference}")
+    for text in record.get("ext", {}).get("notes", ()):
+        out(f"  run again: {text}")
+    for name, problem in record.get("ext", {}).get("problems", {}).items():
+        out(f"  {name}: {problem}")
+    for name in _PRINTED_TEXTS:
+        if name in record["evidence"]:
+            content = ledger.artifact(record["evidence"][name])
+            if content:
+                _print_text(name, content, full=full)
+
+
+_SEALED = {
+    "none": "grader files readable",
+    "unreadable": "grader files unreadable to it",
+    "after_agent": "grader files added after it ended",
+    "delivered": "grader files put into its running container after it ended",
+    "separate": "grader in a container of its own",
+}
+
+
+def _isolation(facts: JsonObject) -> str:
+    """Return the isolation facts of a trial as one line."""
+    user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
+    words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    if facts["checked"] is None:
+        words.append(f"not checked for tampering ({facts['unchecked']})")
+    elif suspected:
+        others = ["the setup command"] * facts["setup"]
+        others += ["the grader"] * (facts["checked"] == "after_grading")
+        by = " or ".join(["the agent", *others])
+        paths = _listed_paths(suspected, facts["tampering_total"])
+        words.append(f"tampering suspected, by {by}: {paths}")
+    else:
+        words.append("no tampering seen")
+    if hooks := facts.get("workspace_hooks"):
+        words.append(f"files that tools load automatically: {_listed_paths(hooks, len(hooks))}")
+    return ", ".join(words)
+
+
+def _listed_paths(paths: list[str], total: int) -> str:
+    listed = " ".join(path if path.isprintable() else repr(path) for path in paths)
+    return listed if total == len(paths) else f"{listed} and {total - len(paths)} more"
+
+
+def _print_text(name: str, content: bytes, *, full: bool) -> None:
+    lines = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    shown = lines if full else lines[:_HEAD_LINES]
+    out(f"--- {name} ({counted(len(content), 'byte')})")
+    out_lines(_indented("\n".join(shown)))
+    if len(shown) < len(lines):
+        out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+_MAX_UNFINISHED = 1 << 20
+"""A longer line is printed in parts, so that memory stays bounded; in characters."""
+
+
+def print_logs(pieces: Iterable[LogPiece], *, as_json: bool) -> bool:
+    """Print pieces of a trial's outputs as whole lines. Return whether there were any."""
+    printer = _LinePrinter(as_json=as_json)
+    for piece in pieces:
+        printer.add(piece)
+    printer.finish()
+    return printer.has_printed
+
+
+class _LinePrinter:
+    """Prints each line of several outputs when it is complete, under the output's heading."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.has_printed = False
+        self._as_json = as_json
+        self._decoders: dict[str, IncrementalDecoder] = {}
+        self._unfinished: dict[str, str] = {}
+        self._heading = ""
+
+    def add(self, piece: LogPiece) -> None:
+        new_decoder = getincrementaldecoder("utf-8")
+        decoder = self._decoders.setdefault(piece.name, new_decoder("replace"))
+        text = self._unfinished.pop(piece.name, "") + decoder.decode(piece.content)
+        *lines, rest = text.split("\n")
+        for line in lines:
+            self._print(piece.name, line)
+        if len(rest) > _MAX_UNFINISHED:
+            self._print(piece.name, rest)
+        elif rest:
+            self._unfinished[piece.name] = rest
+
+    def finish(self) -> None:
+        """Print the last lines, which have no end."""
+        for name, decoder in self._decoders.items():
+            rest = self._unfinished.pop(name, "") + decoder.decode(b"", final=True)
+            if rest:
+                self._print(name, rest)
+
+    def _print(self, name: str, line: str) -> None:
+        if self._as_json:
+            out_json_line({"output": name, "line": line})
+        else:
+            if name != self._heading:
+                out_line_at_once(f"==> {name.replace('_', ' ')} <==")
+                self._heading = name
+            out_line_at_once(line)
+        self.has_printed = True

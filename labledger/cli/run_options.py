@@ -1,0 +1,333 @@
+"""Groups of options that several commands have, and how commands that run trials show a run.
+
+`Running` and `Chosen` declare each option once. A command takes such a group as a parameter, and
+`with_option_groups` puts the group's fields into the signature that typer reads. The gates of
+`--fail-under` are parsed, and their variants checked, before the run begins; rates are compared
+when it has ended. A gate that is missed is exit code 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import typer
+
+from labledger import Exit, InvalidInput, Problem
+from labledger.cli import arguments
+from labledger.cli.console import say
+from labledger.text import counted_of, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from labledger import PassCounts, RunOptions, RunOutcome
+    from labledger.cli.run_display import JsonWatcher, LiveWatcher
+
+
+class Gate(NamedTuple):
+    """The smallest pass rate that a variant must reach."""
+
+    variant_id: str | None
+    """None for every variant."""
+    rate: float
+
+
+def parse_gates(words: list[str]) -> list[Gate]:
+    """Return the gates of `RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
+    gates, problems = [], []
+    for word in words:
+        variant, _, rate = word.rpartition("=")
+        try:
+            gate = Gate(variant or None, float(rate))
+        except ValueError:
+            gate = Gate(None, -1)  # Refused below, like any rate out of range.
+        if 0 <= gate.rate <= 1:
+            gates.append(gate)
+        else:
+            message = f"found {word!r}; expected a rate from 0 to 1, or VARIANT=RATE"
+            problems.append(Problem("--fail-under", message))
+    if problems:
+        raise InvalidInput("the gates given", problems)
+    return gates
+
+
+def require_known_variants(gates: list[Gate], variants: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a gate on a variant that the run does not have."""
+    expected = " or ".join(variants)
+    problems = [
+        Problem("--fail-under", f"found variant {gate.variant_id!r}; expected {expected}")
+        for gate in gates
+        if gate.variant_id is not None and gate.variant_id not in variants
+    ]
+    if problems:
+        raise InvalidInput("the gates given", problems)
+
+
+def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> list[str]:
+    """Return a sentence for each gate that a variant missed.
+
+    A variant without a counted slot has no pass rate, and misses every gate.
+    """
+    misses = []
+    for gate in gates:
+        for name in [gate.variant_id] if gate.variant_id else pass_counts:
+            passes = pass_counts[name]
+            if passes.rate is None:
+                misses.append(f"{name} has no pass rate: none of its slots counts")
+            elif passes.rate < gate.rate:
+                slots = counted_of(passes.passed, passes.counted, "slot")
+                share = f"{slots} that count ({percent(passes.rate)})"
+                misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
+    return misses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The options that choose what of an experiment is run, as they were typed."""
+
+    limit: arguments.Limit = None
+    task: arguments.Tasks = None
+    variant: arguments.Variants = None
+    shard: arguments.Shard = None
+    agent: arguments.Agents = None
+    image: arguments.Image = None
+    skip_refused: arguments.SkipRefused = False
+    build: arguments.Build = False
+
+    def as_options(self) -> dict[str, Any]:
+        """Return these options by the names of the library's `RunOptions`."""
+        return {
+            "limit": self.limit,
+            "tasks": tuple(self.task or ()),
+            "variants": tuple(self.variant or ()),
+            "shard": self.shard,
+            "agents": tuple(self.agent or ()),
+            "image": self.image,
+            "skip_refused": self.skip_refused,
+            "build": self.build,
+        }
+
+    def words(self) -> list[str]:
+        """Return these options as they are typed."""
+        words = []
+        for name in self.__slots__:
+            option, value = f"--{name.replace('_', '-')}", getattr(self, name)
+            if value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                given = value if isinstance(value, list) else [value]
+                words += [word for each in given for word in (option, str(each))]
+        return words
+
+
+BUDGETS = ("budget_usd", "budget_tokens")
+"""Options of `Running` that a command which runs no agent leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The options of every command that runs trials, as they were typed.
+
+    `with_option_groups` turns its fields into options of a command.
+    """
+
+    max_concurrency: arguments.MaxConcurrency = None
+    env: arguments.Env = None
+    env_file: arguments.EnvFile = None
+    lab_dir: arguments.LabDir = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print events on stdout, each a line of JSON.")
+    ] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only warnings, errors and the result.")
+    ] = False
+    fail_under: arguments.FailUnder = None
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Seconds that the Docker engine may be gone or refuse containers, or a disk be "
+            "full, before the run stops.",
+        ),
+    ] = 600.0
+    min_free: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Start no trial while less disk space than this is free, such as 2g; by default "
+            "512m.",
+        ),
+    ] = None
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Stop if a larger share of the slots committed since the start, of at least ten, "
+            "ended as setup, grade or infra error (in a regrading: as grade error).",
+        ),
+    ] = None
+    budget_usd: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD|none",
+            help="Stop dispatching when trials have cost this much (metric cost_usd). The budget "
+            "is stored with the run and applies to resume, too; `none` removes it.",
+        ),
+    ] = None
+    budget_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS|none",
+            help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
+        ),
+    ] = None
+    egress_image: arguments.EgressImage = None
+    on: arguments.On = None
+    insecure: arguments.Insecure = False
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="SLOTS",
+            help="How many slots may be dispatched ahead of the first one that is not committed, "
+            "so that results which wait stay bounded; by default 1000, or four times the trials "
+            "that are taken at once, if that is more. Stored with the run.",
+        ),
+    ] = None
+    keep: Annotated[
+        Literal["none", "failed", "all"],
+        typer.Option(
+            help="Trial folders to retain, in the run folder's `kept`; they may hold secrets.",
+        ),
+    ] = "none"
+    lease_ttl: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Seconds that this process owns the run without a heartbeat.",
+        ),
+    ] = 30.0
+
+    def options(self, chosen: Chosen | None = None, **command_options: Any) -> RunOptions:
+        """Return these options and those of one command as the library's. Raises `InvalidInput`."""
+        from labledger import FolderRetention, RunOptions
+
+        if chosen is not None:
+            command_options |= chosen.as_options()
+        if self.min_free is not None:
+            command_options["min_free_bytes"] = arguments.parse_size_option(
+                "--min-free", self.min_free
+            )
+        return RunOptions(
+            lab_dir=self.lab_dir,
+            max_concurrency=self.max_concurrency,
+            env=arguments.parse_environment(self.env),
+            env_files=tuple(self.env_file or ()),
+            patience_s=self.patience,
+            max_error_rate=self.max_error_rate,
+            budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
+            budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
+            egress_image=self.egress_image,
+            on=self.on,
+            insecure=self.insecure,
+            window=self.window,
+            keep=FolderRetention(self.keep),
+            lease_ttl_s=self.lease_ttl,
+            **command_options,
+        )
+
+    def watch(
+        self,
+        options: RunOptions,
+        execute: Callable[[RunOptions], RunOutcome],
+        variants: Callable[[], Sequence[str]],
+        conclude: Callable[[RunOutcome], Exit] | None = None,
+    ) -> None:
+        """Call `execute`, display its events, print the outcome, and exit with its exit code.
+
+        `variants` returns the ids of the run's variants. It is called only to check --fail-under.
+        `conclude` prints what follows from the outcome of a complete run, and returns the exit
+        code in place of the outcome's.
+        """
+        from labledger.cli.run_display import watcher
+        from labledger.cli.run_outcome import print_next, print_outcome
+
+        gates = parse_gates(self.fail_under or [])
+        if any(gate.variant_id is not None for gate in gates):
+            require_known_variants(gates, variants())
+        display: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
+        with display:
+            outcome = execute(options.with_listener(display))
+        misses = missed_gates(gates, outcome.pass_counts)
+        if not self.json:
+            print_outcome(outcome)
+        exit_code = outcome.exit_code
+        if conclude is not None and outcome.complete:
+            exit_code = conclude(outcome)
+        if not (self.json or self.quiet):
+            print_next(outcome, self.lab_dir)
+        for miss in misses:
+            say(f"gate missed: {miss}")
+        code = int(exit_code)
+        raise typer.Exit(code or (Exit.GATE_MISSED if misses else Exit.COMPLETE))
+
+
+def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
+    """Return the ids of a stored run's variants."""
+    from labledger import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        return [variant.variant_id for variant in ledger.run(run_id).variants]
+
+
+def with_option_groups(command: Callable[..., None], *left_out: str) -> Callable[..., None]:
+    """Return a command with the options of its groups in place of its parameters for them.
+
+    A parameter for a group is one whose type is `Running` or `Chosen`. The command lacks the fields
+    of groups that are left out: they have their defaults.
+    """
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    groups = {each.name: each.annotation for each in own if each.annotation in (Running, Chosen)}
+    names = {
+        group: [field.name for field in fields(kind) if field.name not in left_out]
+        for group, kind in groups.items()
+    }
+
+    def with_options(**values: Any) -> None:
+        given = {
+            group: groups[group](**{name: values.pop(name) for name in names[group]})
+            for group in groups
+        }
+        command(**values, **given)
+
+    parameters = []
+    for each in own:
+        if each.name in groups:
+            parameters += [
+                each for each in _parameters(each.annotation) if each.name not in left_out
+            ]
+        else:
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    return with_options
+
+
+def _parameters(group: type[Running | Chosen]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each field of a group of options."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )

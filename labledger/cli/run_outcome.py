@@ -1,0 +1,310 @@
+"""The outcome of a run that has ended, the status of a stored run, and commands to type next.
+
+All figures come from the summary or from `RunState`; this module only words and arranges them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from labledger import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
+from labledger.cli.console import add_lab_dir, out, say, table
+from labledger.cli.run_progress import VERDICT_COLUMNS, VERDICTS, spent_texts, without_verdict
+from labledger.text import counted, counted_of, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from labledger import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
+
+_MAX_SLOTS = 12
+"""How many open slots of a host are listed."""
+
+_BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
+"""The option that sets each kind of budget."""
+_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
+"""Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
+
+
+def print_outcome(outcome: RunOutcome) -> None:
+    """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
+    ext = outcome.summary["ext"]
+    out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
+    print_summary(outcome.summary)
+    if outcome.timeouts_under_pressure is not None:
+        out(outcome.timeouts_under_pressure)
+    if texts := spent_texts(outcome.spent, outcome.budget):
+        out(" · ".join(texts))
+    if outcome.regrading is not None and outcome.complete:
+        _print_outcome_changes(outcome.regrading)
+    if outcome.trouble:
+        say(f"stopped early: {outcome.trouble}")
+    for variant in outcome.unscored_variants:
+        say(
+            f"variant {variant} has no score, so nothing is known about it and the exit code is "
+            f"{int(Exit.INCOMPLETE)}"
+        )
+
+
+def _print_outcome_changes(regrading: Regrading) -> None:
+    """Print the outcomes that changed from the earlier grading to the new one."""
+    total = sum(change.slots for change in regrading.outcome_changes)
+    changed = [change for change in regrading.outcome_changes if change.before != change.after]
+    count = sum(change.slots for change in changed)
+    names = f"generation {regrading.generation} against generation {regrading.earlier}"
+    out(f"{names}: {counted_of(count, total, 'slot')} changed")
+    for change in changed:
+        out(f"  {change.before} → {change.after}: {change.slots}")
+
+
+def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
+    """Print what to type next. `lab_dir` is the lab folder that the command line named."""
+    say("next:")
+    for line in _next_commands(outcome):
+        say(f"  {_in_lab(line, lab_dir)}")
+
+
+def _in_lab(line: str, lab_dir: Path | None) -> str:
+    """Return a command, perhaps with a note in parentheses after it, with its `--lab-dir`."""
+    command, gap, note = line.partition("   (")
+    return f"{add_lab_dir(command, lab_dir)}{gap}{note}"
+
+
+def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
+    """Yield a sentence: which run a regrading grades again, or which regradings a run has."""
+    own = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if own is None:
+        return
+    if own.generation > 1:
+        yield f"{run_id} is grading {own.generation} of {own.root_id}{_grading_note(own)}"
+    elif len(gradings) > 1:
+        slots = gradings[0].slots
+        regradings = ", ".join(
+            f"{each.run_id}{_grading_note(each, slots)}" for each in gradings[1:]
+        )
+        yield f"{run_id} was graded again: {regradings}"
+
+
+def _grading_note(grading: Grading, slots: int | None = None) -> str:
+    """Return what to know of a grading in parentheses; `slots` is how many its run has."""
+    if grading.counts:
+        return " (current)"
+    if slots is not None and grading.slots < slots:
+        return f" (of the run's first {counted(grading.slots, 'slot')})"
+    return "" if grading.complete else " (not complete)"
+
+
+def _hosts_command(on: str) -> str:
+    return shlex.join(["labledger", "hosts", "--on", on])
+
+
+def _host_lines(state: RunState) -> Iterator[str]:
+    """Yield where the trials of a run on a cluster run: a line for each host."""
+    if state.run.on is not None:
+        yield f"runs on the hosts of {state.run.on}; `{_hosts_command(state.run.on)}` asks them"
+    slots_by_host: dict[str, list[int]] = {}
+    for idx, host in sorted(state.open_slots.items()):
+        slots_by_host.setdefault(host, []).append(idx)
+    lost = {each.host: each for each in state.run.lost_hosts}
+    for host, slots in sorted(slots_by_host.items()):
+        if "/" in host and host not in lost:
+            listed = ", ".join(map(str, slots[:_MAX_SLOTS]))
+            more = ", …" if len(slots) > _MAX_SLOTS else ""
+            yield f"  {host}: {len(slots)} open (slots {listed}{more})"
+    for each in lost.values():
+        yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
+
+
+def part_lines(run: RunInfo) -> Iterator[str]:
+    """Yield a sentence for each extension of a run's schedule."""
+    for part in run.parts:
+        if part.kind == "extended":  # What was run again is said with its statuses.
+            because = f": {part.because}" if part.because else ""
+            yield f"{counted(part.slot_count, 'slot')} added at {part.created_at}{because}"
+
+
+def print_status(state: RunState, lab_dir: Path | None) -> None:
+    """Print how far a run is, who owns it, what it spent, and what to type next."""
+    run = state.run
+    out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
+    out("; ".join(_progress_texts(state)))
+    for line in _host_lines(state):
+        out(line)
+    out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    if run.tags:
+        out(f"tags: {', '.join(run.tags)}")
+    for note in state.notes:
+        out(f"note of {note.noted_at}: {note.note}")
+    if why := _why_stopped(state):
+        out(why)
+    for line in (
+        *grading_lines(run.run_id, state.gradings),
+        *part_lines(run),
+        *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
+    ):
+        out(line)
+    if texts := spent_texts(state.spent, run.budget):
+        out(" · ".join(texts))
+    if run.lease is not None:
+        owner = run.lease.owner
+        out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
+        out(f"  last heartbeat at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
+    if state.wanted_by is not None:
+        requester = f"process {state.wanted_by.owner.pid} on {state.wanted_by.owner.machine}"
+        out(f"takeover requested by {requester} at {state.wanted_by.requested_at}")
+    rows = []
+    for counts in state.variants:
+        verdicts = [counts.verdicts.get(verdict, 0) for verdict in VERDICTS]
+        failed = without_verdict(counts.passes, verdicts)
+        rate = percent(counts.passes.rate)
+        other = ", ".join(f"{n} {s}" for s, n in counts.statuses.items() if s != "completed")
+        numbers = (counts.scheduled, counts.committed, *verdicts, failed, rate)
+        rows.append((counts.variant_id, *numbers, other))
+    columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
+    _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
+    say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
+
+
+def _progress_texts(state: RunState) -> Iterator[str]:
+    """Yield how many slots are committed, how many wait for it, and how many were begun."""
+    yield _committed(state.run.next_schedule_idx, state.run.total_slots)
+    if state.staged:
+        yield f"{counted(state.staged, 'finished result')} waiting for earlier slots"
+    if begun := state.begun - state.staged:
+        if state.owned:
+            yield f"{begun} running or about to start"
+        else:
+            yield f"{counted(begun, 'slot')} dispatched without a result, which resuming completes"
+
+
+def _committed(slots: int, total: int) -> str:
+    return f"{counted_of(slots, total, 'slot')} committed"
+
+
+def _command_after_status(state: RunState) -> str:
+    run_id = state.run.run_id
+    if state.owned:
+        return f"labledger status {run_id} --watch"
+    if state.run.status is RunStatus.COMPLETED:
+        return f"labledger show {run_id} 0"
+    if state.run.regrades is not None and _has_failed(state.run.stop):
+        return _regrade_command(state.run.regrades["run_id"])
+    return _resume_command(run_id, state.used_up)
+
+
+def _print_outcomes(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]
+) -> None:
+    """Print a table of outcomes, without the column of failed agents if there are none."""
+    index = columns.index(VERDICT_COLUMNS[-1])
+    if not any(row[index] for row in rows):
+        columns = (*columns[:index], *columns[index + 1 :])
+        rows = [(*row[:index], *row[index + 1 :]) for row in rows]
+    table(columns, rows, right=right)
+
+
+def _why_stopped(state: RunState) -> str | None:
+    """Return why a run stopped, in a sentence; None if it is complete or in progress."""
+    run = state.run
+    if run.status is RunStatus.COMPLETED:
+        return None
+    if run.stop is not None:
+        return f"stopped early ({run.stop.cause}): {run.stop.message}"
+    if run.status is RunStatus.RUNNING and not state.owned:
+        since = f" since {run.lease.renewed_at}" if run.lease else ""
+        return (
+            f"its coordinator has sent no heartbeat{since}: it was killed, or its machine is gone"
+        )
+    return None
+
+
+def print_summary(summary: JsonObject) -> None:
+    """Print the outcome by variant, and what is left out of the rate."""
+    extensions = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
+    names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
+    mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
+    rows, left_out, no_verdict = [], 0, 0
+    all_passes: dict[str, PassCounts] = {}
+    for variant in summary["variants"]:
+        ext = extensions[variant["variant_id"]]
+        passes = all_passes[variant["variant_id"]] = PassCounts.of_variant(ext)
+        verdicts = [variant[verdict] for verdict in VERDICTS]
+        failed = without_verdict(passes, verdicts)
+        numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
+        rate, value = percent(passes.rate), variant["primary_metric_mean"]
+        rows.append((variant["variant_id"], *numbers, rate, value))
+        left_out += ext["committed"] - passes.counted
+        no_verdict += failed
+    columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
+    _print_outcomes(columns, rows, right=columns[1:])
+    statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
+    if statuses:
+        out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
+    broken = sum(passes.graders_broken for passes in all_passes.values())
+    if no_verdict > broken:
+        out(f"not passed, without a verdict, because the agent failed: {no_verdict - broken}")
+    if broken:
+        out(
+            "not passed, without a verdict, because the grader failed that worked for another "
+            f"trial of the task: {broken}"
+        )
+    if left_out:
+        out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
+    if any(passes.left_out for passes in all_passes.values()):
+        rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
+        out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
+
+
+def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
+    """Return the command that resumes a run, with an option for each budget that is used up."""
+    return " ".join(
+        [f"labledger resume {run_id}", *(f"{_BUDGET_OPTIONS[kind]} LARGER" for kind in used_up)]
+    )
+
+
+def _next_commands(outcome: RunOutcome) -> list[str]:
+    """Return commands that fit the outcome of a run."""
+    run_id = outcome.run_id
+    if not outcome.complete and outcome.regrading is not None and _has_failed(outcome.stop):
+        return [_regrade_command(outcome.regrading.root_id), f"labledger status {run_id}"]
+    if not outcome.complete:
+        return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
+    if outcome.regrading is not None:
+        return _commands_after_regrading(run_id, outcome.regrading)
+    statuses = outcome.summary["ext"]["statuses"]
+    sql = "SELECT task_id, variant_id, verdict FROM scores"
+    commands = [f"labledger query \"{sql} WHERE run_id = '{run_id}'\""]
+    if any(n for status, n in statuses.items() if status != "completed"):
+        where = f"run_id = '{run_id}' AND status <> 'completed'"
+        sql = "SELECT schedule_idx, status, reason, message FROM trials"
+        commands.append(f'labledger query "{sql} WHERE {where}"')
+    if any(statuses.get(status) for status in _ENVIRONMENT_STATUSES):
+        commands.append(f"labledger rerun {run_id}   (once the cause is gone)")
+    if statuses.get(SlotStatus.GRADE_ERROR):
+        commands.append(_regrade_command(run_id))
+    commands.append(f"labledger show {run_id} 0")
+    commands.append(f"labledger report {run_id} -o report.html")
+    commands.append(f"labledger export {run_id} --what scores --out -")
+    return commands
+
+
+def _has_failed(stop: Stop | None) -> bool:
+    """Return whether too many slots ended with an error: a resume would only stop again."""
+    return stop is not None and stop.cause == StopCause.ERROR_RATE
+
+
+def _regrade_command(run_id: str) -> str:
+    return f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)"
+
+
+def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:
+    root_id = regrading.root_id
+    sql = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
+    return [
+        f"labledger compare {root_id}.g{regrading.earlier} {run_id}",
+        f"labledger query \"{sql} WHERE run_id = '{root_id}'\"",
+        f"labledger report {root_id}",
+        f"labledger show {run_id} 0",
+    ]

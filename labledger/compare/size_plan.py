@@ -1,0 +1,358 @@
+"""Plan the size of an experiment: tasks, replications, cost and time that show a difference.
+
+`plan_size` answers for both estimands: tasks like these, where the number of tasks is sought for
+some numbers of replications; and these tasks, where the number of replications is. `PlanOptions` is
+part of the public API.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from labledger import resources
+from labledger.compare.compare_options import PASS_RATE, Estimand, confidence_problems
+from labledger.compare.earlier_runs import (
+    EarlierRuns,
+    Spending,
+    read_earlier_runs,
+    require_earlier_runs,
+    usual_spending,
+)
+from labledger.compare.statistics import planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
+from labledger.compare.statistics.samples import Estimate
+from labledger.compare.statistics.variance_components import Components
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, json_schemas
+from labledger.records.json_codec import members
+from labledger.records.json_schemas import Count, NonNegative, Share, Text, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan shall show, and from which runs it is estimated.
+
+    Attributes:
+        detect: The difference to show: a share for pass rates, such as 0.05 for 5 points; else in
+            the metric's unit.
+        power: The probability with which it shall be shown, more than 0 and less than 1.
+        confidence: The level of the comparison's interval, as for `CompareOptions`; also that of
+            the ranges of a plan.
+        metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
+        from_runs: The runs that variances, costs and times are estimated from; `RUN1+RUN2` are
+            several taken as one. By default the newest runs of the same experiment.
+    """
+
+    detect: float
+    power: float = 0.8
+    confidence: float = 0.95
+    metric: str = PASS_RATE
+    from_runs: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise `InvalidInput` with every option that is not valid."""
+        problems = []
+        is_rate = self.metric == PASS_RATE
+        if not (
+            math.isfinite(self.detect) and self.detect > 0 and (self.detect <= 1 or not is_rate)
+        ):
+            expected = "a share above 0, up to 1, such as 0.05" if is_rate else "more than 0"
+            problems.append(
+                Problem(Parameter("detect"), f"found {self.detect:g}; expected {expected}")
+            )
+        if not 0 < self.power < 1:
+            message = f"found {self.power:g}; expected more than 0 and less than 1"
+            problems.append(Problem(Parameter("power"), message))
+        problems += confidence_problems(self.confidence)
+        if problems:
+            raise InvalidInput("the options of the plan", problems)
+
+
+SCHEMA = "size_plan_v1"
+
+_REPLICATIONS = (1, 2, 3, 5, 10)
+"""The numbers of replications of the table, besides that of the experiment."""
+_CURVE = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
+"""The points of a curve, as multiples of the number that is needed; the experiment's is another."""
+_ALWAYS_SHOWN = 1.0
+"""The largest difference of pass rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExperiment:
+    """The size of an experiment as it is written."""
+
+    experiment_id: str
+    tasks: Count
+    replications: Count
+    variants: tuple[str, ...]
+    max_concurrency: Count
+    cluster: str | None
+    """The field of its tasks' rows that names their cluster."""
+
+    @property
+    def comparisons(self) -> int:
+        """How many comparisons with the baseline are corrected together."""
+        return max(1, len(self.variants) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A number of tasks and replications, with what it can show, costs and takes."""
+
+    estimand: Annotated[str, one_of(*Estimand)]
+    tasks: Count
+    replications: Count
+    total_trials: Count
+    """Of all variants."""
+    power: Share
+    """The probability to show the difference of the plan."""
+    detectable: NonNegative | None
+    """The smallest difference that is shown with the plan's power; None where none is."""
+    cost_usd: Estimate | None
+    """None where earlier trials did not report their cost."""
+    duration_ms: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The fewest tasks, or replications, that show the difference."""
+
+    estimand: Annotated[str, one_of(*Estimand)]
+    design: Design | None
+    """None where no number of tasks or replications is enough."""
+    replications: Count | None
+    """For tasks like these: the number for which tasks were sought."""
+    low: Count | None = None
+    """The range of the number sought, as far as the variances are known; None where they are known
+    from too few tasks."""
+    high: Count | None = None
+    """None also where the upper end is beyond what is sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizePlan:
+    """How large an experiment must be to show a difference.
+
+    The JSON form, `size_plan_v1`, has the names of these attributes.
+    """
+
+    metric: Text
+    detect: NonNegative
+    """The difference to show: a share for pass rates."""
+    power: Share
+    confidence: Share
+    experiment: PlannedExperiment
+    runs: tuple[str, ...]
+    """The runs that everything is estimated from."""
+    observed_tasks: Count
+    """How many tasks these runs tell about."""
+    between: NonNegative
+    """The variance of the tasks' true differences."""
+    within: NonNegative | None
+    """The variances of single trials of a task on both sides, added up; None where the runs have no
+    replications: replications are then taken to add nothing for tasks like these."""
+    design_effect: Annotated[float, ("minimum", 1)]
+    """By how much clusters of tasks increase the variance of tasks like these."""
+    as_written: tuple[Design, ...]
+    """The experiment as it is, for tasks like these and for these tasks."""
+    requirements: tuple[Requirement, ...]
+    """For tasks like these one for each number of replications; for these tasks the last."""
+    curves: tuple[tuple[Design, ...], ...]
+    """For tasks like these by the number of tasks; for these tasks by that of replications."""
+    notes: tuple[str, ...]
+    """What the answer assumes, as sentences."""
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether pass rates are compared."""
+        return self.metric == PASS_RATE
+
+    def as_json(self) -> JsonObject:
+        """Return the document `size_plan_v1`, checked against its schema."""
+        document: JsonObject = {"schema_version": SCHEMA, **members(self)}
+        json_schemas.require_valid(document, SCHEMA)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    experiment: PlannedExperiment
+    options: PlanOptions
+    components: Components
+    spending: Spending
+
+    @property
+    def confidence(self) -> float:
+        """That of one comparison, corrected for the experiment's treatments."""
+        return 1 - (1 - self.options.confidence) / self.experiment.comparisons
+
+    def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
+        known = self.components
+        is_rate = self.options.metric == PASS_RATE
+        variation = Variation(known.between, known.within, is_rate)
+        if is_rate:
+            variation = replace(variation, rate=known.mean)
+        if estimand is Estimand.SUITE:
+            return variation.times(factor)
+        if is_rate:
+            variation = variation.with_half_a_pair(known.tasks)
+        return variation.times(known.design_effect).times(factor)
+
+    def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:
+        of = planned_power.tasks_power if estimand is Estimand.TASKS else planned_power.suite_power
+        variation = self.variation(estimand)
+        return lambda difference: of(variation, tasks, replications, difference, self.confidence)
+
+    def design(self, estimand: Estimand, tasks: int, replications: int) -> Design:
+        power_at = self.power(estimand, tasks, replications)
+        largest = _ALWAYS_SHOWN
+        if self.options.metric != PASS_RATE:
+            largest = 1000 * max(self.options.detect, self.variation(estimand).of_task(1) ** 0.5)
+        least = planned_power.detectable(power_at, largest, self.options.power)
+        return Design(
+            estimand=estimand.value,
+            tasks=tasks,
+            replications=replications,
+            total_trials=tasks * replications * len(self.experiment.variants),
+            power=power_at(self.options.detect),
+            detectable=least,
+            cost_usd=self.spending.cost_usd(tasks, replications),
+            duration_ms=self.spending.duration_ms(tasks, replications),
+        )
+
+    def tasks_like_these(self, replications: int) -> Requirement:
+        def needed(factor: float) -> int | None:
+            return planned_power.tasks_needed(
+                self.variation(Estimand.TASKS, factor),
+                replications,
+                self.options.detect,
+                self.confidence,
+                self.options.power,
+            )
+
+        tasks = needed(1.0)
+        if tasks is None:
+            return Requirement(Estimand.TASKS.value, None, replications)
+        factor = self.components.range_of_variance(replications, self.options.confidence)
+        low, high = _range(needed, factor)
+        design = self.design(Estimand.TASKS, tasks, replications)
+        return Requirement(Estimand.TASKS.value, design, replications, low, high)
+
+    def these_tasks(self) -> Requirement:
+        def needed(factor: float) -> int | None:
+            return planned_power.replications_needed(
+                self.variation(Estimand.SUITE, factor),
+                self.experiment.tasks,
+                self.options.detect,
+                self.confidence,
+                self.options.power,
+            )
+
+        replications = needed(1.0)
+        if replications is None:
+            return Requirement(Estimand.SUITE.value, None, None)
+        low, high = _range(needed, self.components.range_of_within(self.options.confidence))
+        design = self.design(Estimand.SUITE, self.experiment.tasks, replications)
+        return Requirement(Estimand.SUITE.value, design, None, low, high)
+
+    def curves(self, requirements: Sequence[Requirement]) -> Iterator[tuple[Design, ...]]:
+        """Yield a curve for each estimand, around what is needed; none of an unknown power."""
+        tasks, replications = self.experiment.tasks, self.experiment.replications
+        for needed in requirements:
+            estimand = Estimand(needed.estimand)
+            if estimand is Estimand.SUITE and self.components.within is not None:
+                number = needed.design.replications if needed.design else 10 * replications
+                numbers = _points(number, replications)
+                yield tuple(self.design(estimand, tasks, each) for each in numbers)
+            elif estimand is Estimand.TASKS and needed.replications == replications:
+                number = needed.design.tasks if needed.design else 10 * tasks
+                numbers = _points(number, tasks)
+                yield tuple(self.design(estimand, each, replications) for each in numbers)
+
+
+def _points(needed: int, written: int) -> list[int]:
+    """Return the sizes of a curve."""
+    return sorted({max(2, round(needed * times)) for times in _CURVE} | {max(2, written)})
+
+
+def _range(
+    needed: Callable[[float], int | None], factor: float | None
+) -> tuple[int | None, int | None]:
+    """Return the numbers needed if the variances are smaller, or larger, by a factor."""
+    return (None, None) if factor is None else (needed(1 / factor), needed(factor))
+
+
+def plan_size(
+    reader: LedgerReader, experiment: PlannedExperiment, options: PlanOptions
+) -> SizePlan:
+    """Return how large an experiment must be to show `options.detect`.
+
+    Raises `ExtraMissing`, `RunNotFound`, or `InvalidInput` where an option is not valid or the
+    ledger holds no runs to estimate from.
+    """
+    options.check()
+    resources.require_analysis()
+    metric = None if options.metric == PASS_RATE else options.metric
+    earlier = read_earlier_runs(
+        reader, experiment.experiment_id, options.from_runs, metric, experiment.cluster
+    )
+    require_earlier_runs(earlier)
+    components = variance_components.of_pairs(earlier.pairs, earlier.clusters)
+    assert components is not None  # `require_earlier_runs` asks for a pair with two tasks.
+    spending = usual_spending(
+        earlier.spent, experiment.variants, experiment.max_concurrency, options.confidence
+    )
+    planner = _Planner(experiment, options, components, spending)
+    tasks, replications = experiment.tasks, experiment.replications
+    requirements = (
+        *map(planner.tasks_like_these, sorted({*_REPLICATIONS, replications})),
+        planner.these_tasks(),
+    )
+    return SizePlan(
+        metric=options.metric,
+        detect=options.detect,
+        power=options.power,
+        confidence=options.confidence,
+        experiment=experiment,
+        runs=earlier.runs,
+        observed_tasks=components.tasks,
+        between=components.between,
+        within=components.within,
+        design_effect=components.design_effect,
+        as_written=tuple(planner.design(each, tasks, replications) for each in Estimand),
+        requirements=requirements,
+        curves=tuple(planner.curves(requirements)),
+        notes=tuple(_notes(earlier, components, spending, experiment)),
+    )
+
+
+def _notes(
+    earlier: EarlierRuns, components: Components, spending: Spending, experiment: PlannedExperiment
+) -> Iterator[str]:
+    if components.within is None:
+        yield (
+            "The runs have one replication: how much trials of a task vary is not known. For tasks "
+            "like these, replications are taken to add nothing; for these tasks there is no answer."
+        )
+    if not earlier.are_within_runs:
+        yield "No run has two variants: differences are those between variants of two runs."
+    if components.design_effect > 1:
+        yield (
+            f"Tasks of one cluster ({experiment.cluster}) resemble each other, which takes "
+            f"{components.design_effect:.2g} times as many tasks."
+        )
+    if experiment.comparisons > 1:
+        yield (
+            f"Intervals are corrected for {experiment.comparisons} comparisons with the baseline."
+        )
+    if spending.new_variants:
+        names = ", ".join(spending.new_variants)
+        yield f"No earlier run has {names}: cost and time are taken from all other variants."
+    if spending.without_costs:
+        names = ", ".join(spending.without_costs)
+        yield f"No trial of {names} reported its cost: it is taken from all other variants."

@@ -1,0 +1,194 @@
+"""A size plan in words: what it is about, its tables, its curves and its notes.
+
+The terminal and Markdown lay out what this module returns. `expectation` is the short form for an
+experiment that is about to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from labledger.compare.compare_options import Estimand
+from labledger.compare.size_plan import Design, Requirement, SizePlan
+from labledger.compare.statistics.planned_power import MOST_REPLICATIONS, MOST_TASKS
+from labledger.compare.statistics.samples import Estimate
+from labledger.text import DASH, count, counted, duration, percent, points, significant, usd
+
+_BAR = 20
+"""The characters of a bar that stands for a power of 100 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """A table of a plan; its columns are numbers, except bars."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """A plan in words, for a terminal or Markdown."""
+
+    facts: tuple[str, ...]
+    """Sentences: what is to be shown, what it is estimated from, and what the experiment shows."""
+    tables: tuple[PlanTable, ...]
+    """What is needed, for each estimand, and then the curves."""
+    notes: tuple[str, ...]
+
+
+def plan_text(plan: SizePlan) -> PlanText:
+    """Return a plan in words, as `labledger plan` prints it.
+
+    Args:
+        plan: What `plan` returned.
+
+    Example:
+        >>> import labledger
+        >>> plan = labledger.plan("demo", labledger.PlanOptions(detect=0.05))
+        >>> print(labledger.plan_text(plan).facts[0])
+    """
+    return PlanText(tuple(_facts(plan)), tuple(_tables(plan)), plan.notes)
+
+
+def expectation(plan: SizePlan) -> tuple[str, str]:
+    """Return what the experiment as it is written can show, and what it costs and takes."""
+    tasks, suite = plan.as_written
+    shown = [
+        f"{_amount(design.detectable, plan)} on {Estimand(design.estimand).words}"
+        for design in (tasks, suite)
+        if design.detectable is not None
+    ]
+    least = " or ".join(shown) or "none, with so few tasks and replications"
+    return (
+        f"smallest difference that would be shown with {_percent(plan.power)} power: {least}",
+        f"expected, from {_runs(plan)}: {_cost(tasks.cost_usd)}, {_time(tasks.duration_ms)}",
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
+def _amount(difference: float | None, plan: SizePlan) -> str:
+    if difference is None:
+        return DASH
+    return points(difference) if plan.is_rate else significant(difference)
+
+
+def _runs(plan: SizePlan) -> str:
+    shown = ", ".join(plan.runs[:3])
+    return shown if len(plan.runs) <= 3 else f"{shown} and {len(plan.runs) - 3} more"
+
+
+def _cost(cost: Estimate | None) -> str:
+    if cost is None:
+        return "unknown cost"
+    if cost.low is None or cost.high is None:
+        return usd(cost.value)
+    return f"{usd(cost.value)} ({usd(cost.low)} to {usd(cost.high)})"
+
+
+def _time(milliseconds: Estimate | None) -> str:
+    if milliseconds is None:
+        return "unknown time"
+    text = duration(milliseconds.value)
+    if milliseconds.low is None or milliseconds.high is None:
+        return text
+    return f"{text} ({duration(milliseconds.low)} to {duration(milliseconds.high)})"
+
+
+def _facts(plan: SizePlan) -> Iterator[str]:
+    name = "pass rate" if plan.is_rate else plan.metric
+    yield (
+        f"To show a difference of {_amount(plan.detect, plan)} in {name} with "
+        f"{_percent(plan.power)} power at {_percent(plan.confidence)} confidence"
+    )
+    within = "unknown within tasks"
+    if plan.within is not None:
+        within = f"{significant(plan.within)} within tasks"
+    yield (
+        f"Variance of differences: {significant(plan.between)} between tasks, {within} (from "
+        f"{_runs(plan)}: {counted(plan.observed_tasks, 'task')})"
+    )
+    written = plan.experiment
+    trials = plan.as_written[0].total_trials
+    yield (
+        f"The experiment as it is: {counted(written.tasks, 'task')}, "
+        f"{counted(written.replications, 'replication')}, "
+        f"{counted(len(written.variants), 'variant')}, {counted(trials, 'trial')}; "
+        f"{_cost(plan.as_written[0].cost_usd)}; {_time(plan.as_written[0].duration_ms)}"
+    )
+    for design in plan.as_written:
+        least = "no difference can be shown"
+        if design.detectable is not None:
+            least = f"the smallest difference that it shows is {_amount(design.detectable, plan)}"
+        yield f"On {Estimand(design.estimand).words} its power is {percent(design.power)}; {least}"
+
+
+def _tables(plan: SizePlan) -> Iterator[PlanTable]:
+    tasks = [r for r in plan.requirements if r.estimand == Estimand.TASKS]
+    columns = ("replications", "tasks needed", "trials", "cost", "time")
+    rows = tuple(_tasks_row(requirement) for requirement in tasks)
+    yield PlanTable("On tasks like these", columns, rows)
+    (suite,) = (r for r in plan.requirements if r.estimand == Estimand.SUITE)
+    columns = ("tasks", "replications needed", "trials", "cost", "time")
+    yield PlanTable("On this suite", columns, (_suite_row(suite, plan),))
+    for curve in plan.curves:
+        yield _curve(curve, plan)
+
+
+def _tasks_row(requirement: Requirement) -> tuple[str, ...]:
+    first = count(requirement.replications or 0)
+    design = requirement.design
+    if design is None:
+        return first, f"more than {count(MOST_TASKS)}", *_EMPTY
+    return first, _with_range(design.tasks, requirement), *_spent(design)
+
+
+def _suite_row(requirement: Requirement, plan: SizePlan) -> tuple[str, ...]:
+    first = count(plan.experiment.tasks)
+    design = requirement.design
+    if design is None:
+        unknown = plan.within is None
+        return first, "unknown" if unknown else f"more than {count(MOST_REPLICATIONS)}", *_EMPTY
+    return first, _with_range(design.replications, requirement), *_spent(design)
+
+
+_EMPTY = (DASH, DASH, DASH)
+
+
+def _with_range(number: int, requirement: Requirement) -> str:
+    if requirement.low is None:
+        return count(number)
+    high = "more" if requirement.high is None else count(requirement.high)
+    return f"{count(number)} ({count(requirement.low)} to {high})"
+
+
+def _spent(design: Design) -> tuple[str, str, str]:
+    cost = DASH if design.cost_usd is None else _cost(design.cost_usd)
+    time = DASH if design.duration_ms is None else _time(design.duration_ms)
+    return count(design.total_trials), cost, time
+
+
+def _curve(curve: Sequence[Design], plan: SizePlan) -> PlanTable:
+    is_suite = curve[0].estimand == Estimand.SUITE
+    words = Estimand(curve[0].estimand).words
+    if is_suite:
+        fixed, name = counted(curve[0].tasks, "task"), "replications"
+    else:
+        fixed, name = counted(curve[0].replications, "replication"), "tasks"
+    rows = tuple(
+        (
+            count(design.replications if is_suite else design.tasks),
+            DASH if design.cost_usd is None else usd(design.cost_usd.value),
+            _amount(design.detectable, plan),
+            percent(design.power),
+            "#" * round(_BAR * design.power),
+        )
+        for design in curve
+    )
+    title = f"Power to show {_amount(plan.detect, plan)} on {words}, with {fixed}"
+    return PlanTable(title, (name, "cost", "smallest shown", "power", ""), rows)
