@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import canonical_json
-from labledger.records.slot_records import RECORD_KINDS, SlotRecords
+from labledger.records.slot_records import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
 """The keys of everything that a commit publishes."""
@@ -23,10 +23,14 @@ PART_COLUMNS = COLUMNS["run_part"][1:-1]
 
 
 class PlannedRows:
-    """A digest of variants, tasks and slots, computed while their rows are streamed in order."""
+    """A digest of prices, variants, tasks and slots, computed while their rows are streamed."""
 
     def __init__(self, heading: bytes) -> None:
         self._hasher = hashlib.sha256(heading)
+
+    def add_price(self, *columns: str | int | None) -> None:
+        """Add a row of `model_price`, without the run's number and its own."""
+        self._add(["model_price", *columns])
 
     def add_variant(self, variant_id: str, role: str, bindings: str) -> None:
         self._add([variant_id, role, bindings])
@@ -47,7 +51,8 @@ class PlannedRows:
 class Genesis(PlannedRows):
     """The digest of what a run was created with.
 
-    It covers the columns of the run's row, then its variants, tasks and slots, each in order.
+    It covers the columns of the run's row, then its prices of models, variants, tasks and slots,
+    each in order.
     """
 
     def __init__(self, run: Mapping[str, str]) -> None:
@@ -61,7 +66,8 @@ class Genesis(PlannedRows):
 class AppendedPart(PlannedRows):
     """The digest of a part of a run's schedule.
 
-    It covers the variants, tasks and slots that the part added, and then the columns of its row.
+    It covers the prices, variants, tasks and slots that the part added, and then the columns of its
+    row.
     """
 
     def __init__(self) -> None:
@@ -87,6 +93,8 @@ def payload_digest(records: SlotRecords) -> str:
     hasher = hashlib.sha256()
     opening = "{"
     for key in _PAYLOAD_KEYS:
+        if key in ONLY_IF_ANY and not records.lines(key):
+            continue
         opening += f'"{key}":'
         for piece in [other_values[key]] if key in other_values else _as_array(records.lines(key)):
             hasher.update(f"{opening}{piece}".encode())

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from labledger.records import JsonObject
 from labledger.records.outcomes import SlotStatus
 
-RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events")
+RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")
 """The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
+
+ONLY_IF_ANY = frozenset({"model_calls"})
+"""Kinds that came later: only a commit that has some covers them, and only a run that has some has
+their mirror, so that the digests and mirrors of other runs stay as they were."""
 
 MAX_LINE_BYTES = 64 << 20
 """No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
@@ -38,6 +42,8 @@ class SlotRecords:
     metrics: tuple[str, ...] = ()
     events: Collection[str] = ()
     """A tuple, unless they are too many to be held in memory."""
+    model_calls: tuple[str, ...] = ()
+    """Those of every attempt."""
 
     def lines(self, kind: str) -> Collection[str]:
         """Return the records of one of `RECORD_KINDS`, as text without line ends."""

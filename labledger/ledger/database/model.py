@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.json_schemas import Count, PositiveInt, Text
+from labledger.records.model_prices import NO_PRICES, PriceTable
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
 
@@ -53,6 +54,8 @@ class NewRun:
     """`on` and `window`, as `RunInfo` has them."""
     tags: tuple[str, ...] = ()
     """The tags that it begins with."""
+    prices: PriceTable = NO_PRICES
+    """Those of the models that its trials may ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class NewPart:
     """The experiment of an extended run; None for a rerun."""
     variants: tuple[Variant, ...] = ()
     """Those that the part adds."""
+    prices: PriceTable = NO_PRICES
+    """Those of the models that its trials may ask. A model keeps the prices that the run has."""
     because: str | None = None
     """Why, as a person wrote it."""
     selection: JsonObject | None = None

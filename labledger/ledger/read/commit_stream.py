@@ -18,7 +18,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from labledger.ledger import digest_chain, slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.table_rows import COLUMNS, AttemptRow, EventRow, MetricRow, TrialRow
+from labledger.ledger.database.table_rows import (
+    COLUMNS,
+    AttemptRow,
+    EventRow,
+    MetricRow,
+    ModelCallRow,
+    TrialRow,
+)
+from labledger.ledger.model_call_rows import model_call_records
 from labledger.ledger.slot_rows import LazyValues
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
@@ -74,6 +82,7 @@ def read_chain_head(connection: Connection, run_no: int) -> str:
 SCHEMA = "chain_record_v1"
 
 COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
+PRICE_COLUMNS = COLUMNS["model_price"][2:]
 SLOT_COLUMNS = COLUMNS["slot"][1:]
 SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 PART_COLUMNS = COLUMNS["run_part"][1:]
@@ -88,6 +97,7 @@ _RUN_SQL = (
     "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
 )
 _PLANNED_SQL = {
+    "price": f"{statements.select('model_price', start=1)} ORDER BY price_idx",
     "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
     "task": statements.expand(
         f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
@@ -97,25 +107,27 @@ _PLANNED_SQL = {
 }
 """The rows of what a part of the schedule adds, by the type of their records."""
 _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
+    "price": (None, *PRICE_COLUMNS),
     "variant": (None, *COLUMNS["run_variant"][2:]),
     "task": (None, "task_id", "digest", None, "payload"),
     "slot": SLOT_COLUMNS,
 }
 """The names that these rows' columns have in a record; None for those that it lacks."""
 _COUNTS_SQL = (
-    "SELECT (SELECT count(*) FROM run_variant WHERE run_no = ?1), "
+    "SELECT (SELECT count(*) FROM model_price WHERE run_no = ?1), "
+    "(SELECT count(*) FROM run_variant WHERE run_no = ?1), "
     "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
     "(SELECT count(*) FROM slot WHERE run_no = ?1)"
 )
 _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
+_PRICES_BY_PART_SQL = "SELECT part, count(*) FROM model_price WHERE run_no = ? GROUP BY part"
 _CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 
 def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
-    """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
+    """Yield the run, its prices of models, variants, tasks, slots and commits as `chain_record_v1`.
 
-    Before the commits, each part that was appended follows with its variants, tasks and slots. The
-    records do not depend on who owns the run or whether it has ended.
+    Before the commits, each part that was appended follows with what it added. The records do not depend on who owns the run or whether it has ended.
     """
     parts = [
         _record("part", PART_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
@@ -144,11 +156,16 @@ def planned_parts(
     """Yield what each part of a run's schedule has: first what the run was created with.
 
     `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
-    part is requested; each comes with its kind (`variant`, `task`, `slot`) and its number among
-    those of the run, from 0.
+    part is requested; each comes with its kind (`price`, `variant`, `task`, `slot`) and its number
+    among those of the run, from 0.
     """
     counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
-    later = [{kind: part[f"{kind}_count"] for kind in _PLANNED_SQL} for part in parts]
+    prices = dict(map(tuple, connection.execute(_PRICES_BY_PART_SQL, (run_no,))))
+    later = [
+        {"price": prices.get(part["part"], 0)}
+        | {kind: part[f"{kind}_count"] for kind in _PLANNED_SQL if kind != "price"}
+        for part in parts
+    ]
     first = {
         kind: count - sum(part[kind] for part in later)
         for kind, count in zip(_PLANNED_SQL, counts, strict=True)
@@ -191,6 +208,7 @@ _SQL = {
     "trials": _rows_sql("attempt", "attempt"),
     "metrics": _rows_sql("metric", "row_seq"),
     "events": _rows_sql("event", "row_seq"),
+    "model_calls": _rows_sql("model_call", "attempt, call"),
 }
 _TRIALS_SQL = statements.expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
@@ -389,5 +407,7 @@ def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[st
         return (slot_rows.trial_record(trial.stamp, trial.row, attempts),)
     if kind == "metrics":
         return slot_rows.metric_records(trial.stamp, map(MetricRow._make, rows))
+    if kind == "model_calls":
+        return model_call_records(trial.stamp, map(ModelCallRow._make, rows))
     events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
     return slot_rows.event_records(trial.stamp, events)
