@@ -14,6 +14,7 @@ from waiting import PATIENCE_S
 from labledger.engine.engine import Engine
 from labledger.engine.networks import Networks
 from labledger.experiment import name_references
+from labledger.experiment.grading import Grading, Sealing
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -21,9 +22,8 @@ from labledger.experiment.plan_sections import (
     PhasePlan,
     Runtime,
 )
-from labledger.experiment.settings.grading import Grading, Sealing
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.task_row import Task
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult

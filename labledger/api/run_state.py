@@ -19,7 +19,7 @@ from labledger.ledger.database.model import (
     TakeoverRequest,
     VariantCounts,
 )
-from labledger.ledger.read.spending import exhausted_kinds
+from labledger.ledger.spending import exhausted_kinds
 from labledger.records import JsonObject
 from labledger.records.json_codec import members
 from labledger.records.outcomes import RunStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labledger.errors import Exit
 from labledger.execution.disk_space import DiskSpace
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size
 

@@ -21,8 +21,8 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.templates import DEFAULT_IMAGE
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.trial.contract import Labels
 
 _PYTHON = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"

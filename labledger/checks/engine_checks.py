@@ -20,10 +20,10 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.execution.placement import Needs
+from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.settings.grading import GradingMode
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.text import format_size
 from labledger.trial import contract

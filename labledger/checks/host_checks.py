@@ -20,7 +20,7 @@ from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import Exit, LabLedgerError
 from labledger.execution.executor import HostState
 from labledger.execution.placement import Needs
-from labledger.experiment.image_definitions import find_build
+from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.hosts import connect

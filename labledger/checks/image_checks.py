@@ -20,10 +20,10 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment import name_references
+from labledger.experiment.authored_fields import is_inside
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.plan_sections import NamedPhase
-from labledger.experiment.settings.runtime_values import is_inside
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.files import cache_and_scratch
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract

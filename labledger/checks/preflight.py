@@ -53,10 +53,10 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.disk_space import DiskSpace
-from labledger.experiment.image_definitions import find_build
+from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.files import lab_folder
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations

@@ -16,8 +16,8 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
-from labledger.ledger.read.spending import UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.spending import UNITS, attempt_spending, exhausted_kinds
 from labledger.records.attempt_result import AttemptResult
 
 BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}

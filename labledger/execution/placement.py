@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from labledger.execution.executor import HostState
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.text import counted, format_size
 from labledger.trial.attempt_spec import AttemptSpec
 

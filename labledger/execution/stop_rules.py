@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from labledger.experiment.plan_sections import Prune
+from labledger.experiment.schedule import Prune
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
 from labledger.records.resource_pressure import TimeoutCounts, pressure_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from labledger.engine.dockerfiles import is_buildable, with_tag
 from labledger.experiment import name_references, staged_files
-from labledger.experiment.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
-from labledger.experiment.image_definitions import build_context
+from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
 from labledger.experiment.name_references import CONTRACT_NAMES
+from labledger.experiment.plan import build_context
 from labledger.records import JsonObject
 from labledger.text import near_names, parse_size
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
-from labledger.experiment.field_problems import FieldProblem, UnusablePath
-from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.authored_fields import FieldProblem, UnusablePath
+from labledger.experiment.runtime_overrides import RuntimeOverrides
 from labledger.experiment.task_row import (
     FilesPlace,
     Task,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import consistency_checks
-from labledger.experiment.field_problems import FieldPath, FieldProblem
+from labledger.experiment.authored_fields import FieldPath, FieldProblem
 from labledger.records import JsonObject, json_schemas
 
 if TYPE_CHECKING:

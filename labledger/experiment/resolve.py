@@ -18,30 +18,30 @@ from typing import Self
 from labledger.engine.dockerfiles import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import schedule, staged_files
+from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
-from labledger.experiment.image_definitions import ImageBuild
-from labledger.experiment.plan import ExperimentPlan, result_part
-from labledger.experiment.plan_sections import Filters, Shard
-from labledger.experiment.settings.combination_checks import require_valid_combinations
-from labledger.experiment.settings.grading import Sealing
-from labledger.experiment.settings.phase_commands import (
+from labledger.experiment.grading import Sealing
+from labledger.experiment.phase_commands import (
     authored_path,
     grader_plan,
     literal_name,
     require_executable,
     variant_plans,
 )
-from labledger.experiment.settings.task_settings import (
-    OutsideUse,
-    outside_uses,
-    require_valid_tasks,
-)
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
+from labledger.experiment.plan_sections import Filters
+from labledger.experiment.schedule import Shard
+from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
 from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.task_row import file_problems
+from labledger.experiment.trial_settings import (
+    OutsideUse,
+    TrialSettings,
+    VariantSettings,
+    outside_uses,
+)
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot

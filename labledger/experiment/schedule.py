@@ -1,18 +1,95 @@
-"""The schedule: the order in which the slots of an experiment are dispatched and committed.
+"""The design of an experiment, and the schedule that follows from it.
 
-It follows from the design alone. A resumed run computes it again, so the order of a given design
-must never change.
+The schedule is the order in which slots are dispatched and committed. A resumed run computes it
+again, so the order of a given design must never change. A shard is a part of the schedule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+import re
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from labledger.experiment.plan_sections import Design
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records.identity import Slot
+from labledger.records.json_codec import Section
+from labledger.records.outcomes import Reason, SlotStatus
+
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard(Section):
+    """One of several disjoint shards of an experiment, such as the second of five.
+
+    Shards are run apart, on several machines or days. Since all of one experiment have its digest,
+    their runs can be compared and reported as one.
+    """
+
+    number: int
+    """From 1 to `of`."""
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the shard of a text such as ``2/5``. Raises `InvalidInput`."""
+        match = _SHARD.fullmatch(text)
+        if match is not None and 1 <= int(match[1]) <= int(match[2]):
+            return cls(int(match[1]), int(match[2]))
+        message = f"found {text!r}; expected K/N, such as 2/5 for the second of five shards"
+        raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def holds(self, task_idx: int, repl_idx: int, tasks: int) -> bool:
+        """Return whether a task's replication belongs to this shard, with every variant.
+
+        Shards get whole tasks in turn, so that each has complete pairs, and needs the images of
+        its own tasks alone. Where there are fewer tasks than shards, they get single replications
+        in turn. `task_idx` is the task's position among the `tasks` selected.
+        """
+        cell = task_idx if tasks >= self.of else task_idx + repl_idx * tasks
+        return cell % self.of == self.number - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prune(Section):
+    """When to give up on a variant."""
+
+    max_consecutive_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Section):
+    """After which statuses and reasons a slot gets another attempt, and how many it may have."""
+
+    max_attempts: int = 2
+    retry_on: frozenset[str] = frozenset({SlotStatus.INFRA_ERROR.value})
+    """Statuses, and reasons of errors."""
+
+    def __post_init__(self) -> None:
+        unknown = self.retry_on - {*SlotStatus, *Reason}
+        if unknown:
+            raise ValueError(f"{min(unknown)} is neither a status nor a reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Design(Section):
+    """How often and in which order the slots run; see `slots` for the orders."""
+
+    replications: int = 1
+    max_concurrency: int = 1
+    schedule: str = "paired_interleaved"
+    random_seed: int = 0
+    shuffle_tasks: bool = False
+    prune: Prune | None = None
+    retry: Retry = Retry()
+
 
 SlotIndices = tuple[int, int, int]
 """Indices of a variant, a task and a replication."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.errors import ExperimentChanged
-from labledger.experiment.field_problems import UnusablePath, relative_name
+from labledger.experiment.authored_fields import UnusablePath, relative_name
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.json_codec import Section
 

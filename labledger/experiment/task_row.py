@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.field_problems import FieldPath, FieldProblem, lookup, relative_name
-from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
-from labledger.experiment.settings.runtime_values import overlap, unusable, user_name
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    FieldProblem,
+    lookup,
+    overlap,
+    relative_name,
+    unusable,
+    user_name,
+)
+from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed

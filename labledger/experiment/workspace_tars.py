@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from labledger.experiment.field_problems import UnusablePath, is_utf8, relative_name
+from labledger.experiment.authored_fields import UnusablePath, is_utf8, relative_name
 from labledger.files.relative_names import link_stays_inside, parents
 from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
 

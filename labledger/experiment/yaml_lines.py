@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.field_problems import FieldPath, FieldProblem
+from labledger.experiment.authored_fields import FieldPath, FieldProblem
 from labledger.records.canonical_json import MAX_DEPTH
 
 MAX_NODES = 100_000

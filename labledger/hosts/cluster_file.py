@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment.field_problems import FieldPath
+from labledger.experiment.authored_fields import FieldPath
 from labledger.files.cache_and_scratch import expand_home
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings

@@ -20,7 +20,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
 from labledger.ledger.database.sqlite import FileIdentity, file_identities, translated
-from labledger.ledger.read.lookup import run_number
+from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted_of

@@ -14,25 +14,25 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
-from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.read import commit_stream
-from labledger.ledger.read.commit_stream import (
+from labledger.ledger import commit_stream
+from labledger.ledger.commit_stream import (
     find_chain_problems,
     read_chain_head,
     read_chain_records,
 )
-from labledger.ledger.read.export_tables import read_table
-from labledger.ledger.read.gradings import (
+from labledger.ledger.database import migrations, statements
+from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
+from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.export_tables import read_table
+from labledger.ledger.gradings import (
     read_gradings,
     read_pending_slots,
     read_replacement,
     read_reruns,
     with_regradings,
 )
-from labledger.ledger.read.lookup import (
+from labledger.ledger.lookup import (
     TrialContents,
     current_grading_run_no,
     digest_bytes,
@@ -41,7 +41,8 @@ from labledger.ledger.read.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.read.runs import (
+from labledger.ledger.run_rows import read_hosts, read_notes
+from labledger.ledger.runs import (
     count_consecutive_failures,
     count_slots,
     read_lost_hosts,
@@ -50,12 +51,11 @@ from labledger.ledger.read.runs import (
     read_run,
     read_runs,
 )
-from labledger.ledger.read.spending import (
+from labledger.ledger.spending import (
     count_timeouts,
     read_committed_spending,
     read_spending_so_far,
 )
-from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot

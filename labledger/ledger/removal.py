@@ -14,14 +14,13 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from labledger.files.file_contents import batched
-from labledger.ledger import leases
+from labledger.ledger import gradings, leases, tombstones
 from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.ledger.leases import IsDead
-from labledger.ledger.read import gradings, tombstones
-from labledger.ledger.read.lookup import run_number
-from labledger.ledger.read.tombstones import Tombstone
+from labledger.ledger.lookup import run_number
+from labledger.ledger.tombstones import Tombstone
 
 _RUN_SQL = statements.expand("""
 SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,

@@ -25,7 +25,7 @@ from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import LeaseWriter, UnitOfWork
-from labledger.ledger.read.lookup import ledger_id, run_number
+from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
@@ -36,7 +36,7 @@ from labledger.records.slot_records import SlotRecords
 if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
-    from labledger.ledger.read.tombstones import Tombstone
+    from labledger.ledger.tombstones import Tombstone
 
 _ROWS_PER_BATCH = 1000
 _SELECT_STAGED = (

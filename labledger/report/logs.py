@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import starmap
 
 from labledger.errors import LedgerError
-from labledger.ledger.read.lookup import TrialContents
+from labledger.ledger.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of

@@ -14,7 +14,7 @@ from itertools import islice
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.report.document import (
     Image,

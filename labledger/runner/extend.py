@@ -35,8 +35,8 @@ from labledger.ledger.database.model import (
     RunInfo,
     Variant,
 )
-from labledger.ledger.read.spending import UNITS, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.spending import UNITS, exhausted_kinds
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner.run_hosts import cluster_of

@@ -25,7 +25,7 @@ from labledger.export import mirrors
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
-from labledger.ledger.read.lookup import ledger_holds_run
+from labledger.ledger.lookup import ledger_holds_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus, StopCause

@@ -27,14 +27,14 @@ from labledger.errors import (
 )
 from labledger.execution.disk_space import DiskSpace
 from labledger.experiment import staged_files
+from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.consistency_checks import PHASES
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.field_problems import UnusablePath
+from labledger.experiment.phase_commands import DEPS, grader_plan, require_executable
 from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.plan_sections import Benchmark, GraderPlan, NamedPhase, Regrades
-from labledger.experiment.settings.phase_commands import DEPS, grader_plan, require_executable
-from labledger.experiment.settings.trial_settings import names_of_all_phases
 from labledger.experiment.staged_files import StagedFile
+from labledger.experiment.trial_settings import names_of_all_phases
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader

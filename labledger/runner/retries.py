@@ -1,7 +1,7 @@
 """Retries: whether a slot gets another attempt, and when that is dispatched.
 
 The experiment names the statuses and reasons that are retried, and how often
-(`experiment.plan_sections.Retry`); its policy may retry attempts that timed out short of
+(`experiment.schedule.Retry`); its policy may retry attempts that timed out short of
 processors. A retry is dispatched before new slots. One of an attempt whose container never started
 lets a few other slots go first: whether the trial or the engine is at fault shows when they are
 started.
@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
-from labledger.experiment.plan_sections import Retry
+from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
 from labledger.records.resource_pressure import timed_out_under_pressure

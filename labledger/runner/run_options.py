@@ -17,8 +17,8 @@ from labledger.execution.dispatch_pauses import PATIENCE_S
 from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, ignore_events
 from labledger.execution.stop_requests import StopRequest
-from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import Overrides
+from labledger.experiment.schedule import Shard
 from labledger.ledger.database.model import Spent, Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause

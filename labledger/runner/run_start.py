@@ -28,8 +28,7 @@ from labledger.errors import (
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.image_definitions import find_build
-from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
+from labledger.experiment.grading import GradingMode, Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
     Benchmark,
@@ -19,9 +20,8 @@ from labledger.experiment.plan_sections import (
     MetricDefinition,
     VariantPlan,
 )
-from labledger.experiment.settings.grading import GradingMode, Sealing
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.task_row import Task
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id

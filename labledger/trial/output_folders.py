@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from labledger.experiment.settings.grading import GradingMode
-from labledger.experiment.settings.runtime_values import overlap
+from labledger.experiment.authored_fields import overlap
+from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import Seed

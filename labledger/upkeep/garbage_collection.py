@@ -33,9 +33,9 @@ from labledger.ledger.database.sqlite import (
     translated,
     writable_engine,
 )
-from labledger.ledger.read.tombstones import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows
+from labledger.ledger.tombstones import Tombstone
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import RUN_ID
 from labledger.records.json_codec import JsonForm

@@ -23,6 +23,7 @@ from labledger.files.archive_files import is_archive
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.lab_folder import FOLDER, LabFolder
+from labledger.ledger import gradings
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
@@ -30,8 +31,7 @@ from labledger.ledger.exchange import histories, source
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.import_writer import referenced_digests, refuse_if_busy
 from labledger.ledger.exchange.source import Source, verify_hint
-from labledger.ledger.read import gradings
-from labledger.ledger.read.lookup import ledger_holds_run
+from labledger.ledger.lookup import ledger_holds_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.json_codec import JsonForm

@@ -21,8 +21,8 @@ from labledger.files.file_contents import Difference, NotRegularError, read_regu
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.slot_checks import UNREADABLE
-from labledger.ledger.verification.verify import Verification, verify
+from labledger.ledger.slot_checks import UNREADABLE
+from labledger.ledger.verify import Verification, verify
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted

@@ -62,7 +62,7 @@ raw.close()
 report(begun)
 """
 _VERIFY = """
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 begun = time.perf_counter()
 assert verify(ledger).is_clean
 report(begun)

@@ -28,7 +28,7 @@ from tiers import tiered
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
-from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
 

@@ -20,7 +20,7 @@ from tiers import tiered
 from labledger.export.mirrors import PATHS
 from labledger.fault_points import VARIABLE
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 
 pytestmark = pytest.mark.docker
 

@@ -16,7 +16,7 @@ from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 NEWER = {

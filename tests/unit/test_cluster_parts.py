@@ -17,10 +17,10 @@ from waiting import wait_until
 
 from labledger.execution.executor import HostState
 from labledger.execution.placement import Needs, choose_host
+from labledger.experiment.authored_fields import ResourceOverrides
+from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan_sections import Resources
-from labledger.experiment.settings.grading import GradingMode
-from labledger.experiment.settings.runtime_values import ResourceOverrides
-from labledger.experiment.settings.trial_settings import VariantSettings
+from labledger.experiment.trial_settings import VariantSettings
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
 from labledger.hosts.host_identity import count_gpus

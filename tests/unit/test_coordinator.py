@@ -18,19 +18,13 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.stop_requests import StopRequest
 from labledger.execution.stop_rules import ErrorRate, Pruning
-from labledger.experiment.plan_sections import (
-    Benchmark,
-    GraderIdentity,
-    Policy,
-    Prune,
-    Retry,
-    Runtime,
-)
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
+from labledger.experiment.schedule import Prune, Retry
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric

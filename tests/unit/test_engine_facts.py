@@ -17,9 +17,9 @@ from labledger.checks.engine_checks import (
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import Exit, PreflightFailed
+from labledger.experiment.grading import Grading, GradingMode
 from labledger.experiment.plan_sections import Runtime
-from labledger.experiment.settings.grading import Grading, GradingMode
-from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
 from labledger.runner.run_start import require_images

@@ -17,8 +17,8 @@ from experiment_files import TASKS, Folder
 
 from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.experiment import dataset, task_row
+from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.dataset import Selection, read_tasks
-from labledger.experiment.field_problems import UnusablePath
 from labledger.experiment.task_row import cluster_of
 from labledger.experiment.workspace_tars import WorkspaceSource
 from labledger.files.artifact_store import ArtifactStore

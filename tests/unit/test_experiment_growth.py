@@ -11,8 +11,8 @@ from experiment_files import TASKS, Folder
 
 from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
-from labledger.experiment.plan_sections import Shard
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.schedule import Shard
 from labledger.records.identity import Slot
 
 

@@ -13,7 +13,7 @@ from experiment_files import Folder
 
 from labledger.errors import LedgerError
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import Retry
+from labledger.experiment.schedule import Retry
 from labledger.experiment.task_row import Task
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from labledger.experiment.plan_sections import Design
-from labledger.experiment.schedule import permutation, slots
+from labledger.experiment.schedule import Design, permutation, slots
 from labledger.records.identity import Slot
 
 ORDERS = ("paired_interleaved", "variant_sequential", "randomized")

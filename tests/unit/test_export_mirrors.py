@@ -18,7 +18,7 @@ from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
 from labledger.ledger.database.model import Lease
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import SlotStatus
 
@@ -129,7 +129,7 @@ def test_damage_is_found_by_the_digests_of_verified_records(
 ) -> None:
     """Whole mirrors are read once; damage is what a comparison of all lines says that it is."""
     # Each slot is a piece of its own.
-    monkeypatch.setattr("labledger.ledger.verification.verify._COMMITS_PER_RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.verify._COMMITS_PER_RANGE", 1)
     pieces = verify(reader.path).mirrors[kit.RUN]
     with monkeypatch.context() as patch:
         patch.setattr(LedgerReader, "record_lines", None)

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from labledger import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
 from labledger.export import tables
-from labledger.ledger.read import export_tables
+from labledger.ledger import export_tables
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import SlotStatus
 

@@ -8,8 +8,8 @@ import pytest
 from experiment_files import Folder
 
 from labledger.cli.output import trial_details
-from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.settings.grading import (
+from labledger.experiment.authored_fields import ResourceOverrides
+from labledger.experiment.grading import (
     CollectCommand,
     DeclaredArtifact,
     Grading,
@@ -17,7 +17,7 @@ from labledger.experiment.settings.grading import (
     ResultSource,
     Sealing,
 )
-from labledger.experiment.settings.runtime_values import ResourceOverrides
+from labledger.experiment.plan import ExperimentPlan
 from labledger.records import JsonObject
 
 EVERY: JsonObject = {

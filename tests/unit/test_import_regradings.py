@@ -19,7 +19,7 @@ from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.records import canonical_json
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep.import_runs import ImportedRun, import_source

@@ -18,11 +18,11 @@ from tiers import tiered
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger import export_tables
 from labledger.ledger.database import tables, views_and_triggers
 from labledger.ledger.database.model import Dispatch, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.read import export_tables
-from labledger.ledger.verification.slot_checks import UNREADABLE
+from labledger.ledger.slot_checks import UNREADABLE
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Phase
 from labledger.records.outcomes import RunStatus, SlotStatus

@@ -11,7 +11,7 @@ import sample_ledgers as kit
 from labledger.errors import LeaseLost, LedgerError
 from labledger.ledger.database.model import Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus

@@ -10,7 +10,7 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 
 KILLED_WRITER = """
 import os, signal, sys

@@ -19,12 +19,12 @@ from ledger_templates import built_once
 from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger import slot_checks
 from labledger.ledger.database import row_digests
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification import slot_checks
-from labledger.ledger.verification.verify import Finding, verify
+from labledger.ledger.verify import Finding, verify
 from labledger.records.attempt_result import Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -485,7 +485,7 @@ def test_processes_find_what_one_does(
     )
     alone = verify(path, processes=1)
     assert {finding.schedule_idx for finding in alone.findings} >= {0, 1, 3, 4, 5}
-    monkeypatch.setattr("labledger.ledger.verification.verify._COMMITS_PER_RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.verify._COMMITS_PER_RANGE", 1)
     monkeypatch.setattr(sys, "executable", program)
     assert verify(path, processes=3) == alone
 

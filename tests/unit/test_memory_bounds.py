@@ -16,8 +16,8 @@ from labledger.cli.output.console import out_json, out_json_parts
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger import commit_stream
 from labledger.ledger.database.sqlite import readonly_engine
-from labledger.ledger.read import commit_stream
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import EventFile
 from labledger.records.canonical_json import sha256_hex

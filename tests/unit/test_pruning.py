@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labledger.execution.stop_rules import Pruning
-from labledger.experiment.plan_sections import Prune
+from labledger.experiment.schedule import Prune
 from labledger.records.outcomes import SlotStatus
 
 

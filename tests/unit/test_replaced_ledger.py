@@ -14,7 +14,7 @@ from labledger.export.mirrors import MirrorWriter, create_run_folder
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.runner.ownership import rescue_run
 from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab

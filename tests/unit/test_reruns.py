@@ -23,7 +23,7 @@ from labledger.compare.compare_options import CompareOptions
 from labledger.errors import LedgerError
 from labledger.ledger.database.model import Variant
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.records.outcomes import RunStatus
 from labledger.runner.rerun import new_part, new_slots
 

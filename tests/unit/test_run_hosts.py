@@ -21,11 +21,11 @@ import labledger
 from labledger import HostLost, InvalidInput, open_ledger
 from labledger.execution.executor import HostState
 from labledger.experiment.plan_sections import Resources, Runtime
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Dispatch
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause

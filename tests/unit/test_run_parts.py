@@ -22,7 +22,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verification.verify import verify
+from labledger.ledger.verify import verify
 from labledger.records import json_schemas
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus

@@ -12,12 +12,12 @@ from experiment_files import TASKS, Folder
 from sample_trials import Trials
 
 from labledger.experiment.experiment_differences import differences
+from labledger.experiment.grading import Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.settings.grading import Sealing
-from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.experiment.task_row import Task, is_certainly_valid
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject, canonical_json
 from labledger.trial.life.container_config import container_config, contract_variables
 

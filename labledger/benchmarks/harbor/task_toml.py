@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.field_problems import FieldPath
+from labledger.experiment.authored_fields import FieldPath
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import normalize_number
 

@@ -15,8 +15,8 @@ from typing import Any
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, Result
-from labledger.ledger.read.lookup import find_run_no, run_number
-from labledger.ledger.read.tombstones import Tombstone, newest_tombstone
+from labledger.ledger.lookup import find_run_no, run_number
+from labledger.ledger.tombstones import Tombstone, newest_tombstone
 
 
 class RunRelation(StrEnum):

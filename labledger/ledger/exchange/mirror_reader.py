@@ -17,9 +17,7 @@ from typing import Any, BinaryIO
 from labledger.errors import LedgerError, MalformedJson
 from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows, slot_rows
-from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
-from labledger.ledger.read.commit_stream import (
+from labledger.ledger.commit_stream import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
     PART_COLUMNS,
@@ -28,6 +26,8 @@ from labledger.ledger.read.commit_stream import (
     SCHEMA,
     SLOT_COLUMNS,
 )
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
 from labledger.records import JsonObject, canonical_json
 from labledger.records.slot_records import MAX_LINE_BYTES, ONLY_IF_ANY
 

@@ -31,18 +31,17 @@ from labledger.errors import (
     SchemaInvalid,
 )
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import leases
+from labledger.ledger import gradings, leases
+from labledger.ledger.commit_stream import Commit
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
-from labledger.ledger.read import gradings
-from labledger.ledger.read.commit_stream import Commit
-from labledger.ledger.read.gradings import Regrades
-from labledger.ledger.read.lookup import run_number
+from labledger.ledger.gradings import Regrades
+from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
-from labledger.ledger.verification.slot_checks import UNREADABLE
-from labledger.ledger.verification.verify import Verification, verify_snapshot
+from labledger.ledger.slot_checks import UNREADABLE
+from labledger.ledger.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.identity import RUN_ID
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from labledger import clock, fault_points
-from labledger.experiment.settings.grading import ResultSource
+from labledger.experiment.grading import ResultSource
 from labledger.files import artifact_tars
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase

@@ -16,7 +16,7 @@ from typing import Self
 from labledger import clock
 from labledger.engine.engine import ContainerState, Engine
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
-from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.experiment.grading import GradingMode, Sealing
 from labledger.files.durable_files import write_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial.attempt_notes import phase_fields, phase_lines

@@ -20,7 +20,7 @@ from labledger import fault_points
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import ContainerState, Engine
 from labledger.engine.engine_errors import ContainerFailed
-from labledger.experiment.settings.grading import DeclaredArtifact
+from labledger.experiment.grading import DeclaredArtifact
 from labledger.files import artifact_tars, tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact, Readable

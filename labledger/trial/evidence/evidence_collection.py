@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.grading import CollectCommand
 from labledger.experiment.plan_sections import GraderIdentity
-from labledger.experiment.settings.grading import CollectCommand
 from labledger.files import artifact_tars, patches, untrusted_files, workspace_listing
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry

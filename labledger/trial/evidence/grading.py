@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.grading import ResultSource
 from labledger.experiment.plan_sections import Benchmark
-from labledger.experiment.settings.grading import ResultSource
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas

@@ -10,8 +10,8 @@ import math
 import os
 
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
+from labledger.experiment.grading import WAIT_S, Sealing
 from labledger.experiment.plan_sections import Resources
-from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec

@@ -25,7 +25,7 @@ from labledger.engine.engine_errors import (
     retry_engine_errors,
 )
 from labledger.experiment.consistency_checks import is_root
-from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.grading import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels

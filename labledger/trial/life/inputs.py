@@ -17,8 +17,8 @@ from pathlib import Path
 
 from labledger import fault_points
 from labledger.experiment import name_references
+from labledger.experiment.grading import Sealing
 from labledger.experiment.plan_sections import PhasePlan
-from labledger.experiment.settings.grading import Sealing
 from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract

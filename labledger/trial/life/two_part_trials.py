@@ -14,7 +14,7 @@ from dataclasses import replace
 from labledger import fault_points
 from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
-from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.grading import Sealing
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import (

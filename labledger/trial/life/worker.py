@@ -27,7 +27,7 @@ from labledger.engine.engine_errors import (
     NoSuchContainer,
 )
 from labledger.errors import DiskFull, EngineUnavailable
-from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.engine.engine import Engine
-from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.grading import GradingMode
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, Phase
 from labledger.records.identity import TrialIds

@@ -17,7 +17,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading, Rerun
 from labledger.ledger.database.table_rows import KEYS
-from labledger.ledger.read.lookup import run_number
+from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 
 _GRADINGS_SQL = statements.expand("""

@@ -16,14 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import digest_chain, run_rows
+from labledger.ledger import commit_stream, digest_chain, gradings, run_rows, slot_checks
 from labledger.ledger.database import row_digests, statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.digest_chain import AppendedPart, Genesis
-from labledger.ledger.read import commit_stream, gradings
-from labledger.ledger.verification import slot_checks
-from labledger.ledger.verification.slot_checks import UNREADABLE, Message
+from labledger.ledger.slot_checks import UNREADABLE, Message
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.records.identity import slot_commit_id

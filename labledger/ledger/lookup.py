@@ -18,7 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.read.tombstones import LEDGER_ID_SQL, newest_tombstone
+from labledger.ledger.tombstones import LEDGER_ID_SQL, newest_tombstone
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.text import near_names

@@ -11,13 +11,18 @@ from dataclasses import replace
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    UnusablePath,
+    lookup,
+    relative_name,
+    text,
+)
 from labledger.experiment.consistency_checks import PHASES, authored_variants
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.field_problems import FieldPath, UnusablePath, lookup, relative_name
+from labledger.experiment.grading import Grading
 from labledger.experiment.plan_sections import GraderPlan, NamedPhase, PhasePlan, VariantPlan
-from labledger.experiment.settings.grading import Grading
-from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
-from labledger.experiment.settings.runtime_values import text
+from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 

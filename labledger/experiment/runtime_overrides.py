@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
-from labledger.experiment.settings.grading import Grading
-from labledger.experiment.settings.runtime_values import ResourceOverrides, text, texts, user_name
+from labledger.experiment.authored_fields import ResourceOverrides, text, texts, user_name
+from labledger.experiment.grading import Grading
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece, PieceHasher, batched
-from labledger.ledger import digest_chain, slot_rows
+from labledger.ledger import commit_stream, digest_chain, slot_rows
+from labledger.ledger.commit_stream import Commit
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import COLUMNS, KEYS
-from labledger.ledger.read import commit_stream
-from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.records import canonical_json
 from labledger.records.attempt_result import REFERENCE

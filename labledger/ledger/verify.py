@@ -24,13 +24,12 @@ from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece
+from labledger.ledger import gradings, run_checks, tombstones
 from labledger.ledger.database import migrations, schema_checks
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.read import gradings, tombstones
-from labledger.ledger.read.lookup import run_number
-from labledger.ledger.verification import run_checks
-from labledger.ledger.verification.slot_checks import (
+from labledger.ledger.lookup import run_number
+from labledger.ledger.slot_checks import (
     UNREADABLE,
     CheckedSlots,
     CommitCheck,

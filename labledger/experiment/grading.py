@@ -6,11 +6,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from labledger.experiment.settings.runtime_values import (
-    ResourceOverrides,
-    text,
-    user_name,
-)
+from labledger.experiment.authored_fields import ResourceOverrides, text, user_name
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 

@@ -1,26 +1,43 @@
 """Check that the settings of a trial fit together, after experiment, variant and task are merged.
 
 What would be ignored, or could not be had at run time, is a problem: nothing is ignored silently.
-`require_valid_combinations` checks the settings of each variant; `task_settings` checks those of
-each task with every variant by the same rules.
+`require_valid_combinations` checks the settings of each variant, and `require_valid_tasks` those of
+each task with every variant, by the same rules. Equal settings of tasks are checked once, and the
+dataset is not read again for it. Whatever is refused here is refused before a run exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.consistency_checks import PHASES, is_root, starts_as_root
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    FieldProblem,
+    is_written,
+    lookup,
+    overlap,
+    unusable,
+)
+from labledger.experiment.consistency_checks import (
+    NO_SETUP,
+    PHASES,
+    USER_HINT,
+    is_root,
+    starts_as_root,
+    user_problem,
+)
+from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.field_problems import FieldPath, lookup
+from labledger.experiment.grading import HIDING_MODES, GradingMode, Sealing
+from labledger.experiment.phase_commands import DEPS, variant_path
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.settings.grading import GradingMode, Sealing
-from labledger.experiment.settings.phase_commands import variant_path
-from labledger.experiment.settings.runtime_values import is_written, overlap, unusable
-from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.experiment.task_row import FilesPlace
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 
 _MAX_COLLECT = 50
 
@@ -239,3 +256,83 @@ _CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
     _folder_problems,
     _result_problems,
 )
+
+
+def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
+    """Raise `InvalidInput` if a task's settings do not fit those of a variant."""
+    problems: dict[tuple[int, FieldPath], Problem] = {}
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        for own in dataset.settings:
+            for problem in _problems(plan, settings, own.overrides):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+            merged = settings.merged(own.overrides)
+            for problem in _file_problems(merged, own.files):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+    if problems:
+        by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
+        raise InvalidInput(f"the tasks in {dataset.path} are not valid", by_line)
+
+
+def _problems(
+    plan: ExperimentPlan, variant: VariantSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    sets_up = own.setup is not None
+    if own.setup and own.setup.command is None and "setup" not in variant.defaults.phases:
+        yield FieldProblem(("runtime", "setup"), NO_SETUP)
+        sets_up = False
+    merged = variant.merged(own)
+    user = user_problem(merged.runtime.agent_user, merged.runtime.user)
+    if user and (own.agent_user or own.user):
+        path = ("agent", "user") if own.agent_user else ("user",)
+        yield FieldProblem(("runtime", *path), user, USER_HINT)
+    yield from _combination_problems(plan, variant, merged, own)
+    for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
+        if is_own:
+            yield from _not_executable(plan, name, merged)
+
+
+def _combination_problems(
+    plan: ExperimentPlan, variant: VariantSettings, merged: TrialSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    """Yield what does not fit together because of a task's own settings."""
+    if own == RuntimeOverrides():
+        return
+    known = set(mismatches(variant.defaults, is_sealed=plan.is_sealed))
+    for mismatch in mismatches(merged, is_sealed=plan.is_sealed):
+        if mismatch not in known:
+            holder = own.grading if mismatch.section == "grader" else own
+            is_own = getattr(holder, mismatch.key, None) is not None
+            if mismatch.is_unused and not is_own:
+                continue
+            path = mismatch.row_path if is_own else ("runtime",)
+            yield FieldProblem(path, mismatch.message, mismatch.hint)
+    hides = own.grading is not None and own.grading.mode in HIDING_MODES
+    if hides and plan.files["grader"] and not plan.grader.hides_files:
+        message = "the experiment does not hide its grader's files, so this task cannot"
+        hint = "set benchmark.grader.mode in the experiment, and another one in other tasks"
+        yield FieldProblem(("runtime", "grader", "mode"), message, hint)
+
+
+def _file_problems(merged: TrialSettings, files: Iterable[FilesPlace]) -> Iterator[FieldProblem]:
+    """Check that the grader's files of a task can be copied to their paths."""
+    runtime = merged.runtime
+    outputs = [output.path for output in runtime.outputs or ()]
+    for path in (place.path for place in files if place.recipient == "grader"):
+        if folder := next((folder for folder in outputs if overlap(path, folder)), None):
+            message = f"files for the grader at {path} overlap with the output folder {folder}"
+            yield FieldProblem(("files",), message)
+        if runtime.root_read_only and not overlap(path, "/tmp"):  # noqa: S108
+            message = f"files for the grader cannot be copied to {path}: the root is read-only"
+            yield FieldProblem(("files",), message, "leave runtime.root_read_only out")
+
+
+def _not_executable(
+    plan: ExperimentPlan, phase: str, merged: TrialSettings
+) -> Iterator[FieldProblem]:
+    for file in plan.files[phase]:
+        starts = merged.phases[phase].command[0] == f"{DEPS}/{phase}/{file.name}"
+        if starts and not file.executable:
+            hint = f"chmod +x {file.source}, or start it with its interpreter"
+            path = ("runtime", phase, "command", 0)
+            yield FieldProblem(path, f"{file.name} is not executable", hint)

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from labledger.experiment import name_references
+from labledger.experiment.authored_fields import FieldPath, lookup
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
-from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
-from labledger.experiment.settings.grading import Grading, GradingMode, Sealing
-from labledger.experiment.settings.phase_commands import (
+from labledger.experiment.dataset import Dataset
+from labledger.experiment.experiment_file import AuthoredExperiment
+from labledger.experiment.grading import Grading, GradingMode, Sealing
+from labledger.experiment.phase_commands import (
     StagedPaths,
+    authored_path,
     bound_texts,
     overridden_phase,
     staged_paths,
     substituted,
+    variant_path,
 )
-from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
+from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.records import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +212,59 @@ def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
     for variant in plan.variants:
         names |= set(VariantSettings.of(plan, variant).defaults.outside_names())
     return names
+
+
+class OutsideUse(NamedTuple):
+    """A use of a `$NAME` that the environment must set."""
+
+    name: str
+    path: FieldPath
+    """Of the text, in the experiment file or in the task's row."""
+    variant_id: str | None
+    """None for the grader."""
+    line: int | None = None
+    """Of the task; None for the experiment file."""
+
+
+def outside_uses(
+    authored: AuthoredExperiment, plan: ExperimentPlan, dataset: Dataset
+) -> Iterator[OutsideUse]:
+    """Yield where names are used that no binding sets: by phases, all phases, and tasks."""
+    for phase in plan.phases():
+        for path, name in phase.plan.outside_names():
+            yield OutsideUse(name, authored_path(authored.data, phase, path), phase.variant_id)
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        env = settings.defaults.runtime.env or {}
+        for path, name in _outside({("env", key): value for key, value in env.items()}, {}):
+            place = _env_path(authored.data, variant.variant_id, path)
+            yield OutsideUse(name, place, variant.variant_id)
+        for own in dataset.settings:
+            for path, name in _outside(_texts_with_names(own.overrides), settings.bindings):
+                yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
+
+
+def _env_path(data: JsonObject, variant_id: str, path: FieldPath) -> FieldPath:
+    own = (*variant_path(data, variant_id), "runtime", *path)
+    return ("runtime", *path) if lookup(data, own) is None else own
+
+
+def _outside(
+    texts: Mapping[FieldPath, str], bound: Mapping[str, str]
+) -> Iterator[tuple[FieldPath, str]]:
+    for path, text in texts.items():
+        # No bindings are substituted in the grader.
+        known = () if path[0] == "grader" else bound
+        for name in name_references.names(text):
+            if name not in known and not name_references.is_contract_name(name):
+                yield path, name
+
+
+def _texts_with_names(own: RuntimeOverrides) -> dict[FieldPath, str]:
+    """Return each text of a task's settings that may contain a `$NAME`, by its path."""
+    texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
+    for name, phase in (("setup", own.setup), ("agent", own.agent), ("grader", own.grader)):
+        if phase is not None:
+            texts |= {(name, "command", i): word for i, word in enumerate(phase.command or ())}
+            texts |= {(name, "env", key): value for key, value in (phase.env or {}).items()}
+    return texts
