@@ -125,9 +125,10 @@ _CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx
 
 
 def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
-    """Yield the run, its prices of models, variants, tasks, slots and commits as `chain_record_v1`.
+    """Yield the run, its prices, variants, tasks, slots and commits, each a `chain_record_v1`.
 
-    Before the commits, each part that was appended follows with what it added. The records do not depend on who owns the run or whether it has ended.
+    Before the commits, each part that was appended follows with what it added. The records do not
+    depend on who owns the run or whether it has ended.
     """
     parts = [
         _record("part", PART_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))

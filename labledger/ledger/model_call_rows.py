@@ -7,6 +7,8 @@ provider said of its usage as canonical text. All functions are pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple, fields
+from typing import Any
 
 from labledger.ledger.database.table_rows import ModelCallRow
 from labledger.records import JsonObject, canonical_json
@@ -19,30 +21,27 @@ SCHEMA = "model_call_record_v1"
 
 def model_call_rows(run_no: int, result: AttemptResult) -> list[ModelCallRow]:
     """Return the rows of `model_call` for the result of an attempt, in order."""
-    return [
-        _row(run_no, result.schedule_idx, result.attempt, call) for call in result.model_calls
-    ]
+    return [_row(run_no, result.schedule_idx, result.attempt, call) for call in result.model_calls]
 
 
 def _row(run_no: int, idx: int, attempt: int, call: ModelCall) -> ModelCallRow:
-    used = call.usage
-    return ModelCallRow(
-        *(run_no, idx, attempt, call.call),
-        *(call.started_at, call.provider, call.api, call.model, call.model_served),
-        *(call.state.value, call.status, call.reason),
-        input_tokens=used and used.input,
-        cache_read_tokens=used and used.cache_read,
-        cache_write_tokens=used and used.cache_write,
-        cache_write_1h_tokens=used and used.cache_write_1h,
-        output_tokens=used and used.output,
-        reasoning_tokens=used and used.reasoning,
-        raw_usage=None if call.raw_usage is None else canonical_json.dumps(call.raw_usage),
-        first_byte_ms=call.first_byte_ms,
-        duration_ms=call.duration_ms,
-        waited_ms=call.waited_ms,
-        request_id=call.request_id,
-        reserved=call.reserved and canonical_json.dumps(call.reserved.as_json()),
-    )
+    columns: dict[str, Any] = {name: getattr(call, name) for name in _SAME_NAMES}
+    columns |= zip(_TOKENS, _NO_TOKENS if call.usage is None else astuple(call.usage), strict=True)
+    columns["state"] = call.state.value
+    columns["raw_usage"] = _text(call.raw_usage)
+    columns["reserved"] = None if call.reserved is None else _text(call.reserved.as_json())
+    return ModelCallRow(run_no, idx, attempt, **columns)
+
+
+def _text(value: JsonObject | None) -> str | None:
+    return None if value is None else canonical_json.dumps(value)
+
+
+_TOKENS = tuple(f"{field.name}_tokens" for field in fields(Usage))
+"""The columns of a call's usage; all are null if it is not known."""
+_NO_TOKENS = (None,) * len(_TOKENS)
+_SAME_NAMES = tuple(name for name in ModelCallRow._fields[3:] if name not in _TOKENS)
+"""The columns after an attempt's key that have the name of a field."""
 
 
 def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str, ...]:
@@ -68,19 +67,11 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
 
 
 def _usage(row: ModelCallRow) -> JsonObject | None:
-    if row.input_tokens is None:
-        return None
-    usage = {
-        "input": row.input_tokens,
-        "cache_read": row.cache_read_tokens,
-        "cache_write": row.cache_write_tokens,
-        "output": row.output_tokens,
-    }
-    rare = {
-        "cache_write_1h": row.cache_write_1h_tokens,
-        "reasoning": row.reasoning_tokens,
-    }
-    return usage | {name: tokens for name, tokens in rare.items() if tokens != 0}
+    tokens: tuple[Any, ...] = row[_FIRST_TOKENS : _FIRST_TOKENS + len(_TOKENS)]
+    return None if row.input_tokens is None else Usage(*tokens).as_json()
+
+
+_FIRST_TOKENS = ModelCallRow._fields.index(_TOKENS[0])
 
 
 def model_call_row_of_record(

@@ -1,9 +1,9 @@
 """Check what the ledger stores of a run besides its committed slots.
 
-That is what was planned (the run's row, prices, variants, tasks, slots and parts: the first part has the
-genesis digest, each later one the digest of its own row), and what it was started with, progress,
-staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check that
-cannot read its rows yields a problem instead of raising.
+That is what was planned (the run's row, prices, variants, tasks, slots and parts: the first part
+has the genesis digest, each later one the digest of its own row), and what it was started with,
+progress, staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check
+that cannot read its rows yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     ):
         is_in_place = (part["part"], part["first_idx"]) == (number, first_idx)
         if not is_in_place or part_digest.hexdigest(part) != stored[-1]:
-            message = f"part {number} of the run, or its prices, variants, tasks or slots, were changed"
+            message = (
+                f"part {number} of the run, or its prices, variants, tasks or slots, were changed"
+            )
             yield None, message
         first_idx += part["slot_count"]
 

@@ -3,8 +3,8 @@
 A commit makes rows of a result and a record of the rows; a reader makes that record again; import
 and verification make the rows of a record. All functions are pure: a record is the same text in
 each case. No other module but `model_call_rows` maps columns to fields; a column that has the same
-name in `AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and evidence
-are stored as the text of their record. The events of a file are never all in memory.
+name in `AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and
+evidence are stored as the text of their record. The events of a file are never all in memory.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class ModelCall(Section):
 _FREE = canonical_json.dumps(NO_TOKENS.as_json())
 _NOT_SENT_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_SENT))
 CHARGED_NOTHING_SQL = f"""\
-({{CALL}}.state = 'refused' OR {{CALL}}.reserved = '{_FREE}' OR {{CALL}}.reason IN ({_NOT_SENT_LIST})
+({{CALL}}.state = 'refused' OR {{CALL}}.reserved = '{_FREE}'
+    OR {{CALL}}.reason IN ({_NOT_SENT_LIST})
     OR ({{CALL}}.state = 'answered' AND {{CALL}}.status >= 400))"""
 """Whether `ModelCall.charged` is zeros for a call without usage, as SQL over its row.
 

@@ -17,9 +17,6 @@ from labledger.records.model_prices import NO_PRICES, PriceTable
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
 
-USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
-"""Metrics that mean the same in every experiment; views have columns for them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Variant:

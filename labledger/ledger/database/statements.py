@@ -4,7 +4,7 @@ No other module lists the columns of a table: they are in `table_rows`. Rows are
 `row_digest` in the same statement if the table has that column, so that no writer can forget it.
 A statement about rows is made once, so that SQLite compiles it once for a connection. The shared
 pieces, each a rule or a join, are in `fragments.sql`; what counts as passed comes from
-`records.pass_rate`.
+`records.pass_rate`, and for which calls nothing is charged from `records.model_calls`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
+from labledger.records.model_calls import CHARGED_NOTHING_SQL
 from labledger.records.pass_rate import PASSED_SQL
 
 
@@ -82,6 +83,7 @@ def _read_fragments() -> dict[str, tuple[list[str], str]]:
 _FRAGMENTS = {
     **_read_fragments(),
     "passed": (["status", "verdict", "agent_exit_status"], PASSED_SQL),
+    "charged_nothing": (["CALL"], CHARGED_NOTHING_SQL),
 }
 
 

@@ -30,8 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
-from labledger.ledger.database.model import USUAL_METRICS
 from labledger.records.model_calls import CallState
+from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 
