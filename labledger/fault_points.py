@@ -50,10 +50,13 @@ POINTS = (
     "inside_gc",
     "inside_delete",
     "after_delete",
+    "call_asked",
+    "before_call_ended",
+    "call_ended",
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
 the end of a run, of a part that is appended to one, of a migration, an import, an archive, a
-garbage collection and a deletion."""
+garbage collection and a deletion, and of a call of an agent to a model."""
 
 _STOP_PREFIX = "stop@"
 

@@ -24,7 +24,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from labledger.compare.comparison_document import Comparison
-from labledger.planning.size_plan import SizePlan
+from labledger.compare.size_plan import SizePlan
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER

@@ -73,6 +73,9 @@ def module() -> Iterator[str]:
         columns = [each.name for each in written(table)]
         yield from entry(table, f"{CLASSES[table]}._fields" if table in CLASSES else columns)
     yield '}\n"""The columns that a statement writes, by table."""\n'
+    yield "SLOT_TABLES = ("
+    yield from (f"    *{group}," for group in groups([f'"{name}"' for name in CLASSES]))
+    yield ')\n"""Tables of what a commit publishes, in the order in which it is written."""\n'
     yield "KEYS: dict[str, tuple[str, ...]] = {"
     for name, table in metadata.tables.items():
         yield from entry(name, [each.name for each in table.primary_key.columns])

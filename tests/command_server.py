@@ -32,7 +32,7 @@ HEAVY = (
     *("scipy.stats", "scipy.optimize", "labledger.checks.doctor", "labledger.cli.app"),
     *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
     *("labledger.runner.start_and_resume", "labledger.ledger.verify"),
-    *("jsonschema", "labledger.cli.output.query_results", "labledger.cli.output.table_layout"),
+    *("jsonschema", "labledger.cli.commands.ledger_queries", "labledger.cli.table_layout"),
 )
 """What commands import late, and forked ones find imported."""
 

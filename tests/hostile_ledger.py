@@ -9,7 +9,7 @@ from typing import Any
 import sample_ledgers as kit
 from commands import HOSTILE
 
-from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
+from labledger.cli.run_display import LiveWatcher, PlainWatcher
 from labledger.execution.run_events import run_event
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER

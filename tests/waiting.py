@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 240
 """How long a test waits for what must happen before it fails."""
@@ -23,3 +27,25 @@ def wait_until(
         if time.monotonic() >= deadline:
             raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
+
+
+@contextmanager
+def ended_with_block(process: subprocess.Popen[Any]) -> Iterator[Any]:
+    """Yield a process, and kill it at the end of the block if it still runs.
+
+    `with process` alone waits for it: a test that fails within the block would wait for ever.
+    """
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open at this moment."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # It was closed meanwhile.
+            if link.readlink() == path:
+                return True
+    return False

@@ -25,8 +25,8 @@ from labledger.text import counted
 if TYPE_CHECKING:
     from labledger.checks.check_results import CheckResult, TaskSupport
     from labledger.checks.preflight import Preflight
+    from labledger.compare.size_plan import PlannedExperiment, PlanOptions, SizePlan
     from labledger.experiment.resolve import ResolvedExperiment
-    from labledger.planning.size_plan import PlannedExperiment, PlanOptions, SizePlan
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
     from labledger.runner.run_options import RunOptions
@@ -59,9 +59,9 @@ def plan(
         ...     if needed.design is not None:
         ...         print(needed.estimand, needed.design.tasks, needed.design.replications)
     """
+    from labledger.compare.size_plan import plan_size
     from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
-    from labledger.planning.size_plan import plan_size
     from labledger.runner.run_options import RunOptions
 
     options.check()
@@ -87,11 +87,11 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
         >>> for line in labledger.expectation(labledger.plan_run("demo")):
         ...     print(line)
     """
+    from labledger.compare import size_plan_text
+    from labledger.compare.size_plan import PlanOptions, plan_size
     from labledger.errors import LabLedgerError
     from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
-    from labledger.planning import plan_text
-    from labledger.planning.size_plan import PlanOptions, plan_size
 
     path = LabFolder.find(lab_dir).ledger
     if not path.exists():
@@ -101,12 +101,12 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
             size = plan_size(reader, planned_experiment(planned), PlanOptions(detect=0.05))
     except LabLedgerError:
         return ()
-    return plan_text.expectation(size)
+    return size_plan_text.expectation(size)
 
 
 def planned_experiment(planned: RunPlan) -> PlannedExperiment:
     """Return the size of an experiment as a plan needs it."""
-    from labledger.planning.size_plan import PlannedExperiment
+    from labledger.compare.size_plan import PlannedExperiment
 
     design = planned.resolved["design"]
     return PlannedExperiment(
@@ -259,7 +259,8 @@ def preflight(
         given, options = read_source(experiment, options)
         with experiment_to_check(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.translate import selects, without_folder
+    from labledger.benchmarks.formats import selects
+    from labledger.benchmarks.translate import without_folder
     from labledger.checks.check_results import TaskSupport
     from labledger.checks.preflight import Preflight
 

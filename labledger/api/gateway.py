@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from labledger.optional_libraries import require_for
+from labledger.resources import require_for
 
 
 def serve_scripted_provider(

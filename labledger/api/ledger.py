@@ -431,7 +431,7 @@ class Ledger:
             ...     engine = ledger.engine()
             >>> pandas.read_sql("SELECT * FROM scores", engine)
         """
-        from labledger.ledger.sqlalchemy_views import view_engine
+        from labledger.ledger.query import view_engine
 
         return view_engine(self._path)
 
@@ -448,7 +448,7 @@ class Ledger:
             ...     connection.scalar(passed)
             41
         """
-        from labledger.ledger.sqlalchemy_views import view_tables
+        from labledger.ledger.query import view_tables
 
         return view_tables(self._path)
 

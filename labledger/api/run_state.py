@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
     Grading,
     Note,
@@ -19,7 +20,6 @@ from labledger.ledger.database.model import (
     TakeoverRequest,
     VariantCounts,
 )
-from labledger.ledger.spending import exhausted_kinds
 from labledger.records import JsonObject
 from labledger.records.json_codec import members
 from labledger.records.outcomes import RunStatus

@@ -1,4 +1,4 @@
-"""Formats of benchmarks: the protocol of a format, and how `FORMAT:LOCATION` finds it.
+"""Formats of benchmarks: the protocol, how `FORMAT:LOCATION` finds one, and which tasks it selects.
 
 A package adds a format as an entry point of the group `labledger.benchmarks`, under the format's
 name, that loads an object with the attributes of `BenchmarkFormat`; the formats of this package use
@@ -12,17 +12,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.file_contents import FileContent
 from labledger.records import JsonObject
 from labledger.text import near_names
 
 ENTRY_POINT_GROUP = "labledger.benchmarks"
+_MAX_NEAR_TASKS = 3
+"""How many task ids a hint names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +256,66 @@ def _format_failed(reference: BenchmarkReference, package: str, error: Exception
     )
     hint = f"report it to the authors of {package}"
     return InvalidInput(f"cannot read {reference}", [Problem(str(reference), message, hint=hint)])
+
+
+def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task that `globs` select; none selects all."""
+    refused = refusals(benchmark, globs)
+    if refused:
+        raise InvalidInput(
+            f"{benchmark.name} has tasks that cannot be run",
+            refused,
+            hint="choose others with `tasks=`, or leave them out with `skip_refused=True`",
+        )
+
+
+def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` for each glob that matches no task, not even a refused one."""
+    ids = [*(row["id"] for row in benchmark.tasks), *(task.task_id for task in benchmark.refused)]
+    problems = []
+    for glob in globs:
+        if not any(fnmatchcase(task_id, glob) for task_id in ids):
+            near = near_names(glob, ids, _MAX_NEAR_TASKS) or ids[:_MAX_NEAR_TASKS]
+            hint = f"task ids such as {', '.join(near)}"
+            message = f"{glob!r} matches none of {len(ids):,} tasks"
+            problems.append(Problem(Parameter("tasks"), message, hint=hint))
+    if problems:
+        raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
+
+
+def matching_globs(benchmark: Benchmark, globs: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the globs that match a task that can be run."""
+    return tuple(
+        glob for glob in globs if any(fnmatchcase(row["id"], glob) for row in benchmark.tasks)
+    )
+
+
+def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
+    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
+    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
+    return replace(
+        benchmark,
+        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
+        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
+    )
+
+
+def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task if no other one is selected."""
+    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
+        message = f"{benchmark.name} has no selected task that can be run"
+        raise InvalidInput(message, refusals(benchmark, globs))
+
+
+def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
+    """Return a problem for each refused task that globs select."""
+    return [
+        Problem(task.task_id, task.reason)
+        for task in benchmark.refused
+        if selects(globs, task.task_id)
+    ]
+
+
+def selects(globs: Sequence[str], task_id: str) -> bool:
+    """Return whether globs select a task; none selects all."""
+    return not globs or any(fnmatchcase(task_id, glob) for glob in globs)

@@ -14,21 +14,20 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, refusals, selects
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.durable_files import make_folder, sync_folder, sync_tree
 from labledger.files.file_contents import FileContent, content_key, write_content
 from labledger.records import JsonObject
-from labledger.text import counted, near_names
+from labledger.text import counted
 
 if TYPE_CHECKING:
     import yaml
@@ -39,7 +38,6 @@ TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
-_MAX_NAMES = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -92,7 +90,7 @@ def translate(
     if not benchmark.tasks:
         raise InvalidInput(
             f"{benchmark.name} has no task that can be run",
-            _refusals(benchmark) or [Problem(benchmark.name, "contains no task")],
+            refusals(benchmark) or [Problem(benchmark.name, "contains no task")],
         )
     rows = [_row_for(row, [agent.name for agent in chosen]) for row in benchmark.tasks]
     used_image = _image(benchmark, image, default_image)
@@ -204,68 +202,6 @@ def _require_usable(benchmark: Benchmark) -> None:
             "the benchmark cannot be used",
             [Problem(benchmark.name, message, hint=hint) for message in problems],
         )
-
-
-def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task that `globs` select; none selects all."""
-    refused = _refusals(benchmark, globs)
-    if refused:
-        raise InvalidInput(
-            f"{benchmark.name} has tasks that cannot be run",
-            refused,
-            hint="choose others with --task, or leave them out with --skip-refused",
-        )
-
-
-def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` for each glob that matches no task, not even a refused one."""
-    ids = [*(row["id"] for row in benchmark.tasks), *(task.task_id for task in benchmark.refused)]
-    problems = []
-    for glob in globs:
-        if not any(fnmatchcase(task_id, glob) for task_id in ids):
-            near = near_names(glob, ids, _MAX_NAMES) or ids[:_MAX_NAMES]
-            hint = f"task ids such as {', '.join(near)}"
-            message = f"{glob!r} matches none of {len(ids):,} tasks"
-            problems.append(Problem(Parameter("tasks"), message, hint=hint))
-    if problems:
-        raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
-
-
-def matching_globs(benchmark: Benchmark, globs: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the globs that match a task that can be run."""
-    return tuple(
-        glob for glob in globs if any(fnmatchcase(row["id"], glob) for row in benchmark.tasks)
-    )
-
-
-def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
-    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
-    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
-    return replace(
-        benchmark,
-        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
-        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
-    )
-
-
-def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task if no other one is selected."""
-    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
-        message = f"{benchmark.name} has no selected task that can be run"
-        raise InvalidInput(message, _refusals(benchmark, globs))
-
-
-def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
-    return [
-        Problem(task.task_id, task.reason)
-        for task in benchmark.refused
-        if selects(globs, task.task_id)
-    ]
-
-
-def selects(globs: Sequence[str], task_id: str) -> bool:
-    """Return whether globs select a task; none selects all."""
-    return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
 def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[BenchmarkAgent]:

@@ -14,8 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from labledger.checks.check_results import CheckResult, runs_in
-from labledger.checks.egress_checks import egress_image_ref, needs_egress_proxy
-from labledger.checks.engine_checks import check_shared_resources, refuse_limits
+from labledger.checks.engine_checks import (
+    check_shared_resources,
+    egress_image_ref,
+    needs_egress_proxy,
+    refuse_limits,
+)
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import Exit, LabLedgerError
 from labledger.execution.executor import HostState

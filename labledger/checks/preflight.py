@@ -22,15 +22,16 @@ from labledger.checks.check_results import (
     check_size,
     runs_in,
 )
-from labledger.checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.checks.engine_checks import (
     check_container_files,
     check_controllers,
+    check_egress,
     check_limits,
     check_networks,
     check_oci_runtime,
     check_shared_resources,
     needs_container_files,
+    needs_egress_proxy,
 )
 from labledger.checks.image_checks import (
     ImageProbes,

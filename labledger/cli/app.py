@@ -20,7 +20,6 @@ import typer.core
 
 from labledger import Exit, LabLedgerError, __version__
 from labledger.cli.commands import (
-    benchmark_checks,
     compare,
     experiments,
     gateway,
@@ -28,11 +27,12 @@ from labledger.cli.commands import (
     ledger_queries,
     maintenance,
     report,
-    reruns,
+    runs,
+    stored_runs,
 )
+from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.error_messages import system_failure, usage_error
-from labledger.cli.options.help_pages import CommandLine, command_line
-from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
+from labledger.cli.help_pages import CommandLine, command_line
 
 _BUILD = "build_runtime_param"
 """typer's function that makes the object which converts the values of a parameter."""
@@ -117,8 +117,9 @@ def _global_options(
 
 
 experiments.register(app)
-reruns.register(app)
-benchmark_checks.register(app)
+runs.register(app)
+experiments.register_check(app)
+stored_runs.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)

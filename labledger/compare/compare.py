@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from labledger import optional_libraries
+from labledger import resources
 from labledger.compare import decision, estimates, sides
 from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand, Validity
 from labledger.compare.comparison_document import (
@@ -76,7 +76,7 @@ def compare_family(
     Each request has the words of a `labledger compare`. Raises as `compare` does.
     """
     options.check()
-    optional_libraries.require_analysis()
+    resources.require_analysis()
     resolve = sides.resolve_all_pairs if options.all_pairs else sides.resolve
     questions = [_read(reader, resolve(reader, words), options) for words in requests]
     # Comparisons without a common task are not tested, so they are not corrected for.

@@ -1,21 +1,24 @@
-"""Rank sides that were all compared in pairs, with groups of which no two are shown to differ.
+"""The ranking of sides that were all compared in pairs, and its text.
 
 Not being shown to differ, at the confidence of all comparisons together, is not transitive: A and
 B, and B and C, may be tied where A and C differ. So groups overlap, and two sides share the letter
 of a group exactly where they are tied: a compact letter display (Piepho 2004, Journal of
-Computational and Graphical Statistics 13:456–466).
+Computational and Graphical Statistics 13:456–466). The terminal, Markdown and the report's page lay
+out the text in place of one for each comparison (`comparison_text`), of which there would be very
+many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from labledger.compare import decision, estimates
+from labledger.compare import comparison_sentences, decision, estimates
 from labledger.compare.comparison_document import Compared, Comparison, Standing
 from labledger.compare.estimates import Sample
 from labledger.compare.side_trials import Side
+from labledger.text import count, counted
 
 
 def tie_groups(count: int, differ: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
@@ -119,3 +122,170 @@ def _standing(side: Side, sample: Sample) -> Standing:
 
 def _letters_of(index: int, groups: Sequence[Collection[int]]) -> tuple[str, ...]:
     return tuple(letters(number) for number, group in enumerate(groups) if index in group)
+
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingText:
+    """A ranking of sides and all of their pairs, for a terminal or Markdown."""
+
+    title: str
+    headings: Row
+    """The first names the sides; figures are in the other columns."""
+    rows: tuple[Row, ...]
+    pair_headings: Row
+    """The first two name the sides, A and B; the last is the decision."""
+    pair_rows: tuple[Row, ...]
+    summary: str
+    """A sentence: which sides are tied with the first."""
+    facts: tuple[str, ...]
+    """Sentences: what the groups mean, and warnings."""
+
+
+def ranking_text(comparison: Comparison) -> RankingText | None:
+    """Return a ranking in words, as `labledger compare --all-pairs` prints it.
+
+    None where not all pairs were compared.
+
+    Args:
+        comparison: What `Ledger.compare` returned.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.CompareOptions(all_pairs=True)
+        >>> with labledger.open_ledger() as ledger:
+        ...     text = labledger.ranking_text(ledger.compare("my-run", options=options))
+        >>> [(row[0], row[-1]) for row in text.rows]
+        [('terse', 'a'), ('verbose', 'a'), ('baseline', 'b')]
+    """
+    if not comparison.ranking:
+        return None
+    name = "pass rate" if comparison.is_rate else comparison.metric
+    labels = _labels(comparison)
+    places = {standing.side: place for place, standing in enumerate(comparison.ranking)}
+    by_place = sorted(
+        comparison.comparisons,
+        key=lambda compared: sorted((places[compared.a.side], places[compared.b.side])),
+    )
+    return RankingText(
+        title=_title(comparison),
+        headings=("", name, comparison_sentences.level(comparison), "tasks", "trials", "group"),
+        rows=tuple(
+            _row(standing, labels[standing.side], comparison) for standing in comparison.ranking
+        ),
+        pair_headings=(
+            *("A", "B", "B - A", comparison_sentences.level(comparison)),
+            *(comparison_sentences.p_heading([comparison]), "decision"),
+        ),
+        pair_rows=tuple(_pair_row(compared, labels, comparison) for compared in by_place),
+        summary=_summary(comparison, labels),
+        facts=tuple(_facts(comparison)),
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    runs = {standing.run_id for standing in comparison.ranking}
+    where = f" of {runs.pop()}" if len(runs) == 1 else ""
+    sides = "variants" if where else "sides"
+    pairs = counted(len(comparison.comparisons), "pair")
+    about = comparison_sentences.estimand(comparison)
+    return f"{count(len(comparison.ranking))} {sides}{where} on {about}, in {pairs}"
+
+
+def _row(standing: Standing, label: str, comparison: Comparison) -> Row:
+    return (
+        label,
+        comparison_sentences.value(standing.mean, comparison),
+        comparison_sentences.bounds(standing.mean, comparison),
+        count(standing.tasks),
+        count(standing.trials),
+        " ".join(standing.groups),
+    )
+
+
+def _labels(comparison: Comparison) -> dict[Side, str]:
+    """Return what to call each side: its variant, or RUN:VARIANT where there are several runs."""
+    of_one_run = len({standing.run_id for standing in comparison.ranking}) == 1
+    sides = [standing.side for standing in comparison.ranking]
+    return {side: side.variant_id if of_one_run else str(side) for side in sides}
+
+
+def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Comparison) -> Row:
+    return (
+        labels[compared.a.side],
+        labels[compared.b.side],
+        comparison_sentences.signed_amount(compared.difference, comparison),
+        comparison_sentences.bounds(compared.difference, comparison, signed=True),
+        comparison_sentences.decisive_p(compared.test, comparison),
+        _decision(compared),
+    )
+
+
+def _decision(compared: Compared) -> str:
+    verdict = compared.decision.verdict
+    word = comparison_sentences.VERDICTS[verdict].lower()
+    if verdict not in ("not_shown", "nothing_paired"):
+        word = f"B is {word}"
+    equivalence = compared.equivalence
+    shown = equivalence is not None and equivalence.verdict == "equivalent"
+    return f"{word}, equivalent" if shown else word
+
+
+def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
+    first, *others = comparison.ranking
+    if first.mean is None or not comparison.has_pairs:
+        return "Nothing could be compared: no trials could be paired."
+    name = labels[first.side]
+    where = f"on {comparison_sentences.estimand(comparison)}"
+    tied = [other for other in others if set(other.groups) & set(first.groups)]
+    exceeded = _exceeded(first, comparison)
+    if len(tied) == len(others):
+        most = "passed most" if comparison.is_rate else f"is first by its {comparison.metric}"
+        return f"{name} {most}, but was not shown to differ from any other {where}."
+    if not tied:
+        return f"{name} {exceeded} all others {where}."
+    names = ", ".join(labels[standing.side] for standing in tied)
+    return f"{name} {exceeded} all others but {names} {where}."
+
+
+def _exceeded(first: Standing, comparison: Comparison) -> str:
+    """Return in which direction the first of a ranking differs from others."""
+    gains = [
+        compared.difference.value if compared.b.side == first.side else -compared.difference.value
+        for compared in comparison.comparisons
+        if first.side in (compared.a.side, compared.b.side)
+        and compared.difference is not None
+        and compared.decision.verdict not in ("not_shown", "nothing_paired")
+    ]
+    sign = -1 if comparison.lower_is_better else 1
+    if any(sign * gain <= 0 for gain in gains):
+        return "was shown to differ from"  # On the tasks of a pair, another one may be ahead.
+    if comparison.is_rate:
+        return "passed more than"
+    if comparison.lower_is_better is None:
+        return f"has a higher {comparison.metric} than"
+    direction = "lower" if comparison.lower_is_better else "higher"
+    return f"is better ({direction} {comparison.metric}) than"
+
+
+def _facts(comparison: Comparison) -> Iterator[str]:
+    yield (
+        "Variants that share a letter were not shown to differ; that does not show that they are "
+        "equal."
+    )
+    if comparison.family > 1:
+        yield (
+            f"Intervals of differences, p values and letters hold for all {comparison.family} "
+            "comparisons together (Bonferroni)."
+        )
+    tasks = {compared.tasks for compared in comparison.comparisons}
+    if len(tasks) > 1:
+        yield (
+            f"Not all pairs have the same tasks: from {count(min(tasks))} to {count(max(tasks))}, "
+            "so that values in the first table and differences in the second may disagree."
+        )
+    warnings = [w for compared in comparison.comparisons for w in compared.warnings]
+    for warning in dict.fromkeys(warnings):
+        yield f"Warning: {warning}."

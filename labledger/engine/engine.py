@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from labledger.engine.engine_errors import (
     refused_socket_error,
     translating_errors,
 )
-from labledger.engine.engine_facts import is_podman, with_read_only_kernel_files
+from labledger.engine.engine_facts import ContainerState, is_podman, with_read_only_kernel_files
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
@@ -42,34 +41,6 @@ _LISTINGS = 10
 """How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 _NOT_FOUND = 404
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerState:
-    """The state of a container as the engine reports it."""
-
-    container_id: str
-    status: str
-    """`created`, `running`, `exited`, …"""
-    exit_status: int
-    out_of_memory: bool
-    started_at: str
-    finished_at: str
-    labels: dict[str, str]
-    upper_dir: str | None = None
-    """The host folder that holds the container's changes to its image, if this user can read it."""
-    lower_dirs: tuple[str, ...] = ()
-    """The host folders of the image's layers, the newest first; empty where there is no such."""
-    mounts: tuple[str, ...] = ()
-    """The paths in the container at which folders, files or volumes are mounted."""
-
-    @property
-    def has_started(self) -> bool:
-        return not self.started_at.startswith("0001-")
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in {"exited", "dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +192,7 @@ class Engine:
                 attributes = self._client.inspect_container(container)
         except NoSuchContainer:
             return None
-        state = attributes["State"]
-        return ContainerState(
-            container_id=attributes["Id"],
-            status=state["Status"],
-            exit_status=int(state["ExitCode"]),
-            out_of_memory=bool(state.get("OOMKilled")),
-            started_at=state["StartedAt"],
-            finished_at=state["FinishedAt"],
-            labels=attributes["Config"]["Labels"] or {},
-            upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
-            lower_dirs=_lower_dirs(attributes.get("GraphDriver") or {}),
-            mounts=tuple(str(mount["Destination"]) for mount in attributes.get("Mounts") or ()),
-        )
+        return ContainerState.of(attributes)
 
     def inspect_existing(self, container: str) -> ContainerState:
         """Return the state of a container. Raises `NoSuchContainer` if it does not exist."""
@@ -419,20 +378,6 @@ def _connect() -> APIClient:
             f"no Docker engine answers at {address}: {first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
-
-
-def _readable_upper_dir(driver: JsonObject) -> str | None:
-    """Return the folder with a container's changes to its image, if this user can read it.
-
-    Only overlay drivers have one.
-    """
-    folder = (driver.get("Data") or {}).get("UpperDir")
-    return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
-
-
-def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
-    """Return the folders of a container's image, the newest first, of an overlay driver."""
-    return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
 
 
 def _context_host() -> str | None:

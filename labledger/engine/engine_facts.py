@@ -1,4 +1,4 @@
-"""What an engine is and enforces, and which files of the kernel its containers share.
+"""What an engine is and enforces, what it says of a container, and which files containers share.
 
 Engines that answer Docker's API differ in what they enforce. This is the only place that tells
 Docker and Podman apart, by what the engine says of itself; it may be wrong, so preflight tries
@@ -157,3 +157,62 @@ def _names_here() -> set[str]:
             }
     except OSError:
         return set()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """The state of a container as the engine reports it."""
+
+    container_id: str
+    status: str
+    """`created`, `running`, `exited`, …"""
+    exit_status: int
+    out_of_memory: bool
+    started_at: str
+    finished_at: str
+    labels: dict[str, str]
+    upper_dir: str | None = None
+    """The host folder that holds the container's changes to its image, if this user can read it."""
+    lower_dirs: tuple[str, ...] = ()
+    """The host folders of the image's layers, the newest first; empty where there is no such."""
+    mounts: tuple[str, ...] = ()
+    """The paths in the container at which folders, files or volumes are mounted."""
+
+    @classmethod
+    def of(cls, attributes: JsonObject) -> Self:
+        """Return the state in what the engine answers when it inspects a container."""
+        state, driver = attributes["State"], attributes.get("GraphDriver") or {}
+        return cls(
+            container_id=attributes["Id"],
+            status=state["Status"],
+            exit_status=int(state["ExitCode"]),
+            out_of_memory=bool(state.get("OOMKilled")),
+            started_at=state["StartedAt"],
+            finished_at=state["FinishedAt"],
+            labels=attributes["Config"]["Labels"] or {},
+            upper_dir=_readable_upper_dir(driver),
+            lower_dirs=_lower_dirs(driver),
+            mounts=tuple(str(mount["Destination"]) for mount in attributes.get("Mounts") or ()),
+        )
+
+    @property
+    def has_started(self) -> bool:
+        return not self.started_at.startswith("0001-")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in {"exited", "dead"}
+
+
+def _readable_upper_dir(driver: JsonObject) -> str | None:
+    """Return the folder with a container's changes to its image, if this user can read it.
+
+    Only overlay drivers have one.
+    """
+    folder = (driver.get("Data") or {}).get("UpperDir")
+    return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
+    """Return the folders of a container's image, the newest first, of an overlay driver."""
+    return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))

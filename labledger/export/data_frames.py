@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from labledger import clock, optional_libraries
+from labledger import clock, resources
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.files.file_contents import batched
 from labledger.ledger.query import require_names
@@ -135,7 +135,7 @@ _COLUMN_TYPES: dict[frozenset[type], str] = {
 
 def require_parquet() -> None:
     """Raise `ExtraMissing` if the library that writes Parquet is not installed."""
-    optional_libraries.require_for(
+    resources.require_for(
         "writing Parquet", "frames", "pyarrow", alternative="; `format='csv'` needs nothing"
     )
 
@@ -171,7 +171,7 @@ def make_frame(columns: Sequence[str], rows: Rows, library: str) -> Any:
     if library not in LIBRARIES:
         message = f"found {library!r}; expected one of {', '.join(LIBRARIES)}"
         raise InvalidInput("the frame", [Problem("engine", message)])
-    optional_libraries.require_for(f"a frame of {library}", LIBRARIES[library], library, "pyarrow")
+    resources.require_for(f"a frame of {library}", LIBRARIES[library], library, "pyarrow")
     require_names(columns)
     all_rows = list(rows)
     types = _widened_types(columns, ["null"] * len(columns), all_rows)

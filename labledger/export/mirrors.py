@@ -96,6 +96,7 @@ def _may_be_missing(kind: str, path: Path) -> bool:
     """Return whether there is no such mirror, and a run without records of the kind has none."""
     return kind in ONLY_IF_ANY and not os.path.lexists(path)
 
+
 _BLOCK_BYTES = 1 << 16
 
 

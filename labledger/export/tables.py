@@ -20,7 +20,7 @@ from labledger.export import mirrors, summary
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.file_contents import batched
-from labledger.ledger import export_tables
+from labledger.ledger import committed_rows
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
 
@@ -47,7 +47,7 @@ Row = tuple[Any, ...]
 def write_table(
     reader: LedgerReader, run_ids: Sequence[str], kind: str, form: str, out: Path | BinaryIO
 ) -> None:
-    """Write one of `export_tables.TABLES` as `form`, into a stream or, atomically, into a file.
+    """Write one of `committed_rows.TABLES` as `form`, into a stream or, atomically, into a file.
 
     The rows are those of the runs, one after the other. Memory does not grow with them. Raises
     `ExtraMissing` if Parquet cannot be written.
@@ -58,7 +58,7 @@ def write_table(
     run_id = RUN_SEPARATOR.join(run_ids)
     with open_output(out) as handle:
         if form == "csv":
-            _write_csv(export_tables.TABLES[kind].columns, rows, handle)
+            _write_csv(committed_rows.TABLES[kind].columns, rows, handle)
         elif isinstance(out, Path):
             _write_parquet(run_id, kind, rows, handle)
         else:
@@ -72,7 +72,9 @@ def write_table(
 # -- CSV
 
 
-def _write_csv(columns: Sequence[export_tables.Column], rows: Iterator[Row], out: BinaryIO) -> None:
+def _write_csv(
+    columns: Sequence[committed_rows.Column], rows: Iterator[Row], out: BinaryIO
+) -> None:
     """Write CSV by RFC 4180 in UTF-8. Null is an empty field; empty text is two quotes."""
     out.write(_csv_line([column.name for column in columns]).encode())
     boolean_indexes = _boolean_indexes(columns)
@@ -103,7 +105,7 @@ def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -
     from pyarrow import parquet
 
     schema = parquet_schema(run_id, kind)
-    boolean_indexes = _boolean_indexes(export_tables.TABLES[kind].columns)
+    boolean_indexes = _boolean_indexes(committed_rows.TABLES[kind].columns)
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
         group: list[pyarrow.RecordBatch] = []
         size = 0
@@ -122,18 +124,18 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
     import pyarrow
 
     types = {
-        export_tables.ColumnType.TEXT: pyarrow.string(),
-        export_tables.ColumnType.INTEGER: pyarrow.int64(),
-        export_tables.ColumnType.REAL: pyarrow.float64(),
-        export_tables.ColumnType.BOOLEAN: pyarrow.bool_(),
+        committed_rows.ColumnType.TEXT: pyarrow.string(),
+        committed_rows.ColumnType.INTEGER: pyarrow.int64(),
+        committed_rows.ColumnType.REAL: pyarrow.float64(),
+        committed_rows.ColumnType.BOOLEAN: pyarrow.bool_(),
     }
     metadata = {
-        "labledger.format": export_tables.FORMAT,
+        "labledger.format": committed_rows.FORMAT,
         "labledger.kind": kind,
         "labledger.run_id": run_id,
     }
     return pyarrow.schema(
-        [(column.name, types[column.type]) for column in export_tables.TABLES[kind].columns],
+        [(column.name, types[column.type]) for column in committed_rows.TABLES[kind].columns],
         metadata,
     )
 
@@ -149,9 +151,9 @@ def _record_batches(
         yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _boolean_indexes(columns: Sequence[export_tables.Column]) -> list[int]:
+def _boolean_indexes(columns: Sequence[committed_rows.Column]) -> list[int]:
     return [
-        n for n, column in enumerate(columns) if column.type is export_tables.ColumnType.BOOLEAN
+        n for n, column in enumerate(columns) if column.type is committed_rows.ColumnType.BOOLEAN
     ]
 
 
@@ -247,7 +249,7 @@ def _paths(form: str) -> dict[str, Path]:
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
         raise InvalidInput("the export", [Problem(Parameter("format"), message)])
-    return {kind: FOLDER / f"{kind}.{form}" for kind in export_tables.TABLES}
+    return {kind: FOLDER / f"{kind}.{form}" for kind in committed_rows.TABLES}
 
 
 def _require_known(what: str, form: str, *also: str) -> None:

@@ -6,15 +6,43 @@ host, and goes on without its clients.
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from labledger.errors import LabLedgerError
-from labledger.gateway.status import GatewayStatus, Totals
+from labledger.files.durable_files import make_folder
+from labledger.gateway.status import GatewayStatus
+from labledger.gateway.unix_sockets import connect
+from labledger.records import JsonObject
 from labledger.records.model_providers import KeySource
+from labledger.resources import require_for
 
 PROTOCOL = 1
 """The version of what clients and gateways say to each other."""
+PROTOCOL_HEADER = "X-Labledger-Protocol"
+CONTROL = "control"
+"""The socket at which a gateway answers its clients, in its folder."""
+LOCK = "lock"
+"""The file on which a gateway holds a lock while it runs."""
+LOG = "log"
+_ERRORS = "errors"
+"""The file for what a gateway that cannot start writes to its standard error."""
+_ANSWER_S = 60.0
+_START_S = 60.0
+_KEPT_VARIABLES = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    "LABLEDGER_FAULT",
+)
+"""The environment of a gateway: what it needs to run, and nothing that may be secret."""
 
 
 class GatewayUnavailable(LabLedgerError):
@@ -25,7 +53,7 @@ class GatewayClient:
     """A client of the gateway whose files are in `folder`, such as `LAB/gateway`. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
 
     def ensure(self, run_id: str, keys: Mapping[KeySource, str]) -> None:
         """Start the gateway unless one runs, and hand it the keys of a run.
@@ -34,7 +62,12 @@ class GatewayClient:
         gateway that died is started again and takes up the open attempts. It is cheap where
         nothing has changed. Raises `GatewayUnavailable`, and `ExtraMissing` without aiohttp.
         """
-        raise NotImplementedError
+        rows = [{"source": source.as_json(), "key": key} for source, key in keys.items()]
+        body = {"run_id": run_id, "keys": rows}
+        if self._ask("POST", "/keys", body) is None:
+            self._start()
+            if self._ask("POST", "/keys", body) is None:
+                raise self._unavailable("ended as soon as it had started")
 
     def open(self, trial: Path) -> None:
         """Serve the attempt in a trial's folder by its grant, which is durable by now.
@@ -42,20 +75,155 @@ class GatewayClient:
         When it returns, the gateway listens at `SOCKET`. Opening an open attempt changes nothing.
         Raises `LabLedgerError` if the grant cannot be used, `GatewayUnavailable`.
         """
-        raise NotImplementedError
+        self._ask_running("/open", {"trial": str(trial.absolute())})
 
-    def close(self, trial: Path) -> Totals:
-        """Admit no more calls of an attempt, end those under way, and return what it used.
+    def close(self, trial: Path) -> None:
+        """Admit no more calls of an attempt, and end those under way.
 
-        When it returns, the attempt's journal is complete and durable. An attempt that is not open
-        is no error, and has used what its journal says. Raises `GatewayUnavailable`.
+        When it returns, the attempt's journal is complete and durable. Closing an attempt that is
+        not open changes nothing. Raises `LabLedgerError`, `GatewayUnavailable`.
         """
-        raise NotImplementedError
+        self._ask_running("/close", {"trial": str(trial.absolute())})
 
     def status(self) -> GatewayStatus | None:
         """Return what the gateway says of itself; None if none runs. Raises `LabLedgerError`."""
-        raise NotImplementedError
+        answer = self._ask("GET", "/status", None)
+        return None if answer is None else GatewayStatus.from_json(answer)
 
     def stop(self) -> None:
-        """End the gateway, as soon as its calls have ended; nothing if none runs."""
-        raise NotImplementedError
+        """End the gateway, and return when it has ended; nothing if none runs.
+
+        Calls under way are cut. Open attempts are taken up by the next gateway.
+        """
+        if self._ask("POST", "/stop", None) is None:
+            return
+        self._wait_until_ended()
+
+    def _wait_until_ended(self) -> None:
+        give_up = time.monotonic() + _START_S
+        while (self._folder / CONTROL).exists() and self._is_locked():
+            if time.monotonic() > give_up:
+                raise self._unavailable("did not end")
+            time.sleep(0.02)
+
+    def _is_locked(self) -> bool:
+        import fcntl
+
+        try:
+            descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _ask_running(self, path: str, body: JsonObject) -> JsonObject:
+        answer = self._ask("POST", path, body)
+        if answer is None:
+            raise self._unavailable("does not run")
+        return answer
+
+    def _ask(self, method: str, path: str, body: JsonObject | None) -> JsonObject | None:
+        """Return the answer to a request; None if no gateway runs. Raises `LabLedgerError`."""
+        connection = _Connection(self._folder / CONTROL)
+        try:
+            try:
+                connection.connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {PROTOCOL_HEADER: str(PROTOCOL)})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (ConnectionError, http.client.RemoteDisconnected):
+            # It ended while it was asked.
+            return None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._unavailable(f"does not answer: {type(error).__name__}") from None
+        finally:
+            connection.close()
+        return self._checked(response.status, answer)
+
+    def _checked(self, status: int, answer: Any) -> JsonObject:
+        if status == 409:
+            raise self._unavailable(
+                f"is of labledger {answer.get('version')} with another protocol",
+                hint="let its trials end, then end it with `labledger gateway stop`",
+            )
+        if status != 200:
+            raise LabLedgerError(answer.get("error"), hint=answer.get("hint"))
+        return dict(answer)
+
+    def _start(self) -> None:
+        """Start a gateway, and return when it answers, or when another client has started one."""
+        require_for("the model gateway", "agents", "aiohttp")
+        make_folder(self._folder)
+        reading, writing = os.pipe()
+        try:
+            with (self._folder / _ERRORS).open("wb") as errors:
+                subprocess.run(
+                    [sys.executable, "-P", "-m", _PROCESS, str(self._folder), str(writing)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    env={n: os.environ[n] for n in _KEPT_VARIABLES if n in os.environ},
+                    cwd="/",
+                    pass_fds=(writing,),
+                    check=False,
+                )
+            os.close(writing)
+            writing = -1
+            problem = _read_all(reading)
+        finally:
+            os.close(reading)
+            if writing >= 0:
+                os.close(writing)
+        self._wait_until_it_answers(problem)
+
+    def _wait_until_it_answers(self, problem: str) -> None:
+        give_up = time.monotonic() + _START_S
+        while self._ask("GET", "/status", None) is None:
+            # Another client's gateway may hold the lock, and not answer yet.
+            if not self._is_locked() or time.monotonic() > give_up:
+                raise self._unavailable(
+                    f"could not be started: {problem or self._error_output()}",
+                    hint=f"see {self._folder / LOG}",
+                )
+            time.sleep(0.02)
+
+    def _error_output(self) -> str:
+        try:
+            lines = (self._folder / _ERRORS).read_text("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else "it wrote no reason"
+
+    def _unavailable(self, what: str, *, hint: str | None = None) -> GatewayUnavailable:
+        return GatewayUnavailable(f"the model gateway of {self._folder.parent} {what}", hint=hint)
+
+
+_PROCESS = "labledger.gateway.process"
+
+
+class _Connection(http.client.HTTPConnection):
+    """An HTTP connection to a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("gateway", timeout=_ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect, unless connected."""
+        if self.sock is None:
+            self.sock = connect(self._path, _ANSWER_S)
+
+
+def _read_all(descriptor: int) -> str:
+    pieces = []
+    while piece := os.read(descriptor, 4096):
+        pieces.append(piece)
+    return b"".join(pieces).decode("utf-8", "replace")

@@ -1,12 +1,13 @@
-"""What a gateway says of itself: its process, what trials used, and the pace of each key."""
+"""What a gateway says of itself: its process, what calls used, and the pace of each key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
 
 from labledger.records.json_codec import Section
-from labledger.records.model_calls import NO_TOKENS, Usage
+from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +21,82 @@ class Totals(Section):
     cost: int = 0
     """In picodollars, of the calls whose usage and price are known."""
     unknown: int = 0
-    """Calls of which the usage, and so the cost, is not known."""
+    """Calls of which it is not known what is charged."""
     unpriced: int = 0
-    """Calls whose usage is known, but no price."""
+    """Calls whose usage is known, but not their price."""
+    held_tokens: int = 0
+    """The most that unknown calls can have used, which counts against caps."""
+    held_cost: int = 0
+    """The same in picodollars, also of calls without a price."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Calls that were not admitted, by the reason."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """Other calls that ended with a reason, by it."""
     waited_ms: int = 0
+    """How long calls waited for limits of providers, summed over calls."""
+
+    @property
+    def spent_tokens(self) -> int:
+        """The tokens that count against caps."""
+        return self.usage.total + self.held_tokens
+
+    @property
+    def spent_cost(self) -> int:
+        """The picodollars that count against caps."""
+        return self.cost + self.held_cost
+
+    def plus_call(self, call: ModelCall, cost: int | None, most: int | None) -> Totals:
+        """Return the totals with one more call, its cost, and the most that it can have cost."""
+        if call.state is CallState.REFUSED:
+            return replace(self, refused=_count(self.refused, call.reason))
+        charged = call.charged
+        totals = replace(
+            self,
+            calls=self.calls + 1,
+            failed=_count(self.failed, call.reason) if call.reason else self.failed,
+            waited_ms=self.waited_ms + call.waited_ms,
+        )
+        if charged is None:
+            held = (call.reserved or NO_TOKENS).total
+            return replace(
+                totals,
+                unknown=self.unknown + 1,
+                held_tokens=self.held_tokens + held,
+                held_cost=self.held_cost + (most or 0),
+            )
+        totals = replace(totals, usage=_sum(self.usage, charged))
+        if cost is None:
+            held_cost = self.held_cost + (most or 0)
+            return replace(totals, unpriced=self.unpriced + 1, held_cost=held_cost)
+        return replace(totals, cost=self.cost + cost)
+
+    def plus(self, other: Totals) -> Totals:
+        """Return the totals of both."""
+        return Totals(
+            calls=self.calls + other.calls,
+            usage=_sum(self.usage, other.usage),
+            cost=self.cost + other.cost,
+            unknown=self.unknown + other.unknown,
+            unpriced=self.unpriced + other.unpriced,
+            held_tokens=self.held_tokens + other.held_tokens,
+            held_cost=self.held_cost + other.held_cost,
+            refused=_merged(self.refused, other.refused),
+            failed=_merged(self.failed, other.failed),
+            waited_ms=self.waited_ms + other.waited_ms,
+        )
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    names = (f.name for f in fields(Usage))
+    return Usage(**{name: getattr(one, name) + getattr(other, name) for name in names})
+
+
+def _merged(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+
+
+def _count(counts: Mapping[str, int], reason: str | None) -> Mapping[str, int]:
+    return _merged(counts, {reason or "other": 1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +121,8 @@ class KeyPace(Section):
     """How many requests may be under way at once."""
     paused_s: float
     """For how long requests are still held back since the provider's limits were met."""
-    refused: bool
-    """Whether the provider refused the key, and none has come since."""
+    key_refused: bool
+    """Whether the provider refused the key, and accepted none since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +138,10 @@ class GatewayStatus(Section):
     paces: tuple[KeyPace, ...]
     problems: tuple[str, ...] = ()
     """What does not work, such as a journal that cannot be written."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"problems"})
+
+    @property
+    def open_attempts(self) -> int:
+        """How many attempts it serves."""
+        return sum(variant.open_attempts for variant in self.variants)

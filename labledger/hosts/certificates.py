@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
 from labledger.files.durable_files import make_folder
-from labledger.optional_libraries import require_for
+from labledger.resources import require_for
 
 if TYPE_CHECKING:
     from cryptography import x509

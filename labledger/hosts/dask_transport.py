@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from labledger.hosts.cluster_file import is_secure
 from labledger.hosts.host_transport import HostUnreachable, NotAHost
-from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
+from labledger.resources import require_for
 
 if TYPE_CHECKING:
     from distributed import Client, Security

@@ -24,8 +24,8 @@ from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.durable_files import make_folder, sync_folder
 from labledger.hosts.host_messages import StorePlace
-from labledger.optional_libraries import require_for
 from labledger.records.canonical_json import sha256_hex
+from labledger.resources import require_for
 
 
 class DigestMismatch(LabLedgerError):

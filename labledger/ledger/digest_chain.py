@@ -3,15 +3,25 @@
 It begins with the genesis digest of what the run was created with. Each commit adds a digest of the
 one before, its own row, and all records that it publishes. The first commit of a part that was
 appended later also adds the part's digest.
+
+As records, the chain says how the run was created and grew, and its commits' digests; with a run's
+mirrors it is the whole history, so that `exchange.mirror_reader` can restore the run. Its bytes do
+not depend on the run's owner or progress.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
-from labledger.records import canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import slot_commit_id
 from labledger.records.slot_records import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
@@ -129,3 +139,163 @@ def chain_digest(
     """Return the SHA-256 (hex) of a commit's own row and of the chain's digest before it."""
     parts = (previous, slot_commit_id, str(epoch), committed_at, payload)
     return canonical_json.sha256_hex("\n".join(parts).encode())
+
+
+# -- the stored chain
+
+_HEAD_SQL = """
+SELECT run.run_id, schedule.genesis_digest, schedule_progress.next_schedule_idx
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+WHERE run.run_no = ?"""
+_CHECKED_SQL = """
+SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_digest
+FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
+
+PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
+"""The digest of each part that was appended to a run, by the number of its first slot."""
+
+
+def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[int | None, str]]:
+    """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
+
+    Each link is compared with the one before it as stored, so that one change is one problem.
+    Commits that were changed, removed, inserted or reordered are found in seconds; records that
+    were changed while their commit was not are not looked at.
+    """
+    part_digests = dict(map(tuple, connection.execute(PARTS_SQL, (run_no,))))
+    run_id, head, committed = connection.execute(_HEAD_SQL, (run_no,)).one()
+    next_idx = 0
+    for row in connection.execute(_CHECKED_SQL, (run_no,)):
+        idx, *commit, digest = row
+        head = with_part(head, part_digests.get(idx))
+        if idx != next_idx:
+            yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
+        elif commit[0] != slot_commit_id(run_id, idx):
+            yield idx, "the commit's id was changed"
+        elif chain_digest(head, *commit) != digest:
+            yield idx, "the commit does not follow from the one before it"
+        head, next_idx = digest, idx + 1
+    if next_idx != committed:
+        yield None, f"the progress says {committed} slots are committed; {next_idx} are"
+
+
+_CHAIN_HEAD_SQL = statements.expand("SELECT {chain_head} FROM schedule WHERE schedule.run_no = ?")
+
+
+def read_chain_head(connection: Connection, run_no: int) -> str:
+    """Return the chain digest of the last commit, or the genesis digest if there is none."""
+    return str(connection.execute(_CHAIN_HEAD_SQL, (run_no,)).scalar_one())
+
+
+SCHEMA = "chain_record_v1"
+
+COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
+PRICE_COLUMNS = COLUMNS["model_price"][2:]
+SLOT_COLUMNS = COLUMNS["slot"][1:]
+SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
+PART_ROW_COLUMNS = COLUMNS["run_part"][1:]
+_WITHOUT_NULLS = frozenset({"part", "slot"})
+"""Types of records that leave out what is null, such as `supersedes` of most slots."""
+JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload", "selection"})
+"""Columns that hold canonical JSON; in a record it appears as a JSON value."""
+
+_RUN_SQL = (
+    f"SELECT {statements.columns('run', start=1, qualified=True)}, "  # noqa: S608
+    f"{statements.columns('schedule', start=1, qualified=True)} "
+    "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
+)
+_PLANNED_SQL = {
+    "price": f"{statements.select('model_price', start=1)} ORDER BY price_idx",
+    "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
+    "task": statements.expand(
+        f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
+        "FROM run_task {task_payload} WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+    ),
+    "slot": f"{statements.select('slot', start=1)} ORDER BY schedule_idx",
+}
+"""The rows of what a part of the schedule adds, by the type of their records."""
+_PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
+    "price": (None, *PRICE_COLUMNS),
+    "variant": (None, *COLUMNS["run_variant"][2:]),
+    "task": (None, "task_id", "digest", None, "payload"),
+    "slot": SLOT_COLUMNS,
+}
+"""The names that these rows' columns have in a record; None for those that it lacks."""
+_COUNTS_SQL = (
+    "SELECT (SELECT count(*) FROM model_price WHERE run_no = ?1), "
+    "(SELECT count(*) FROM run_variant WHERE run_no = ?1), "
+    "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
+    "(SELECT count(*) FROM slot WHERE run_no = ?1)"
+)
+_PRICES_BY_PART_SQL = "SELECT part, count(*) FROM model_price WHERE run_no = ? GROUP BY part"
+_PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
+_CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"
+
+
+def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
+    """Yield the run, its prices, variants, tasks, slots and commits, each a `chain_record_v1`.
+
+    Before the commits, each part that was appended follows with what it added. The records do not
+    depend on who owns the run or whether it has ended.
+    """
+    parts = [
+        _record("part", PART_ROW_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
+    ]
+    run = _record(
+        "run",
+        (*RUN_COLUMNS, *SCHEDULE_COLUMNS),
+        connection.execute(_RUN_SQL, (run_no,)).one(),
+    )
+    # As the run was created: appending a part changes none of the records before it.
+    run["total_slots"] -= sum(part["slot_count"] for part in parts)
+    yield run
+    added = planned_parts(connection, run_no, parts)
+    for part, rows in zip([None, *parts], added, strict=True):
+        if part is not None:
+            yield part
+        for kind, _, row in rows:
+            yield _record(kind, _PLANNED_COLUMNS[kind], row)
+    for row in connection.execute(_CHAIN_SQL, (run_no,)):
+        yield _record("commit", COMMIT_COLUMNS, row)
+
+
+def planned_parts(
+    connection: Connection, run_no: int, parts: Sequence[Mapping[str, Any]]
+) -> Iterator[Iterator[tuple[str, int, Any]]]:
+    """Yield what each part of a run's schedule has: first what the run was created with.
+
+    `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
+    part is requested; each comes with its kind (`price`, `variant`, `task`, `slot`) and its number
+    among those of the run, from 0.
+    """
+    counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
+    prices = dict(map(tuple, connection.execute(_PRICES_BY_PART_SQL, (run_no,))))
+    later = [
+        {"price": prices.get(part["part"], 0)}
+        | {kind: part[f"{kind}_count"] for kind in _PLANNED_SQL if kind != "price"}
+        for part in parts
+    ]
+    first = {
+        kind: count - sum(part[kind] for part in later)
+        for kind, count in zip(_PLANNED_SQL, counts, strict=True)
+    }
+    rows = {
+        kind: enumerate(connection.execute(sql, (run_no,))) for kind, sql in _PLANNED_SQL.items()
+    }
+    for sizes in (first, *later):
+        yield (
+            (kind, number, row)
+            for kind, size in sizes.items()
+            for number, row in islice(rows[kind], max(0, size))
+        )
+
+
+def _record(record_type: str, columns: Sequence[str | None], row: Any) -> JsonObject:
+    values = {
+        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
+        for name, value in zip(columns, row, strict=True)
+        if name is not None and (value is not None or record_type not in _WITHOUT_NULLS)
+    }
+    return {"schema_version": SCHEMA, "type": record_type, **values}

@@ -201,16 +201,23 @@ class UnitOfWork:
             yield connection
 
 
-def read_live_request(
-    connection: Connection, run_no: int, now: str, is_dead: IsDead
-) -> TakeoverRequest | None:
-    """Return the request for a run, unless it has expired or its sender is dead."""
+def read_request(connection: Connection, run_no: int) -> TakeoverRequest | None:
+    """Return the newest request for the takeover of a run, even if it has expired."""
     row = connection.execute(_SELECT_CLAIM, (run_no,)).first()
     if row is None:
         return None
     host, pid, token, *times = row
-    request = TakeoverRequest(Owner(host, pid, token), *times)
-    return request if request.expires_at > now and not is_dead(request.owner) else None
+    return TakeoverRequest(Owner(host, pid, token), *times)
+
+
+def read_live_request(
+    connection: Connection, run_no: int, now: str, is_dead: IsDead
+) -> TakeoverRequest | None:
+    """Return the request for a run, unless it has expired or its sender is dead."""
+    request = read_request(connection, run_no)
+    if request is None or request.expires_at <= now or is_dead(request.owner):
+        return None
+    return request
 
 
 def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:

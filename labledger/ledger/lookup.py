@@ -1,15 +1,19 @@
-"""Look up runs and gradings by name, the ledger's id, and what single trials left behind.
+"""Look up runs and gradings by name, deleted runs, the ledger's id, and what single trials left.
 
 All queries run inside the caller's transaction; `TrialContents` reads thousands of trials of one
 run in one snapshot. An unknown name raises `RunNotFound` with similar names as a hint.
+
+The tombstone of a deleted run says which run there was and with which digest its chain ended.
+Tombstones are chained by digests of their own, and no number of a run is used twice, so that a run
+that was removed in any other way leaves a gap.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.tombstones import LEDGER_ID_SQL, newest_tombstone
-from labledger.records import JsonObject
+from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.text import near_names
 
@@ -122,6 +125,74 @@ def find_run_no(connection: Connection, run_id: str) -> int | None:
     run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
     return None if run_no is None else int(run_no)
 
+
+# -- deleted runs
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a deleted run. The fields are the columns of `deleted_run` but the last."""
+
+    deletion_no: int
+    former_run_no: int
+    run_id: str
+    experiment_id: str
+    created_at: str
+    genesis_digest: str
+    committed: int
+    """How many slots were committed."""
+    chain_head: str
+    """The digest of its last commit, or of its creation if there was none."""
+    deleted_at: str
+    because: str
+    """Why it was deleted, as a person wrote it."""
+
+    def digest(self, previous: str) -> str:
+        """Return the digest of this tombstone and of the one before it, or of the ledger's id."""
+        return canonical_json.digest(["tombstone", previous, *astuple(self)])
+
+
+_ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
+LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+_LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
+_NUMBERS_SQL = """
+SELECT number FROM (
+  SELECT run_no AS number FROM run UNION ALL SELECT former_run_no FROM deleted_run)
+ORDER BY number"""
+
+
+def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
+    """Return the newest tombstone of a run, which may have been imported again since."""
+    sql = f"{_ALL_SQL} WHERE run_id = ? ORDER BY deletion_no DESC LIMIT 1"
+    row = connection.execute(sql, (run_id,)).first()
+    return None if row is None else Tombstone(*row[:-1])
+
+
+def last_digest(connection: Connection) -> str:
+    """Return the digest of the newest tombstone, or the ledger's id if there is none."""
+    digest = connection.execute(_LAST_DIGEST_SQL).scalar()
+    return str(digest or connection.execute(LEDGER_ID_SQL).scalar_one())
+
+
+def find_tombstone_problems(connection: Connection) -> Iterator[str]:
+    """Yield each tombstone that was changed or removed, and each run that is gone without one."""
+    previous = str(connection.execute(LEDGER_ID_SQL).scalar())
+    rows = connection.execute(f"{_ALL_SQL} ORDER BY deletion_no")
+    for number, row in enumerate(rows, 1):
+        tombstone = Tombstone(*row[:-1])
+        if tombstone.deletion_no != number or tombstone.digest(previous) != row[-1]:
+            yield f"the tombstone of run {tombstone.run_id} or the one before it was changed"
+        previous = row[-1]
+    expected = 1
+    for (number,) in connection.execute(_NUMBERS_SQL):
+        if number > expected:
+            yield f"the run with the number {expected} was removed without a tombstone"
+        elif number < expected:
+            yield f"the run with the number {number} has a tombstone, and is there"
+        expected = number + 1
+
+
+# -- what single trials left
 
 _TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM slot

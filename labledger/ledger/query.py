@@ -1,4 +1,4 @@
-"""Run one SELECT over the ledger's documented views.
+"""Run one SELECT over the ledger's documented views, and show the views to SQLAlchemy.
 
 SQLite's authorizer refuses every action of a statement except reading.
 """
@@ -11,15 +11,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
-from labledger.ledger import view_selection
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.text import near_names
+
+if TYPE_CHECKING:
+    # Importing it takes longer than most queries.
+    from sqlalchemy import Engine, Table
 
 _READ_ACTIONS = {
     DRIVER.SQLITE_SELECT,
@@ -44,7 +47,7 @@ _VIEW_PARTS = {
         for view in views_and_triggers.VIEWS.values()
         for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
     ),
-    *view_selection.VIEW_NAMES,
+    *views_and_triggers.TEMPORARY_VIEWS,
 }
 """The names of views and of their common table expressions, as SQLite reports them."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
@@ -108,9 +111,9 @@ def query(
 
     def prepare(connection: Connection) -> None:
         if as_of is not None:
-            view_selection.select_time(connection, as_of)
+            views_and_triggers.select_time(connection, as_of)
         elif generation is not None:
-            view_selection.select_generation(connection, generation)
+            views_and_triggers.select_generation(connection, generation)
 
     return _execute(path, sql, params, prepare, views_only=views_only)
 
@@ -123,7 +126,7 @@ def query_run(
     Rows of a regrading are shown under its root's id. With `committed` the views show what counted
     when so many slots of the run were committed.
     """
-    prepare = partial(view_selection.select_run, run_id=run_id, committed=committed)
+    prepare = partial(views_and_triggers.select_run, run_id=run_id, committed=committed)
     return _execute(path, sql, params, prepare)
 
 
@@ -154,6 +157,53 @@ def views(path: Path) -> list[ViewInfo]:
         meanings = tuple(meaning(name, column) for column in columns)
         infos.append(ViewInfo(name, view.comment, columns, meanings))
     return infos
+
+
+def view_engine(path: Path) -> Engine:
+    """Return an engine of SQLAlchemy whose connections read the documented views of a ledger.
+
+    It refuses what a query refuses: everything but reading, and the ledger's own tables. Each of
+    its transactions reads one snapshot. Raises what `migrations.require_current` raises.
+    """
+    from sqlalchemy import create_engine, event
+
+    ledger = readonly_engine(path)
+
+    def connect() -> Any:
+        with translated("open the ledger", path):
+            return ledger.open_driver()
+
+    def restrict(driver: Any, _: object) -> None:
+        allow_reading(driver, by_library=True)
+
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    ledger.dispose()  # Only its settings are needed: SQLAlchemy keeps the connections.
+    views(path)  # Refuses a ledger of another version now, not at the first query.
+    engine = create_engine("sqlite://", module=DRIVER, creator=connect)
+    event.listen(engine, "connect", restrict)
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def view_tables(path: Path) -> dict[str, Table]:
+    """Return a table of SQLAlchemy for each documented view, with the meaning of each column."""
+    from sqlalchemy import Column, MetaData, Table
+
+    metadata = MetaData()
+    return {
+        view.name: Table(
+            view.name,
+            metadata,
+            *(
+                Column(name, comment=meaning)
+                for name, meaning in zip(view.columns, view.meanings, strict=True)
+            ),
+            comment=view.comment,
+        )
+        for view in views(path)
+    }
 
 
 def _rows(

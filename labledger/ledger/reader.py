@@ -14,23 +14,24 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import commit_stream
-from labledger.ledger.commit_stream import (
-    find_chain_problems,
-    read_chain_head,
-    read_chain_records,
+from labledger.ledger import committed_rows
+from labledger.ledger.committed_rows import read_table
+from labledger.ledger.counts import (
+    count_consecutive_failures,
+    count_slots,
+    count_timeouts,
+    read_committed_spending,
+    read_primary_metrics,
+    read_spending_so_far,
 )
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.export_tables import read_table
-from labledger.ledger.gradings import (
-    read_gradings,
-    read_pending_slots,
-    read_replacement,
-    read_reruns,
-    with_regradings,
+from labledger.ledger.digest_chain import (
+    find_chain_problems,
+    read_chain_head,
+    read_chain_records,
 )
 from labledger.ledger.lookup import (
     TrialContents,
@@ -41,20 +42,18 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
+from labledger.ledger.model_usage import read_model_usage, read_prices
 from labledger.ledger.run_rows import read_hosts, read_notes
-from labledger.ledger.runs import (
-    count_consecutive_failures,
-    count_slots,
+from labledger.ledger.stored_runs import (
+    read_gradings,
     read_lost_hosts,
-    read_primary_metrics,
+    read_pending_slots,
+    read_replacement,
+    read_reruns,
     read_revisions,
     read_run,
     read_runs,
-)
-from labledger.ledger.spending import (
-    count_timeouts,
-    read_committed_spending,
-    read_spending_so_far,
+    with_regradings,
 )
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -172,6 +171,8 @@ class LedgerReader:
     timeout_counts = _query(count_timeouts)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
+    prices = _query(read_prices)
+    model_usage = _query(read_model_usage)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)
@@ -316,7 +317,7 @@ class LedgerReader:
     ) -> Iterator[SlotRecords]:
         """Yield the records of the commits of slots `start` to `stop` (exclusive)."""
         with self._of_run(run_id) as (connection, run_no):
-            for commit in commit_stream.commits(connection, run_id, run_no, start, stop):
+            for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
     def record_lines(
@@ -327,7 +328,7 @@ class LedgerReader:
         The records are those of slots `start` to `stop` (exclusive).
         """
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in commit_stream.lines_by_slot(
+            for idx, lines in committed_rows.lines_by_slot(
                 connection, kind, run_id, run_no, start, stop
             ):
                 for line in lines:

@@ -14,13 +14,12 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from labledger.files.file_contents import batched
-from labledger.ledger import gradings, leases, tombstones
+from labledger.ledger import leases, lookup, stored_runs
 from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.ledger.leases import IsDead
-from labledger.ledger.lookup import run_number
-from labledger.ledger.tombstones import Tombstone
+from labledger.ledger.lookup import Tombstone, run_number
 
 _RUN_SQL = statements.expand("""
 SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
@@ -39,9 +38,9 @@ def delete(
     """Delete a run and its regradings in the caller's transaction, and return their tombstones.
 
     The connection must not check foreign keys. Only rows of a run and its regradings refer to it.
-    Raises `LeaseHeld` if a coordinator owns one of them, and as `gradings.with_regradings` does.
+    Raises `LeaseHeld` if a coordinator owns one of them, and as `stored_runs.with_regradings` does.
     """
-    run_ids = gradings.with_regradings(connection, run_id)
+    run_ids = stored_runs.with_regradings(connection, run_id)
     numbers = [run_number(connection, run_id) for run_id in run_ids]
     for run_no, run_id in zip(numbers, run_ids, strict=True):
         leases.refuse_live_lease(connection, run_no, run_id, now, is_dead)
@@ -63,7 +62,7 @@ def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombst
     stone = Tombstone(
         deletion_no=number, former_run_no=run_no, deleted_at=now, because=because, **run
     )
-    digest = stone.digest(tombstones.last_digest(connection))
+    digest = stone.digest(lookup.last_digest(connection))
     connection.execute(_INSERT_TOMBSTONE, (*astuple(stone), digest))
     return stone
 

@@ -1,9 +1,12 @@
-"""Check what the ledger stores of a run besides its committed slots.
+"""Check what the ledger stores besides committed slots: its file and schema, and each run.
 
-That is what was planned (the run's row, prices, variants, tasks, slots and parts: the first part
-has the genesis digest, each later one the digest of its own row), and what it was started with,
-progress, staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check
-that cannot read its rows yields a problem instead of raising.
+Views and triggers are compared by their text. Tables are compared by their columns and constraints
+in any order: a table that a migration altered lists them in another order than a new one.
+
+Of a run that is what was planned (the run's row, prices, variants, tasks, slots and parts: the
+first part has the genesis digest, each later one the digest of its own row), and what it was
+started with, progress, staged results, the dispatch journal, budget, lease, gradings and
+`slot_outcome`. A check that cannot read its rows yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import commit_stream, digest_chain, gradings, run_rows, slot_checks
-from labledger.ledger.database import row_digests, statements
+from labledger.ledger import digest_chain, run_rows, slot_checks, stored_runs
+from labledger.ledger.database import migrations, statements, views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.digest_chain import AppendedPart, Genesis
@@ -26,6 +29,87 @@ from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.records.identity import slot_commit_id
 from labledger.records.outcomes import RunStatus
+
+_SCHEMA_SQL = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+_QUOTED = re.compile(r'"(\w+)"')
+_LIBRARY_PREFIXES = ("alembic_version", "sqlite_")
+"""The beginnings of the names that Alembic and SQLite give to their own tables and indexes."""
+
+
+def find_schema_problems(connection: Connection) -> Iterator[str]:
+    """Yield damage of pages and references, and every object of the schema that differs."""
+    for (message,) in connection.execute("PRAGMA integrity_check"):
+        if message != "ok":
+            yield f"SQLite's integrity check: {message}"
+    for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+        yield f"a row of {table} has lost its row of {parent}"
+    yield from _compare_definitions(connection)
+    stored, expected = migrations.read_identity(connection)
+    if stored != expected:
+        yield "the ledger's own id or its time of creation was changed or removed"
+
+
+def _compare_definitions(connection: Connection) -> Iterator[str]:
+    expected = _expected_definitions()
+    actual = {
+        (str(kind), str(name)): _normalised(sql)
+        for kind, name, sql in connection.execute(_SCHEMA_SQL)
+        if not name.startswith(_LIBRARY_PREFIXES)
+    }
+    for kind, name in expected:
+        if (kind, name) not in actual:
+            yield f"{kind} {name} is missing from the ledger's schema"
+        elif actual[kind, name] != expected[kind, name]:
+            yield f"{kind} {name} is not defined as in a ledger of this revision"
+    for kind, name in actual.keys() - expected.keys():
+        if kind == "trigger":
+            yield f"trigger {name} is not one of labledger's: it may change what is written"
+
+
+def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the definitions in a ledger of the newest revision, by type and name."""
+    # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
+    # module.
+    from sqlalchemy.dialects import sqlite
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    from labledger.ledger.database import tables
+
+    dialect = sqlite.dialect()
+    statements = {
+        ("view", name): view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()
+    }
+    statements |= {("trigger", name): sql for name, sql in views_and_triggers.TRIGGERS.items()}
+    for table in tables.metadata.tables.values():
+        statements["table", table.name] = str(CreateTable(table).compile(dialect=dialect))
+        for index in table.indexes:
+            statements["index", str(index.name)] = str(CreateIndex(index).compile(dialect=dialect))
+    return {key: _normalised(sql) for key, sql in statements.items()}
+
+
+def _normalised(sql: str) -> tuple[str, ...]:
+    """Return a definition without its layout; a table's columns and constraints are sorted."""
+    text = " ".join(sql.split())
+    if not text.startswith("CREATE TABLE"):
+        return (text,)
+    text = _QUOTED.sub(r"\1", text)
+    head, _, rest = text.partition("(")
+    body, _, options = rest.rpartition(")")
+    return (head.strip(), options.strip(), *sorted(_split_at_commas(body)))
+
+
+def _split_at_commas(body: str) -> Iterator[str]:
+    """Yield the parts of `body` between commas that are outside of parentheses."""
+    depth, start = 0, 0
+    for position, letter in enumerate(body):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            yield body[start:position].strip()
+            start = position + 1
+    yield body[start:].strip()
+
+
+# -- runs
 
 _RUN_SQL = statements.select("run", start=1)
 _SCHEDULE_SQL = statements.select("schedule", start=1)
@@ -41,7 +125,7 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     total, genesis_digest = connection.execute(_SCHEDULE_SQL, (run_no,)).one()
     added = [AppendedPart() for _ in appended]
     is_numbered, end, ends = True, 0, []
-    parts = commit_stream.planned_parts(connection, run_no, appended)
+    parts = digest_chain.planned_parts(connection, run_no, appended)
     for digest, part_rows in zip((genesis, *added), parts, strict=True):
         for kind, number, (idx, *values) in part_rows:
             is_numbered &= idx == number
@@ -140,13 +224,13 @@ def find_problems(
         *(
             (f"rows of {table}", partial(find, connection, table, run_no))
             for find, tables in (
-                (row_digests.find_changed_rows, _ROW_DIGESTS),
-                (row_digests.find_missing_rows, row_digests.TALLIED),
+                (statements.find_changed_rows, _ROW_DIGESTS),
+                (statements.find_missing_rows, statements.TALLIED),
             )
             for table in tables
         ),
         ("rows of slot_outcome", partial(slot_checks.find_wrong_outcomes, connection, run_no)),
-        ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
+        ("gradings", partial(stored_runs.find_grading_problems, connection, run_no)),
     )
     for name, check in checks:
         yield from guarded(f"the run's {name} cannot be read", check)
@@ -222,7 +306,7 @@ def _check_staged_results(
         yield idx, "a staged result was left behind by the commit"
     for row in connection.execute(_UNCOMMITTED_STAGED_SQL, (run_no,)):
         _, idx, attempt, _, payload, staged_at, _ = row
-        if not row_digests.matches("staged_result", row):
+        if not statements.fits_its_digest("staged_result", row):
             yield idx, "a staged result was changed since it was staged"
             continue
         try:

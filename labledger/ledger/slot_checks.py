@@ -17,8 +17,8 @@ from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece, PieceHasher, batched
-from labledger.ledger import commit_stream, digest_chain, slot_rows
-from labledger.ledger.commit_stream import Commit
+from labledger.ledger import committed_rows, digest_chain, slot_rows
+from labledger.ledger.committed_rows import Commit
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
@@ -141,9 +141,9 @@ class SlotChecks:
             next_idx = 0
         else:
             next_idx, head = previous[0] + 1, previous[1]
-        part_digests = dict(self._driver.execute(commit_stream.PARTS_SQL, (run_no,)))
+        part_digests = dict(self._driver.execute(digest_chain.PARTS_SQL, (run_no,)))
         mirrors = {kind: PieceHasher() for kind in RECORD_KINDS}
-        for commit in commit_stream.commits(
+        for commit in committed_rows.commits(
             self._driver, run_id, run_no, start, stop, holds_events=False
         ):
             idx = commit.records.schedule_idx

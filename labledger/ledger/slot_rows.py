@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from labledger.ledger.database.table_rows import (
+    SLOT_TABLES,
     AttemptRow,
     EventRow,
     EvidenceRow,
@@ -35,12 +36,6 @@ from labledger.records.attempt_result import AttemptResult, EventFile, Phase
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords
-
-SLOT_TABLES = (
-    *("slot_commit", "trial", "attempt", "metric", "event"),
-    *("prediction", "score", "evidence_record", "model_call"),
-)
-"""Tables of what a commit publishes, in the order in which it is written."""
 
 OPTIONAL: tuple[str, ...] = ()
 """Columns that records of earlier versions lack. If null, a record does not have the field."""

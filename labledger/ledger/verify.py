@@ -24,8 +24,8 @@ from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import Piece
-from labledger.ledger import gradings, run_checks, tombstones
-from labledger.ledger.database import migrations, schema_checks
+from labledger.ledger import lookup, run_checks, stored_runs
+from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
 from labledger.ledger.lookup import run_number
@@ -194,8 +194,8 @@ class _Checker:
         """Check the whole file: its pages, foreign keys, schema and identity."""
 
         def problems() -> Iterator[Message]:
-            yield from ((None, text) for text in schema_checks.find_problems(self._connection))
-            yield from ((None, text) for text in tombstones.find_problems(self._connection))
+            yield from ((None, text) for text in run_checks.find_schema_problems(self._connection))
+            yield from ((None, text) for text in lookup.find_tombstone_problems(self._connection))
 
         for _, message in run_checks.guarded("SQLite cannot check the file", problems):
             yield Finding(None, None, message)
@@ -207,7 +207,7 @@ class _Checker:
             assert self._store is not None
             for message in run_checks.find_missing_files(self._connection, self._store, run_no):
                 yield None, message
-            for name, root_id in gradings.find_orphan_regradings(self._connection):
+            for name, root_id in stored_runs.find_orphan_regradings(self._connection):
                 if name == run_id:
                     yield None, f"it regrades {root_id}, which the ledger does not hold"
 

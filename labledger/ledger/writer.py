@@ -19,7 +19,7 @@ from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows
-from labledger.ledger.database import migrations, row_digests, statements
+from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
@@ -36,7 +36,7 @@ from labledger.records.slot_records import SlotRecords
 if TYPE_CHECKING:
     from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
-    from labledger.ledger.tombstones import Tombstone
+    from labledger.ledger.lookup import Tombstone
 
 _ROWS_PER_BATCH = 1000
 _SELECT_STAGED = (
@@ -419,7 +419,7 @@ class LedgerWriter:
         """Return the results in rows of `staged_result`. Raise `LedgerError` if one was changed."""
         results = []
         for row in staged:
-            if not row_digests.matches("staged_result", row):
+            if not statements.fits_its_digest("staged_result", row):
                 raise _staged_result_changed(lease, row, "its row of staged_result was changed")
             result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
             damage = result.events.find_damage() if isinstance(result.events, EventFile) else None

@@ -66,7 +66,7 @@ class Usage(Section):
 
 
 NO_TOKENS = Usage()
-NOT_SENT = frozenset({"unreachable", "no_key"})
+NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", "replay_miss"})
 """Reasons of failed calls of which the provider got nothing."""
 
 

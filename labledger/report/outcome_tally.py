@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from labledger import optional_libraries
+from labledger import resources
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
@@ -200,7 +200,7 @@ def _pass_rate(tally: VariantTally, confidence: float) -> Estimate | None:
         return None
     share = tally.passed / (tally.passed + tally.not_passed)
     try:
-        optional_libraries.require_analysis()
+        resources.require_analysis()
     except ExtraMissing:
         return Estimate(share, None, None)
     estimate = rates.pooled_rate(groups, confidence)

@@ -14,10 +14,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from labledger import optional_libraries
+from labledger import resources
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.ranking_text import ranking_text
+from labledger.compare.ranking import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, Drawing, draw
@@ -68,7 +68,7 @@ View = dict[str, Any]
 
 def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
     """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
-    optional_libraries.require_page()
+    resources.require_page()
     commits = report.commits(reader.path)
     report = report.with_plain_text()
     listed = trials_that_fit(report.trials, options.max_bytes // 2)

@@ -15,7 +15,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import Self
 
-from labledger import __version__, clock, optional_libraries
+from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.side_trials import CombinedRuns, read_combined
@@ -88,7 +88,7 @@ def render(
         raise InvalidInput("the report", [problem])
     if form == "html":
         # Fail before the facts are collected, which may take long.
-        optional_libraries.require_page()
+        resources.require_page()
         max_trials = page.MAX_LISTED_TRIALS
         # The report is not bound to a name here, so that the page can release its memory early.
         yield page.render(

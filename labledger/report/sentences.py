@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
-from labledger.compare.ranking_text import ranking_text
+from labledger.compare.ranking import ranking_text
 from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from labledger import clock, optional_libraries
+from labledger import clock, resources
 from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
@@ -83,7 +83,7 @@ class _Values:
     def interval(self, confidence: float) -> Estimate | None:
         """Return the mean with a t interval over tasks; None without the extra `analysis`."""
         try:
-            optional_libraries.require_analysis()
+            resources.require_analysis()
         except ExtraMissing:
             return None
         if not self.values:

@@ -32,7 +32,7 @@ from labledger.runner.retries import RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec, StoredTrial, TrialPlan
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 from labledger.trial.trial_kind import FreshTrial
-from labledger.upkeep.unfinished_slots import UnfinishedSlot
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 MIN_WINDOW = 1000
 WINDOW_PER_CAPACITY = 4

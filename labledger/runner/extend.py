@@ -29,6 +29,7 @@ from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.counts import UNITS, exhausted_kinds
 from labledger.ledger.database.model import (
     ExperimentRevision,
     NewPart,
@@ -36,7 +37,6 @@ from labledger.ledger.database.model import (
     Variant,
 )
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.spending import UNITS, exhausted_kinds
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner.run_hosts import cluster_of

@@ -13,7 +13,7 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.files.cache_and_scratch import expand_home
 from labledger.ledger.database.model import RunInfo
 from labledger.runner.run_options import RunOptions
-from labledger.upkeep.unfinished_slots import UnfinishedSlot
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Self
 
 from labledger.checks.check_results import CheckResult
-from labledger.checks.egress_checks import require_egress_image
-from labledger.checks.engine_checks import check_controllers, check_oci_runtime
+from labledger.checks.engine_checks import (
+    check_controllers,
+    check_oci_runtime,
+    require_egress_image,
+)
 from labledger.checks.image_supply import Supply
 from labledger.checks.preflight import Preflight, preflight
 from labledger.engine.engine import Engine

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger import fault_points
-from labledger.checks.egress_checks import egress_image_ref
+from labledger.checks.engine_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
@@ -51,7 +51,7 @@ from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
 from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import staged_programs
-from labledger.upkeep.unfinished_slots import UnfinishedSlot, find_unfinished_slots, run_records
+from labledger.upkeep.container_cleanup import UnfinishedSlot, find_unfinished_slots, run_records
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
-"""`labledger clean`: removes containers of this ledger that are not needed any more.
+"""Which containers are not needed any more, and which slots are unfinished.
 
-A container is removed only if it carries this ledger's label, no live coordinator owns its run, and
-its result is durable, its run is not in the ledger, or `--unfinished` was given.
+A slot is unfinished if it was dispatched and not committed; a coordinator reads these before it
+dispatches anything. `labledger clean` removes a container only if it carries this ledger's label,
+no live coordinator owns its run, and its result is durable (committed or staged), its run is not in
+the ledger, or `--unfinished` was given.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger import clock
@@ -22,13 +25,83 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
+from labledger.records.outcomes import SlotStatus
 from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.life.container_start import attempt_of
-from labledger.upkeep.unfinished_slots import find_unfinished_slots, is_durable, run_records
 
 if TYPE_CHECKING:
     from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedSlot:
+    """What the ledger holds of a slot that was dispatched and not committed."""
+
+    attempt: int
+    """The attempt to continue with."""
+    staged: bool
+    """True if that attempt's result is staged and final."""
+    container_may_exist: bool
+    """True if that attempt was dispatched, so that its container may exist."""
+    host: str = ""
+    """The host that the attempt was dispatched to; empty if it was not dispatched."""
+
+
+def find_unfinished_slots(reader: LedgerReader, run: RunInfo) -> dict[int, UnfinishedSlot]:
+    """Return the unfinished slots of a run by `schedule_idx`."""
+    start = run.next_schedule_idx
+    unfinished = {
+        idx: UnfinishedSlot(
+            dispatch.attempt, staged=False, container_may_exist=True, host=dispatch.host
+        )
+        for idx, dispatch in reader.last_dispatches(run.run_id, start).items()
+    }
+    for idx, staged in reader.staged(run.run_id).items():
+        if staged.final:
+            unfinished[idx] = UnfinishedSlot(staged.attempt, staged=True, container_may_exist=True)
+        elif idx not in unfinished or unfinished[idx].attempt <= staged.attempt:
+            unfinished[idx] = UnfinishedSlot(
+                staged.attempt + 1, staged=False, container_may_exist=False
+            )
+    return unfinished
+
+
+def run_records(
+    reader: LedgerReader, run: RunInfo, folder: Path, keep: FolderRetention
+) -> RunRecords:
+    """Return what a cleanup asks of the ledger, as it is now. `folder` is the run folder."""
+    staged = reader.staged(run.run_id)
+    return RunRecords(
+        ledger_id=reader.ledger_id,
+        run_id=run.run_id,
+        run_dir=folder,
+        is_durable=lambda idx, attempt: is_durable(idx, attempt, run, staged),
+        keeps_folder=lambda idx, attempt: keep.applies_to(
+            *_committed_outcome(reader, run.run_id, idx, attempt)
+        ),
+    )
+
+
+def _committed_outcome(
+    reader: LedgerReader, run_id: str, idx: int, attempt: int
+) -> tuple[SlotStatus | None, str | None]:
+    """Return status and verdict of an attempt, both None if this attempt was not committed."""
+    records = next(reader.slot_records(run_id, idx, idx + 1), None)
+    if records is None or records.objects("trials")[0]["attempt"] != attempt:
+        return None, None
+    return records.status, records.verdict
+
+
+def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
+    """Return whether the result of an attempt is committed or staged.
+
+    If it is, its container and its folder may be removed.
+    """
+    if idx < run.next_schedule_idx:
+        return True
+    return idx in staged and attempt <= staged[idx].attempt
+
 
 _RESTART_REASON = "`labledger clean --unfinished` removed its container"
 _DURABLE = "its result is in the ledger"
@@ -237,4 +310,4 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
 
 
 def _resumable(run_id: str) -> str:
-    return f"`labledger resume {run_id}` continues with it; --unfinished removes it"
+    return f"`labledger resume {run_id}` continues with it; `unfinished=True` removes it"

@@ -33,9 +33,9 @@ from labledger.ledger.database.sqlite import (
     translated,
     writable_engine,
 )
+from labledger.ledger.lookup import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows
-from labledger.ledger.tombstones import Tombstone
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import RUN_ID
 from labledger.records.json_codec import JsonForm
@@ -101,7 +101,7 @@ def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollecti
             _refuse_live_runs(lab)
             raise LeaseHeld(
                 f"another labledger process writes in {lab.root}; nothing was removed",
-                hint="try again when it has ended; --dry-run counts what would be removed",
+                hint="try again when it has ended; `dry_run=True` counts what would be removed",
             )
         time.sleep(_WAIT_S)
 

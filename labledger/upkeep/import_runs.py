@@ -23,7 +23,7 @@ from labledger.files.archive_files import is_archive
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.lab_folder import FOLDER, LabFolder
-from labledger.ledger import gradings
+from labledger.ledger import stored_runs
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
@@ -222,7 +222,7 @@ def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
             listed.append(f"  and {len(findings) - _MAX_LISTED} more")
         raise LedgerError(
             "\n".join([f"{source.path} does not verify; nothing was imported", *listed]),
-            hint=f"--run chooses other runs; {verify_hint(source.path)}",
+            hint=f"`run_ids=` chooses other runs; {verify_hint(source.path)}",
         )
 
 
@@ -278,7 +278,7 @@ def _require_roots(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) ->
             continue
         try:
             with _read_only(lab.ledger) as target:
-                problem = gradings.root_mismatch(target, regraded, source.slots(run_id))
+                problem = stored_runs.root_mismatch(target, regraded, source.slots(run_id))
         except LedgerMissing:
             problem = f"it regrades {regraded.root_id}, which the ledger does not have"
         if problem is not None:
@@ -311,8 +311,8 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                             f"{source.path} holds mirrors without the artifacts that they refer "
                             f"to, such as {sha256}; nothing was imported",
                             hint="import the ledger that they were exported from, or only their "
-                            "records with --without-artifacts; `labledger verify` will list the "
-                            "missing artifacts",
+                            "records with `without_artifacts=True`; `labledger verify` will list "
+                            "the missing artifacts",
                         )
 
 

@@ -10,7 +10,7 @@ Revises: 0012
 import sqlalchemy as sa
 from alembic import op
 
-from labledger.ledger.database import row_digests
+from labledger.ledger.database import statements
 
 revision = "0013"
 down_revision = "0012"
@@ -51,7 +51,7 @@ def upgrade() -> None:
                 sa.text(f"SELECT row_digest FROM {table} WHERE run_no = :run_no"),  # noqa: S608
                 {"run_no": run_no},
             ).scalars()
-            row = (run_no, table, *row_digests.tally(digests))
+            row = (run_no, table, *statements.tally(digests))
             names = ("run_no", "table_name", "row_count", "content")
             connection.execute(
                 sa.text(
@@ -59,5 +59,5 @@ def upgrade() -> None:
                     "VALUES (:run_no, :table_name, :row_count, :content, :row_digest)"
                 ),
                 dict(zip(names, row, strict=True))
-                | {"row_digest": row_digests.row_digest("run_tally", *row)},
+                | {"row_digest": statements.row_digest("run_tally", *row)},
             )

@@ -20,7 +20,7 @@ import pytest
 from commands import command_env, command_line
 from experiments import FAILS, HOLDS, HOLDS_CAREFUL, RIGHT, EngineLog, Project
 from tiers import tiered
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerError
 
@@ -246,10 +246,11 @@ def piped(project: Project, *words: object) -> tuple[str, int, str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    process.stdout.close()
-    _, stderr = process.communicate(timeout=PATIENCE_S)
+    with ended_with_block(process):
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.stdout.close()
+        _, stderr = process.communicate(timeout=PATIENCE_S)
     return line, process.returncode, stderr
 
 
@@ -288,22 +289,18 @@ def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
 def test_a_query_is_interrupted(project: Project, plain: object) -> None:
     """Ctrl-C ends a question that takes too long, with the code of an interruption."""
     endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t"
-    with subprocess.Popen(
+    started = subprocess.Popen(
         command_line("query", endless),
         cwd=project.folder,
         env=command_env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    ) as process:
-        wait_until(lambda: _reads(process.pid, project.lab / "ledger.sqlite"), "the query to run")
+    )
+    with ended_with_block(started) as process:
+        ledger = (project.lab / "ledger.sqlite").resolve()
+        wait_until(lambda: has_open(process.pid, ledger), "the query to run")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-
-
-def _reads(pid: int, path: Path) -> bool:
-    """Whether a process has had a file open for a moment."""
-    links = Path(f"/proc/{pid}/fd").iterdir()
-    return any(link.resolve() == path for link in links)

@@ -26,7 +26,7 @@ from labledger.compare.statistics import (
     planned_power,
     variance_components,
 )
-from labledger.compare.statistics import rates as confidence_sequence
+from labledger.compare.statistics import samples as confidence_sequence
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.sign_flip_test import Units
 

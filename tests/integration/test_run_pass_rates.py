@@ -9,7 +9,7 @@ import pytest
 from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
 
 from labledger import open_ledger
-from labledger.cli.output.run_progress import RunProgress
+from labledger.cli.run_progress import RunProgress
 
 pytestmark = pytest.mark.docker
 

@@ -28,8 +28,7 @@ from sqlalchemy.pool import NullPool
 from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.database import migrations, row_digests
-from labledger.ledger.database import views_and_triggers as objects
+from labledger.ledger.database import migrations, statements, views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
@@ -45,12 +44,12 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def run_sql(path: Path, *statements: str) -> None:
+def run_sql(path: Path, *lines: str) -> None:
     with closing(DRIVER.connect(str(path), isolation_level=None)) as raw:
-        raw.create_function("combine", 2, row_digests.combine)
-        raw.create_function("row_digest", -1, row_digests.row_digest)
-        for statement in statements:
-            raw.execute(statement)
+        raw.create_function("combine", 2, statements.combine)
+        raw.create_function("row_digest", -1, statements.row_digest)
+        for line in lines:
+            raw.execute(line)
 
 
 def sqlalchemy_engine(path: Path) -> Engine:
@@ -126,15 +125,15 @@ def test_views_and_triggers_are_those_of_the_code(path: Path) -> None:
     """What is in the ledger is what `objects` says, no more and no less."""
     raw = DRIVER.connect(str(path))
     sql = "SELECT name FROM sqlite_schema WHERE type = ?"
-    assert {row[0] for row in raw.execute(sql, ("view",))} == set(objects.ALL_VIEWS)
-    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(objects.TRIGGERS)
+    assert {row[0] for row in raw.execute(sql, ("view",))} == set(views_and_triggers.ALL_VIEWS)
+    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(views_and_triggers.TRIGGERS)
     raw.close()
 
 
 def test_views_and_triggers_change_only_with_a_revision() -> None:
     """Ledgers of this revision store these texts: a change needs a migration and another digest."""
-    texts = [view.statement(name) for name, view in objects.ALL_VIEWS.items()]
-    texts += objects.TRIGGERS.values()
+    texts = [view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()]
+    texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
         "0013": "3767e22502afd4ff13b16223d3fe712c7f2a16276a8b1ec2ea5bf059b8617abf"
@@ -238,7 +237,8 @@ def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
 CREATE = """
 import sys, time
 from pathlib import Path
-from labledger.ledger.database import migrations, row_digests
+from labledger.ledger.database import migrations, statements, views_and_triggers
+from labledger.ledger.database import statements
 from labledger.ledger.reader import LedgerReader
 while time.time() < float(sys.argv[2]):
     pass
@@ -357,7 +357,7 @@ def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
     raw = DRIVER.connect(str(older))
     assert raw.execute("SELECT note FROM run").fetchall() == [(None,)]
     sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger'"
-    assert {row[0] for row in raw.execute(sql)} == set(objects.TRIGGERS)
+    assert {row[0] for row in raw.execute(sql)} == set(views_and_triggers.TRIGGERS)
     raw.close()
 
 

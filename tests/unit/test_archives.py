@@ -21,6 +21,7 @@ import regraded_ledgers as graded
 import sample_ledgers as kit
 from commands import command_env, command_line, run_real
 from source_labs import FROZEN, begin, complete_lab, rows
+from waiting import ended_with_block
 
 from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
@@ -178,7 +179,7 @@ def test_no_artifact_is_removed_while_an_archive_is_written(
     words = ("archive", kit.RUN, file, "--lab-dir", there)
     monkeypatch.setattr(garbage_collection, "_PATIENCE_S", 0)
     env = command_env(**{VARIABLE: "stop@inside_archive"})
-    with subprocess.Popen(command_line(*words), cwd=there, env=env) as archiving:
+    with ended_with_block(subprocess.Popen(command_line(*words), cwd=there, env=env)) as archiving:
         _, status = os.waitpid(archiving.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         try:

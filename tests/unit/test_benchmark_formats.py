@@ -23,13 +23,9 @@ from labledger.benchmarks.formats import (
     RefusedTask,
     parse_reference,
     read_benchmark,
-)
-from labledger.benchmarks.translate import (
-    TranslatedExperiment,
     require_no_refused,
-    store_experiment,
-    translate,
 )
+from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from labledger.cli.output import run_display
-from labledger.cli.output.run_progress import RunProgress, notable_line, started_line
+from labledger.cli import run_display
+from labledger.cli.run_progress import RunProgress, notable_line, started_line
 from labledger.execution.run_events import run_event
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed

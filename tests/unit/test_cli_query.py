@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from labledger import Ledger
-from labledger.cli.output import query_results
+from labledger.cli.commands import ledger_queries
 from labledger.errors import InvalidInput, QueryFailed
 
 
@@ -26,7 +26,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str)
         def rows(self, *_: Any, **__: Any) -> Any:
             return columns, (row for row in rows)
 
-    query_results.write_result(Answering(), query_results.Query("SELECT", {}), form, None)
+    ledger_queries.write_result(Answering(), ledger_queries.Query("SELECT", {}), form, None)
 
 
 COLUMNS = ("task_id", "value", "blob")
@@ -35,7 +35,9 @@ ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
 
 def test_numbers_are_numbers_and_the_rest_is_text() -> None:
     """A parameter compares as its column does, whatever else it could mean in JSON."""
-    found = query_results.parse_params(["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"])
+    found = ledger_queries.parse_params(
+        ["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"]
+    )
     assert found == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
 
 
@@ -43,18 +45,18 @@ def test_numbers_are_numbers_and_the_rest_is_text() -> None:
 def test_what_is_no_parameter_is_refused(word: str) -> None:
     """A mistyped parameter is named."""
     with pytest.raises(InvalidInput, match="--param"):
-        query_results.parse_params([word])
+        ledger_queries.parse_params([word])
 
 
 def test_the_statement_is_given_once(tmp_path: Path) -> None:
     """As a word or in a file, not both and not neither."""
     path = tmp_path / "q.sql"
     path.write_text("SELECT 1", "utf-8")
-    assert query_results.read_statement("SELECT 2", None) == "SELECT 2"
-    assert query_results.read_statement(None, path) == "SELECT 1"
+    assert ledger_queries.read_statement("SELECT 2", None) == "SELECT 2"
+    assert ledger_queries.read_statement(None, path) == "SELECT 1"
     for sql, file in ((None, None), ("SELECT 2", path), (None, tmp_path / "absent.sql")):
         with pytest.raises(InvalidInput):
-            query_results.read_statement(sql, file)
+            ledger_queries.read_statement(sql, file)
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])

@@ -15,8 +15,8 @@ import typer.main
 from commands import CHECKOUT, command_env, command_line
 
 from labledger import __version__
+from labledger.cli import help_pages
 from labledger.cli.app import app
-from labledger.cli.options import help_pages
 
 HEAVY = (
     "docker",
@@ -169,7 +169,7 @@ sys.meta_path.insert(0, Interrupter())
         "labledger.errors",
         "labledger.api.ledger",  # what the command imports
         "labledger.ledger.database.connection",
-        "labledger.cli.output.run_outcome",
+        "labledger.cli.run_outcome",
     ],
 )
 def test_ctrl_c_during_the_start_is_a_line(tmp_path: Path, module: str) -> None:

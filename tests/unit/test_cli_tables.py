@@ -8,7 +8,7 @@ import random
 import pytest
 from rich.console import Console
 
-from labledger.cli.output.table_layout import Content, draw, plain_text
+from labledger.cli.table_layout import Content, draw, plain_text
 
 RUN_IDS = [f"nightly-regression-20261120-09315{n}-4cc5" for n in range(3)]
 NAMES = ["careful-with-a-long-name-of-its-model", "hasty"]

@@ -17,7 +17,7 @@ from commands import Case, command_env, command_line, run_forked, run_real, show
 import labledger
 from labledger import RunOptions, errors
 from labledger.api.ledger import open_ledger
-from labledger.cli.output.console import add_lab_dir, add_lab_dir_to_commands, typed_lab_dir
+from labledger.cli.console import add_lab_dir, add_lab_dir_to_commands, typed_lab_dir
 from labledger.errors import QueryFailed
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.name_references import CONTRACT_NAMES

@@ -8,7 +8,7 @@ import pytest
 from sample_trials import Trials
 from sealed_trials import KEPT
 
-from labledger.engine.engine import ContainerState
+from labledger.engine.engine_facts import ContainerState
 from labledger.trial.attempt_notes import parse_report
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus

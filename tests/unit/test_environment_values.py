@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labledger.cli.options import arguments
+from labledger.cli import arguments
 from labledger.errors import InvalidInput
 from labledger.runner import run_options
 

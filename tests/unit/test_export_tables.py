@@ -22,7 +22,7 @@ from pyarrow import parquet
 from labledger import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
 from labledger.export import tables
-from labledger.ledger import export_tables
+from labledger.ledger import committed_rows
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import SlotStatus
 
@@ -50,8 +50,8 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 def rows(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
     """What the ledger holds of the run, as its columns' types have it."""
-    table = export_tables.TABLES[kind]
-    boolean = [column.type is export_tables.ColumnType.BOOLEAN for column in table.columns]
+    table = committed_rows.TABLES[kind]
+    boolean = [column.type is committed_rows.ColumnType.BOOLEAN for column in table.columns]
     return [
         tuple(bool(v) if b and v is not None else v for v, b in zip(row, boolean, strict=True))
         for row in ledger._reader.flat_rows(kit.RUN, kind)
@@ -69,7 +69,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("kind", export_tables.TABLES)
+@pytest.mark.parametrize("kind", committed_rows.TABLES)
 def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
     """Every row of the run, in order, null as null, and no row of another run."""
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.parquet", format="parquet")
@@ -77,16 +77,16 @@ def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_pat
     assert len(expected) == COUNTS[kind]
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == expected
     frame = pandas.read_parquet(file, dtype_backend="pyarrow")
-    assert list(frame.columns) == [column.name for column in export_tables.TABLES[kind].columns]
+    assert list(frame.columns) == [column.name for column in committed_rows.TABLES[kind].columns]
     found = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
     assert found == [list(row) for row in expected]
 
 
-@pytest.mark.parametrize("kind", export_tables.TABLES)
+@pytest.mark.parametrize("kind", committed_rows.TABLES)
 def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
     """DuckDB distinguishes null from empty text in CSV; pandas reads the same texts and numbers."""
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.csv", format="csv")
-    columns = export_tables.TABLES[kind].columns
+    columns = committed_rows.TABLES[kind].columns
     sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}
     listed = ", ".join(f"'{column.name}': '{sql[column.type]}'" for column in columns)
     found = duckdb.execute(
@@ -114,7 +114,7 @@ def test_null_and_empty_text_are_two_things(ledger: Ledger, tmp_path: Path) -> N
 
 def test_a_metric_is_exact_as_text(ledger: Ledger) -> None:
     """`value` is a number where there is one; `value_text` is exact whatever it is."""
-    names = [column.name for column in export_tables.TABLES["metrics"].columns]
+    names = [column.name for column in committed_rows.TABLES["metrics"].columns]
     found = [dict(zip(names, row, strict=True)) for row in rows(ledger, "metrics")]
     by_id = {row["metric_id"]: (row["value"], row["value_text"]) for row in found}
     assert by_id["empty"] == (None, "")
@@ -128,9 +128,9 @@ def test_parquet_says_what_it_is(ledger: Ledger, tmp_path: Path) -> None:
     out = tmp_path / "tables"
     ledger.export(kit.RUN, "all", out, format="parquet")
     ledger.export("other", "all", tmp_path / "other", format="parquet")
-    for kind in export_tables.TABLES:
+    for kind in committed_rows.TABLES:
         schema = parquet.read_schema(out / f"{kind}.parquet")
-        assert schema.metadata[b"labledger.format"] == export_tables.FORMAT.encode()
+        assert schema.metadata[b"labledger.format"] == committed_rows.FORMAT.encode()
         assert schema.metadata[b"labledger.kind"] == kind.encode()
         assert schema.metadata[b"labledger.run_id"] == kit.RUN.encode()
         assert parquet.read_schema(tmp_path / "other" / f"{kind}.parquet").equals(schema)
@@ -160,14 +160,14 @@ def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path
     assert file.read_bytes() == stream.getvalue()
     files = ledger.export(kit.RUN, format=form)
     folder = tmp_path / ".lab" / "runs" / kit.RUN / "tables"
-    assert files == [folder / f"{kind}.{form}" for kind in export_tables.TABLES]
+    assert files == [folder / f"{kind}.{form}" for kind in committed_rows.TABLES]
     assert (folder / f"scores.{form}").read_bytes() == stream.getvalue()
 
 
 def test_nothing_is_sorted_in_memory(path: Path, ledger: Ledger) -> None:
     """SQLite reads every table in the order of its key: no kind needs room for all its rows."""
     with ledger._reader._snapshot("explain") as connection:
-        for kind, table in export_tables.TABLES.items():
+        for kind, table in committed_rows.TABLES.items():
             plan = connection.execute(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
             assert not [row for row in plan if "TEMP B-TREE" in row[-1]], kind
 
@@ -231,8 +231,8 @@ def test_the_columns_are_documented() -> None:
     page = (CHECKOUT / "docs/reference/file-formats.md").read_text("utf-8")
     text = re.sub(r"(?<=[^\n|])\n(?=[^\n|])", " ", page)
     kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
-    assert f"`{export_tables.FORMAT}`" in text
-    for kind, table in export_tables.TABLES.items():
+    assert f"`{committed_rows.FORMAT}`" in text
+    for kind, table in committed_rows.TABLES.items():
         words = [f"`{column.name}`{kinds[column.type]}" for column in table.columns]
         assert f"Every table begins with {', '.join(words[:6])}." in text
         assert re.search(

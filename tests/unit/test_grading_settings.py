@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiment_files import Folder
 
-from labledger.cli.output import trial_details
+from labledger.cli.commands import stored_runs
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading import (
     CollectCommand,
@@ -109,4 +109,4 @@ def test_grading_is_part_of_the_grader(folder: Folder) -> None:
 
 def test_a_trial_is_shown_however_its_grader_is_hidden() -> None:
     """`labledger show` has words for every way in which a grader's files are hidden."""
-    assert set(trial_details._SEALED) == set(Sealing)
+    assert set(stored_runs._SEALED) == set(Sealing)

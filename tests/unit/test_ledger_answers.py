@@ -14,6 +14,7 @@ import outcome_ledgers as made
 import pytest
 import sample_ledgers as kit
 from outcome_ledgers import Told, as_text, counts, summed
+from waiting import ended_with_block
 
 from labledger.compare.compare import compare
 from labledger.compare.compare_options import CompareOptions
@@ -425,13 +426,12 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 def test_views_are_read_while_a_run_is_written(tmp_path: Path) -> None:
     """After each commit of another process the views have it whole, and agree with each other."""
     path = kit.make_ledger(tmp_path)
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={"PYTHONPATH": ":".join(sys.path)},
-    ) as writer:  # fmt: skip
-        assert writer.stdin is not None
-        assert writer.stdout is not None
+    )  # fmt: skip
+    with ended_with_block(started) as writer:
         assert writer.stdout.readline() == "begun\n"
         sql = """SELECT (SELECT count(*) FROM trial_facts) AS facts,
             (SELECT count(verdict) FROM trial_facts) AS verdicts,

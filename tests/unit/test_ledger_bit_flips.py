@@ -18,7 +18,7 @@ from tiers import tiered
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import export_tables
+from labledger.ledger import committed_rows
 from labledger.ledger.database import tables, views_and_triggers
 from labledger.ledger.database.model import Dispatch, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
@@ -87,7 +87,7 @@ def shown(path: Path) -> dict[str, Any]:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream)
                 found[f"{run.run_id} {what}"] = stream.getvalue()
-            for what in export_tables.TABLES:
+            for what in committed_rows.TABLES:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream, format="csv")
                 found[f"{run.run_id} {what} as csv"] = stream.getvalue()

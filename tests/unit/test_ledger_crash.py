@@ -37,7 +37,8 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE schedule_progress", "INSERT INTO slot_commit", "INSERT INTO trial",
-     "INSERT INTO event", "INSERT INTO score", "INSERT INTO model_call", "DELETE FROM staged_result", "COMMIT"],
+     "INSERT INTO event", "INSERT INTO score", "INSERT INTO model_call",
+     "DELETE FROM staged_result", "COMMIT"],
 )  # fmt: skip
 def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: str) -> None:
     """SIGKILL before each statement: the slot is still staged, and commits again to the same."""

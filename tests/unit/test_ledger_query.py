@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 from ledger_templates import built_once
-from waiting import wait_until
+from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
@@ -213,12 +213,11 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
     """SIGINT ends a query that would compute for ever, as a KeyboardInterrupt."""
-    asking = subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE, text=True
     )
-    assert asking.stdout is not None
-    assert asking.stdout.readline() == "asking\n"
-    files = Path(f"/proc/{asking.pid}/fd")
-    wait_until(lambda: path in [file.readlink() for file in files.iterdir()], "the query to begin")
-    asking.send_signal(signal.SIGINT)
-    assert asking.communicate(timeout=30)[0] == "interrupted\n"
+    with ended_with_block(started) as asking:
+        assert asking.stdout.readline() == "asking\n"
+        wait_until(lambda: has_open(asking.pid, path), "the query to begin")
+        asking.send_signal(signal.SIGINT)
+        assert asking.communicate(timeout=PATIENCE_S)[0] == "interrupted\n"

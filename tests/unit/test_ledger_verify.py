@@ -20,7 +20,7 @@ from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger import slot_checks
-from labledger.ledger.database import row_digests
+from labledger.ledger.database import statements
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
@@ -430,10 +430,10 @@ def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> Non
     tables = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
     kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
     with closing(writable_engine(rewritten).open_driver()) as raw:
-        content = f"content = '{row_digests.NO_ROWS}'"  # What the upgrade counts of such rows.
+        content = f"content = '{statements.NO_ROWS}'"  # What the upgrade counts of such rows.
         raw.execute(
             f"UPDATE run_tally SET {content}, row_digest = "
-            f"row_digest('run_tally', run_no, table_name, row_count, '{row_digests.NO_ROWS}')"
+            f"row_digest('run_tally', run_no, table_name, row_count, '{statements.NO_ROWS}')"
         )
     assert verify(rewritten).is_clean
     with kit.open_writer(rewritten) as writer:

@@ -12,11 +12,11 @@ import sample_ledgers as kit
 from commands import CHECKOUT, command_env
 from experiment_files import Folder
 
-from labledger.cli.output.console import out_json, out_json_parts
+from labledger.cli.console import out_json, out_json_parts
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import commit_stream
+from labledger.ledger import committed_rows
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import EventFile
@@ -125,15 +125,15 @@ def test_a_huge_line_of_a_mirror(huge_line: Path) -> None:
 
 def test_events_that_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the same whenever they are iterated, and none are left out in silence."""
-    monkeypatch.setattr(commit_stream, "_MANY_EVENTS", 4)
+    monkeypatch.setattr(committed_rows, "_MANY_EVENTS", 4)
     run_of_events(path, 3, 10)
     engine = readonly_engine(path)
     with engine.connect() as connection:
         held = [
             tuple(commit.records.events)
-            for commit in commit_stream.commits(connection, kit.RUN, 1, 0, None)
+            for commit in committed_rows.commits(connection, kit.RUN, 1, 0, None)
         ]
-        stream = commit_stream.commits(connection, kit.RUN, 1, 0, None, holds_events=False)
+        stream = committed_rows.commits(connection, kit.RUN, 1, 0, None, holds_events=False)
         first = next(stream).records.events
         assert not isinstance(first, tuple)
         assert (tuple(first), tuple(first), len(first)) == (held[0], held[0], 10)

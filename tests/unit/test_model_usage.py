@@ -40,7 +40,7 @@ PRICES = PriceTable(
 
 
 def calls_of_all_kinds() -> Iterator[ModelCall]:
-    """Calls at and beside the bounds of tiers, with and without each kind of tokens, and all ends."""
+    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends."""
     models = (("anthropic", "small"), ("openai", "large"), ("openai", "new"), ("other", "small"))
     usages = [
         Usage(*tokens, reasoning=tokens[-1] // 2)
@@ -57,9 +57,7 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
             {"state": state, "status": status, "reason": reason, "reserved": reserved}
             | {"usage": None, "raw_usage": None}
         )
-    number = 0
-    for (provider, model), end in product(models, ends):
-        number += 1
+    for number, ((provider, model), end) in enumerate(product(models, ends), 1):
         yield kit.model_call(number, provider=provider, model=model, **end)
 
 
@@ -203,7 +201,9 @@ def test_a_commit_without_calls_has_the_digest_that_it_always_had(
     [*_, commit] = reader.chain_records(kit.RUN)
     payload = {
         **{kind: records for kind, records in _records(reader).items() if kind != "model_calls"},
-        "reason": None, "schedule_idx": 0, "status": "completed",
+        "reason": None,
+        "schedule_idx": 0,
+        "status": "completed",
     }
     assert commit["payload_digest"] == canonical_json.digest(payload)
     keys = [next(iter(reader.chain_records(run)))["genesis_digest"] for run in (kit.RUN, "priced")]
@@ -242,7 +242,7 @@ def test_a_staged_file_of_events_goes_with_calls(writer: LedgerWriter) -> None:
 METRICS = {
     "nothing": ((), (0, 0, 0.0)),
     "refused": ((kit.model_call(state=CallState.REFUSED, usage=None),), (0, 0, 0.0)),
-    "known": ((kit.model_call(), kit.model_call(2)), (2000, 20, 1.555e-3)),
+    "known": ((kit.model_call(), kit.model_call(2)), (2000, 20, 1.655e-3)),
     "no price": ((kit.model_call(model="new"),), (1000, 10, None)),
     "one unknown": ((kit.model_call(), kit.model_call(2, **kit.UNKNOWN)), (None, None, None)),
 }

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.options.run_options import (
-    Gate,
-    missed_gates,
-    parse_gates,
-    require_known_variants,
-)
+from labledger.cli.run_options import Gate, missed_gates, parse_gates, require_known_variants
 from labledger.errors import InvalidInput
 from labledger.records.pass_rate import PassCounts
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from waiting import wait_until
+from waiting import ended_with_block, wait_until
 
 from labledger.execution import process_identity
 from labledger.ledger.database.model import LeaseInfo, Owner
@@ -20,9 +20,8 @@ def held_by(owner: Owner) -> LeaseInfo:
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with ended_with_block(subprocess.Popen(["sleep", "60"])) as process:
         yield process
-        process.kill()
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:

@@ -14,8 +14,8 @@ from regraded_ledgers import DIGESTS, VERDICTS
 from typer.testing import CliRunner
 
 from labledger import open_ledger
+from labledger.cli import arguments
 from labledger.cli.app import app
-from labledger.cli.options import arguments
 from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_document import Comparison
 from labledger.errors import InvalidInput, QueryFailed, RunNotFound

@@ -17,7 +17,7 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
-from labledger import ReportOptions, comparison_texts, open_ledger, optional_libraries
+from labledger import ReportOptions, comparison_texts, open_ledger, resources
 from labledger import text as figures
 from labledger.compare.compare_options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
@@ -64,7 +64,7 @@ def test_charts_are_drawn_by_a_process_of_their_own(
     monkeypatch.setattr(chart_drawing, "_svg", OWN_PROCESS)
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # To import it here would fail.
     with open_ledger(path) as ledger:
-        monkeypatch.setattr(optional_libraries, "require_page", lambda: None)
+        monkeypatch.setattr(resources, "require_page", lambda: None)
         assert b"<svg" in ledger.rendered_report("run-1", "html")
         monkeypatch.setattr(chart_drawing, "_PROGRAM", "raise SystemExit('no memory')")
         with pytest.raises(LabLedgerError, match=r"could not draw the charts: .* no memory"):

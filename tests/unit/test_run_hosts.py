@@ -32,7 +32,7 @@ from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.runner.attempt_queues import SlotQueue
 from labledger.runner.run_hosts import require_reachable_attempts
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.upkeep.unfinished_slots import UnfinishedSlot
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 HOSTS = ("node-a/00000001", "node-b/00000002")
 SLOTS_OF_HOST = 3

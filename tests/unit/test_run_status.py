@@ -11,8 +11,8 @@ import sample_ledgers as kit
 from commands import run_forked
 
 from labledger import RunOutcome, clock, open_ledger
-from labledger.cli.output import run_outcome
-from labledger.cli.output.run_progress import RunProgress
+from labledger.cli import run_outcome
+from labledger.cli.run_progress import RunProgress
 from labledger.export.summary import build_summary
 from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
 from labledger.ledger.reader import LedgerReader

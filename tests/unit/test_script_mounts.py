@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
+from waiting import ended_with_block, wait_until
 
 PROJECT = Path(__file__).parents[2]
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "true")
@@ -27,7 +27,8 @@ def test_nothing_stays_mounted_after_a_kill(tmp_path: Path, ending: signal.Signa
     """A script that is killed while its command has something mounted leaves no mount behind."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    with subprocess.Popen(["bash", "-c", SCRIPT, "bash", str(folder)], cwd=PROJECT) as script:
+    started = subprocess.Popen(["bash", "-c", SCRIPT, "bash", str(folder)], cwd=PROJECT)
+    with ended_with_block(started) as script:
         wait_until(folder.with_name("folder.mounted").exists, "the mount")
         assert str(folder) not in Path("/proc/self/mounts").read_text("utf-8")
         script.send_signal(ending)

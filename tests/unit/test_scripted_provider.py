@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from commands import command_env, command_line, run_forked
 from scripted_providers import ServedProvider, scripted_provider
+from waiting import ended_with_block
 
 from labledger.errors import InvalidInput
 from labledger.gateway.scripted.script import parse_script
@@ -269,7 +270,7 @@ def test_the_command_serves_a_script(tmp_path: Path) -> None:
         text=True,
     )
     assert process.stderr is not None
-    with process:
+    with ended_with_block(process):
         address = process.stderr.readline().split()[-1]
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
         connection.request("HEAD", "/")

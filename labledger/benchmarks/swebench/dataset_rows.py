@@ -26,8 +26,8 @@ from labledger.benchmarks.swebench.harness import (
 )
 from labledger.benchmarks.task_file import TaskRow, json_rows, read_content, tasks_of_rows
 from labledger.errors import InvalidInput, Problem
-from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
+from labledger.resources import require_for
 from labledger.text import counted
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")

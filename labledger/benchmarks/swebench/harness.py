@@ -21,8 +21,8 @@ from typing import Any
 
 from labledger.errors import LabLedgerError
 from labledger.files.cache_and_scratch import scratch_folder
-from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
+from labledger.resources import require_for
 
 EXTRA = "swebench"
 

@@ -1,53 +1,51 @@
-"""Commands for experiments: init, preflight, plan, run, resume, extend, regrade.
+"""Commands for experiments and benchmarks: init, preflight, check and plan.
 
-`run`, `resume`, `extend` and `regrade` share the options of `Running`, which also displays the run
-and raises `typer.Exit` with its exit code.
+`check` runs the agents of a benchmark whose verdict is known; the others run nothing.
 """
 
 from __future__ import annotations
 
 import shlex
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import labledger
-from labledger.cli.options import arguments
-from labledger.cli.options.run_options import (
-    BUDGETS,
-    Chosen,
-    Running,
-    variants_of,
-    with_option_groups,
-)
-from labledger.cli.output.console import (
+from labledger.cli import arguments
+from labledger.cli.console import (
     add_lab_dir,
     out,
     out_json,
-    out_json_parts,
-    out_lines,
+    out_json_line,
+    out_sentence,
     print_checks,
     say,
     table,
 )
+from labledger.cli.run_options import Chosen, Running, with_option_groups
 from labledger.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import PlanText, RunExtension, RunPlan, TaskSupport
-
-_MAX_PRINTED_SLOTS = 200
+    from labledger import (
+        BenchmarkCheck,
+        Exit,
+        PlanText,
+        RunOptions,
+        RunOutcome,
+        TaskSupport,
+    )
 
 
 def register(app: typer.Typer) -> None:
     app.command()(init)
     app.command()(with_option_groups(preflight, "limit", "variant"))
-    for command in (run, resume, extend):
-        app.command()(with_option_groups(command))
-    app.command()(with_option_groups(regrade, *BUDGETS))
+
+
+def register_check(app: typer.Typer) -> None:
+    app.command()(with_option_groups(check, "variant", "shard"))
 
 
 def init(
@@ -98,7 +96,7 @@ def preflight(
 
     For a benchmark, lists each task and why it cannot be run, if so.
     """
-    from labledger.cli.output.run_display import watcher
+    from labledger.cli.run_display import watcher
 
     options = labledger.RunOptions(
         lab_dir=lab_dir,
@@ -134,179 +132,6 @@ def _print_tasks(tasks: Sequence[TaskSupport]) -> None:
     table(("task", "runs", "why not"), rows)
     out(f"{sum(task.runs for task in tasks)} of {counted(len(tasks), 'task')} can be run")
     out()
-
-
-def run(
-    experiment: arguments.Experiment,
-    *,
-    run_id: arguments.NewRunId = None,
-    chosen: Chosen,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
-    ] = False,
-    running: Running,
-) -> None:
-    """Run an experiment in containers.
-
-    Runs every variant on every task, with its replications. Each trial has a container of its own
-    and is graded there. The checks of `preflight` are done first.
-    """
-    options = running.options(
-        chosen,
-        run_id=run_id,
-    )
-    if dry_run:
-        planned = labledger.plan_run(experiment, options)
-        _print_plan(planned, labledger.expectation(planned, running.lab_dir), as_json=running.json)
-        return
-    running.watch(
-        options,
-        lambda watched_options: labledger.run(experiment, watched_options),
-        lambda: labledger.plan_run(experiment, options).variants,
-    )
-
-
-def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> None:
-    """Print the resolved experiment as YAML, what is expected, and the schedule; or all as JSON."""
-    if as_json:
-        slots = (slot.as_json() for slot in plan.slots())
-        document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
-        out_json_parts({**document, "expected": list(expected)} if expected else document)
-        return
-    import yaml
-
-    out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
-    out(f"# digest {plan.digest}")
-    out(f"# grader: {plan.sealing}")
-    for line in expected:
-        out(f"# {line}")
-    out(f"# schedule: {counted(plan.total_slots, 'slot')}")
-    for slot in islice(plan.slots(), _MAX_PRINTED_SLOTS):
-        out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
-    if plan.total_slots > _MAX_PRINTED_SLOTS:
-        out(f"# … and {plan.total_slots - _MAX_PRINTED_SLOTS} more; --json prints them all")
-    say("nothing was run")
-
-
-def resume(
-    run_id: arguments.RunId,
-    *,
-    frozen: arguments.Frozen = False,
-    take_over: arguments.TakeOver = False,
-    running: Running,
-) -> None:
-    """Continue an interrupted run.
-
-    No trial that was started is run again: trials that have ended are collected, and running ones
-    are waited for. A run that another coordinator owns is refused. With --take-over, the lease of
-    that coordinator is no longer extended, and this command waits until it ends.
-    """
-    running.watch(
-        running.options(frozen=frozen, take_over=take_over),
-        lambda watched_options: labledger.resume(run_id, watched_options),
-        lambda: variants_of(run_id, running.lab_dir),
-    )
-
-
-def extend(
-    run_id: arguments.RunId,
-    *,
-    experiment: Annotated[
-        str | None,
-        typer.Argument(
-            help="The experiment with all that the run shall have; by default the file from which "
-            "it was started or last extended.",
-        ),
-    ] = None,
-    chosen: Chosen,
-    because: Annotated[
-        str | None, typer.Option(help="Why the run is extended; stored with the run.")
-    ] = None,
-    take_over: arguments.TakeOver = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
-    ] = False,
-    running: Running,
-) -> None:
-    """Add tasks, variants or replications to a run, and run them.
-
-    The new slots are appended to the run's schedule, in the experiment's order, and committed
-    after those that are there. --limit, --task, --variant and --shard choose all that the run shall
-    have; without them, that is the whole experiment. What the run has run must be the same in the
-    experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
-    """
-    options = running.options(
-        chosen,
-        take_over=take_over,
-    )
-    if dry_run:
-        _print_extension(
-            labledger.plan_extension(run_id, experiment, options), as_json=running.json
-        )
-        return
-
-    def variants() -> list[str]:
-        new = labledger.plan_extension(run_id, experiment, options).variants
-        return [*variants_of(run_id, running.lab_dir), *new]
-
-    running.watch(
-        options,
-        lambda watched_options: labledger.extend(
-            run_id, experiment, watched_options, because=because
-        ),
-        variants,
-    )
-
-
-def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
-    """Print what an extension would add: counts, new variants and tasks, and slots; or JSON."""
-    if as_json:
-        slots = (slot.as_json() for slot in extension.slots())
-        out_json_parts({**extension.as_json(), "schedule": slots})
-        return
-    out(f"# {counted(extension.slot_count, 'slot')} would be added to {extension.run_id}")
-    for name in extension.variants:
-        out(f"# new variant {name}")
-    if extension.tasks:
-        out(f"# {counted(len(extension.tasks), 'new task')}")
-    out(f"# digest {extension.digest}")
-    for slot in islice(extension.slots(), _MAX_PRINTED_SLOTS):
-        out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
-    if extension.slot_count > _MAX_PRINTED_SLOTS:
-        rest = extension.slot_count - _MAX_PRINTED_SLOTS
-        out(f"# … and {rest} more; --json prints them all")
-    say("nothing was added")
-
-
-def regrade(
-    run_id: arguments.RunId,
-    *,
-    grader: Annotated[
-        Path,
-        typer.Option(
-            help="An experiment file, whose grader is used, or a script that replaces the run's "
-            "own grader.",
-        ),
-    ],
-    again: Annotated[
-        bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
-    ] = False,
-    running: Running,
-) -> None:
-    """Grade the stored trials of a complete run with another grader. Runs no agent.
-
-    Each trial's workspace, result and events are put into a fresh container, where the grader
-    runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
-    reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. A regrading stops, and is not completed, if more than half of its
-    slots are grade errors; --max-error-rate sets another share.
-    """
-    options = running.options()
-    running.watch(
-        options,
-        lambda watched_options: labledger.regrade(run_id, grader, watched_options, again=again),
-        lambda: variants_of(run_id, running.lab_dir),
-    )
 
 
 def register_plan(app: typer.Typer) -> None:
@@ -352,8 +177,6 @@ def plan(
     Estimates from earlier runs how much results vary between tasks and within them, and answers for
     tasks like these and for exactly these tasks. Ranges say how well that is known. Runs nothing.
     """
-    from labledger.cli.output.console import out_json
-
     options = labledger.PlanOptions(
         detect=detect,
         power=power,
@@ -374,8 +197,6 @@ def plan(
 
 
 def _print(text: PlanText) -> None:
-    from labledger.cli.output.console import out, out_sentence, table
-
     for fact in text.facts:
         out_sentence(fact)
     for each in text.tables:
@@ -386,3 +207,70 @@ def _print(text: PlanText) -> None:
         out()
     for note in text.notes:
         out_sentence(note)
+
+
+_FINDINGS = {
+    "wrong_verdict": "wrong verdict",
+    "not_graded": "could not be graded",
+    "not_run": "did not run",
+}
+
+
+def check(
+    benchmark: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT:LOCATION", help="A benchmark, such as harbor:./terminal-bench-2."
+        ),
+    ],
+    *,
+    run_id: arguments.NewRunId = None,
+    chosen: Chosen,
+    running: Running,
+) -> None:
+    """Run the agents of a benchmark whose verdict is known, and name the tasks that misbehave.
+
+    The reference solution must pass and the agent that does nothing must fail on every task. Exits
+    with 1 if a trial has another verdict, could not be graded or did not run.
+    """
+    options = running.options(
+        chosen,
+        run_id=run_id,
+    )
+    checks: list[BenchmarkCheck] = []
+
+    def execute(watched_options: RunOptions) -> RunOutcome:
+        checks.append(labledger.check_benchmark(benchmark, watched_options))
+        return checks[0].outcome
+
+    def conclude(_: RunOutcome) -> Exit:
+        _print_check(checks[0], as_json=running.json)
+        return labledger.Exit.GATE_MISSED if checks[0].findings else labledger.Exit.COMPLETE
+
+    running.watch(
+        options, execute, lambda: labledger.plan_run(benchmark, options).variants, conclude
+    )
+
+
+def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
+    """Print the trials that are not as expected as a table, or all as a line of JSON."""
+    if as_json:
+        trials = [trial.as_json() for trial in check.trials]
+        out_json_line({"event": "benchmark_checked", "trials": trials})
+        return
+    tasks = len({trial.task_id for trial in check.trials})
+    wrong = len({trial.task_id for trial in check.findings})
+    out(f"{tasks - wrong} of {counted(tasks, 'task')} behave as expected")
+    if check.findings:
+        rows = [
+            (
+                trial.task_id,
+                trial.agent,
+                trial.expected,
+                trial.verdict,
+                _FINDINGS[trial.finding or ""],
+                trial.status if trial.reason is None else f"{trial.status}: {trial.reason}",
+            )
+            for trial in check.findings
+        ]
+        table(("task", "agent", "expected", "verdict", "finding", "status"), rows)

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 import labledger
-from labledger.cli.options.help_pages import CommandLine
-from labledger.cli.output.console import say
+from labledger.cli.console import say
+from labledger.cli.help_pages import CommandLine
 
 gateway = CommandLine(help="The model gateway.", no_args_is_help=True)
 

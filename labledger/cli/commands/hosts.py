@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger.cli.options import arguments
-from labledger.cli.options.help_pages import CommandLine
-from labledger.cli.output.console import out, out_json, say, table
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, say, table
+from labledger.cli.help_pages import CommandLine
 
 if TYPE_CHECKING:
     from labledger import ClusterHost

@@ -1,188 +1,35 @@
-"""Commands that read the ledger: runs, status, show, logs, query, export.
+"""Commands for the rows of the ledger: query and export. They work while runs write.
 
-They work while runs write. With `--json` they print the library's documents unchanged.
+A table is limited to 1,000 rows; other formats are written by the library, row by row.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, redirect_stdout
+from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from labledger.cli.options import arguments
-from labledger.cli.output.console import exact_stdout, out, out_json, say, table
+from labledger import InvalidInput, Problem
+from labledger.cli import arguments
+from labledger.cli.console import exact_stdout, out, say, table
+from labledger.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from datetime import datetime
 
-    from labledger import Grading, JsonObject, RunInfo
+    from labledger import Ledger, ViewInfo
 
 
 def register(app: typer.Typer) -> None:
-    for command in (runs, status, show, logs, query, export):
+    for command in (query, export):
         app.command()(command)
-
-
-def runs(
-    experiment: Annotated[
-        str | None, typer.Option(help="Only runs of experiments whose id matches this glob.")
-    ] = None,
-    status: Annotated[
-        str | None,
-        typer.Option(help="Only runs that are running, interrupted or completed."),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Only runs created since 2026-11-22, 2026-11-22T14:00, 7d or 12h."),
-    ] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    sort: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY",
-            help="created, changed or slots: the largest first. run, experiment or status: by name",
-        ),
-    ] = "created",
-    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
-    lab_dir: arguments.LabDir = None,
-    json: arguments.Json = False,
-) -> None:
-    """List the runs in the ledger, by default the newest first."""
-    from labledger import RunSelection, open_ledger
-    from labledger.cli.output.run_outcome import grading_lines
-
-    selection = RunSelection(
-        experiment, arguments.parse_run_status(status), arguments.parse_since(since), tag
-    )
-    with open_ledger(lab_dir=lab_dir) as ledger:
-        all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
-        all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
-        causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
-    if json:
-        out_json(
-            [
-                {**run.as_json(), **_own_grading(run.run_id, gradings)}
-                for run, gradings in zip(all_runs, all_gradings, strict=True)
-            ]
-        )
-        return
-    columns = ["run_id", "experiment", "status", "committed", "slots", "created"]
-    rows = [
-        [
-            run.run_id,
-            run.experiment_id,
-            run.status.value,
-            run.next_schedule_idx,
-            run.total_slots,
-            run.created_at,
-        ]
-        for run in all_runs
-    ]
-    if any(causes):
-        columns.insert(3, "stopped by")
-        for row, cause in zip(rows, causes, strict=True):
-            row.insert(3, cause)
-    table(columns, rows, right=("committed", "slots"))
-    for run, gradings in zip(all_runs, all_gradings, strict=True):
-        if gradings and run.run_id == gradings[0].run_id:
-            for line in grading_lines(run.run_id, gradings):
-                out(line)
-
-
-def _stop_cause(run: RunInfo, *, lost: bool) -> str:
-    """Return why a run stopped, in a word; empty if it is complete or in progress."""
-    if run.stop is not None:
-        return run.stop.cause
-    return "lost" if lost else ""
-
-
-def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
-    """Return the keys for `--json` that describe a run as a grading; none if it is not one."""
-    own = next((grading for grading in gradings if grading.run_id == run_id), None)
-    if own is None:
-        return {}
-    return {"root_id": own.root_id, "generation": own.generation, "counts": own.counts}
-
-
-def status(
-    run_id: arguments.RunId,
-    lab_dir: arguments.LabDir = None,
-    json: arguments.Json = False,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", "-w", help="Show the display of a run that another process runs."),
-    ] = False,
-) -> None:
-    """Show a run's progress, its owner and what it spent of its budget."""
-    if watch:
-        _watch(run_id, lab_dir, as_json=json)
-        if json:
-            return
-    from labledger import open_ledger
-    from labledger.cli.output.run_outcome import print_status
-
-    with open_ledger(lab_dir=lab_dir) as ledger:
-        state = ledger.state(run_id)
-    if json:
-        out_json(state.as_json())
-    else:
-        print_status(state, lab_dir)
-
-
-def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
-    """Show a run's progress until nobody runs it any more."""
-    from labledger import open_ledger
-    from labledger.cli.output.run_display import watcher
-
-    with open_ledger(lab_dir=lab_dir) as ledger, watcher(as_json=as_json, quiet=False) as display:
-        for state in ledger.watch(run_id):
-            display.show(state)
-
-
-def show(
-    run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
-    lab_dir: arguments.LabDir = None,
-    json: arguments.Json = False,
-    full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
-) -> None:
-    """Show one trial.
-
-    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
-    """
-    from labledger import open_ledger
-    from labledger.cli.output.trial_details import print_trial
-
-    with open_ledger(lab_dir=lab_dir) as ledger:
-        records = ledger.slot(run_id, schedule_idx)
-        if json:
-            out_json(records)
-        else:
-            print_trial(ledger, records, full=full)
-
-
-def logs(
-    run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
-    phase: Annotated[
-        list[str] | None,
-        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
-    ] = False,
-    lab_dir: arguments.LabDir = None,
-    json: arguments.Json = False,
-) -> None:
-    """Print the output of one trial, also while it runs."""
-    from labledger import open_ledger
-    from labledger.cli.output.trial_details import print_logs
-
-    with open_ledger(lab_dir=lab_dir) as ledger:
-        pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow)
-        if not print_logs(pieces, as_json=json):
-            say(f"slot {schedule_idx} of {run_id} has no such output (yet)")
 
 
 def query(
@@ -235,13 +82,6 @@ def query(
     Reads only, and works while runs write. --schema lists the views.
     """
     from labledger import open_ledger
-    from labledger.cli.output.query_results import (
-        Query,
-        parse_params,
-        print_schema,
-        read_statement,
-        write_result,
-    )
 
     if out_path is not None:
         arguments.require_folder("--out", out_path)
@@ -285,3 +125,109 @@ def export(
             return
         for path in ledger.export(run_id, what, out_path, format=format):
             say(f"wrote {path}")
+
+
+_MAX_TABLE_ROWS = 1000
+
+
+def read_statement(sql: str | None, file: Path | None) -> str:
+    """Return the statement, given as an argument or in a file. Raises `InvalidInput`."""
+    if (sql is None) == (file is None):
+        problem = Problem("query", "give one statement, as an argument or with --file")
+        raise InvalidInput("the query", [problem])
+    if file is None:
+        return sql or ""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput("the query", [Problem(str(file), reason)]) from None
+
+
+def parse_params(words: list[str]) -> dict[str, Any]:
+    """Return the values of `NAME=VALUE` words; a JSON number is a number. Raises `InvalidInput`."""
+    params: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            problem = Problem("--param", f"found {word!r}; expected NAME=VALUE")
+            raise InvalidInput("the query", [problem])
+        try:
+            number = json.loads(value)
+        except json.JSONDecodeError:
+            number = None
+        # Other JSON, such as `true` or a list, is taken as text.
+        params[name] = number if type(number) in (int, float) else value
+    return params
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement or a view, the values of its parameters, and the generation or time to show."""
+
+    sql: str
+    params: Mapping[str, Any]
+    generation: int | None = None
+    as_of: datetime | None = None
+
+
+def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> None:
+    """Run a query, and print its rows on stdout or write them to a file. Raises `InvalidInput`."""
+    if form == "parquet" and path is None:
+        problem = Problem("--format", "parquet needs a file: name it with --out FILE")
+        raise InvalidInput("the query", [problem])
+    if form == "table" and path is None:
+        columns, rows = ledger.rows(query.sql, query.params, query.generation, as_of=query.as_of)
+        with closing(rows):
+            _print_table(columns, rows)
+        return
+    count = ledger.write_query(
+        query.sql,
+        exact_stdout() if path is None else path,
+        _write_table if form == "table" else form,
+        query.params,
+        query.generation,
+        as_of=query.as_of,
+    )
+    if path is not None:
+        say(f"wrote {counted(count, 'row')} to {path}" if form == "parquet" else f"wrote {path}")
+
+
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> int:
+    text = TextIOWrapper(stream, "utf-8", newline="", write_through=True)
+    with redirect_stdout(text):
+        shown = _print_table(columns, rows)
+    text.detach()
+    return shown
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Print the first rows as a table, and return their number."""
+    stream = iter(rows)
+    shown = list(islice(stream, _MAX_TABLE_ROWS))
+    numeric = [
+        name
+        for i, name in enumerate(columns)
+        if shown and all(isinstance(row[i], int | float | None) for row in shown)
+    ]
+    table(columns, shown, right=numeric)
+    if next(stream, None) is not None:
+        say(f"only {_MAX_TABLE_ROWS} rows are shown; --format csv or jsonl prints all")
+    return len(shown)
+
+
+def print_schema(views: Sequence[ViewInfo], view_name: str | None = None) -> None:
+    """Print each view, or the named one, with its columns and their meanings.
+
+    Raises `InvalidInput`.
+    """
+    names = [view.name for view in views]
+    if view_name is not None and view_name not in names:
+        message = f"there is no view {view_name!r}; the views are {', '.join(names)}"
+        raise InvalidInput("the query", [Problem("--schema", message)])
+    for view in views:
+        if view_name in (None, view.name):
+            out(f"{view.name}: {view.comment}")
+            width = max(map(len, view.columns))
+            for column, meaning in zip(view.columns, view.meanings, strict=True):
+                out(f"    {column.ljust(width)}  {meaning}")

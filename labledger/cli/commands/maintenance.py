@@ -14,9 +14,9 @@ import typer
 
 import labledger
 from labledger import Exit
-from labledger.cli.options import arguments
-from labledger.cli.options.help_pages import CommandLine
-from labledger.cli.output.console import confirm, out, out_json, print_checks, say
+from labledger.cli import arguments
+from labledger.cli.console import confirm, out, out_json, print_checks, say
+from labledger.cli.help_pages import CommandLine
 from labledger.text import counted, counted_of, format_size
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from labledger import InvalidInput, Problem
-from labledger.cli.options import arguments
+from labledger.cli import arguments
 from labledger.text import counted
 
 _DEFAULT_PAGE = Path("report.html")
@@ -123,7 +123,7 @@ def report(
     RUN.g1, RUN.g2, … name its gradings.
     """
     from labledger import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
-    from labledger.cli.output.console import exact_stdout, say
+    from labledger.cli.console import exact_stdout, say
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")

@@ -2,7 +2,7 @@
 
 The ledger's code is written in SQL and needs nothing else of a database library. Importing
 SQLAlchemy takes longer than most commands, so only Alembic and the engine that users ask for
-(`ledger.sqlalchemy_views`) use it. A `Connection` executes statements as the driver's own
+(`ledger.query.view_engine`) use it. A `Connection` executes statements as the driver's own
 connection does, and adds what the ledger needs: transactions, snapshots, and rows with names. This
 module does not convert the driver's errors: `sqlite.translated` makes `LedgerError` of them.
 """

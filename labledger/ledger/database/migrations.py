@@ -24,7 +24,7 @@ from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.files import cache_and_scratch, lab_folder
 from labledger.files.durable_files import sync_folder
-from labledger.ledger.database import schema_checks, views_and_triggers
+from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
@@ -39,6 +39,8 @@ from labledger.records import canonical_json
 _LIBRARIES = ("alembic", "sqlalchemy")
 _TABLES_SQL = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
 _REVISION_SQL = "SELECT version_num FROM alembic_version"
+_IDENTITY_DIGEST = "digest"
+"""Key of the row of `ledger_meta` with the digest of the others."""
 _SET_REVISION_SQL = "INSERT INTO alembic_version (version_num) VALUES (?)"
 
 
@@ -198,7 +200,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "INSERT INTO ledger_meta (key, value) VALUES ('ledger_id', ?), ('created_at', ?)",
             (uuid.uuid4().hex, clock.utc_now()),
         )
-    schema_checks.store_identity(connection)
+    _store_identity(connection)
     views_and_triggers.create_all(connection)
     violation = connection.execute("PRAGMA foreign_key_check").first()
     if violation is not None:
@@ -208,6 +210,23 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "nothing was changed",
             hint="`labledger verify` lists the damage",
         )
+
+
+def _store_identity(connection: Connection) -> None:
+    """Store a digest of the ledger's id and time of creation, unless it has one."""
+    stored, digest = read_identity(connection)
+    if stored is None:
+        connection.execute(
+            "INSERT INTO ledger_meta (key, value) VALUES (?, ?)", (_IDENTITY_DIGEST, digest)
+        )
+
+
+def read_identity(connection: Connection) -> tuple[str | None, str]:
+    """Return the stored digest, None in an older ledger, and the expected one."""
+    rows = connection.execute("SELECT key, value FROM ledger_meta").all()
+    values = {str(key): str(value) for key, value in rows}
+    stored = values.pop(_IDENTITY_DIGEST, None)
+    return stored, canonical_json.digest(values)
 
 
 def create_tables(connection: Connection) -> None:

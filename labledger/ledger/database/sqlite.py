@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from labledger.errors import LedgerDamaged, LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.row_digests import combine, row_digest
+from labledger.ledger.database.statements import combine, row_digest
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""

@@ -213,6 +213,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """The columns that a statement writes, by table."""
 
+SLOT_TABLES = (
+    *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
+    *("evidence_record", "model_call"),
+)
+"""Tables of what a commit publishes, in the order in which it is written."""
+
 KEYS: dict[str, tuple[str, ...]] = {
     "ledger_meta": ("key",),
     "run": ("run_no",),

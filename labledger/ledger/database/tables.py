@@ -77,7 +77,7 @@ def _texts(*names: str, key: bool = False, null: bool = False) -> list[Column[st
 
 
 def _row_digest() -> Column[str]:
-    """The digest of the other columns (`row_digests`); null if an older labledger wrote the row."""
+    """The digest of the other columns (`row_digest`); null if an older labledger wrote the row."""
     return Column("row_digest", Text)
 
 

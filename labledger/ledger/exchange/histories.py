@@ -15,8 +15,7 @@ from typing import Any
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, Result
-from labledger.ledger.lookup import find_run_no, run_number
-from labledger.ledger.tombstones import Tombstone, newest_tombstone
+from labledger.ledger.lookup import Tombstone, find_run_no, newest_tombstone, run_number
 
 
 class RunRelation(StrEnum):

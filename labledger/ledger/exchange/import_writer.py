@@ -18,17 +18,16 @@ from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.file_contents import batched
 from labledger.ledger import leases, run_rows
-from labledger.ledger.commit_stream import read_chain_head
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
-from labledger.ledger.database.table_rows import KEYS
+from labledger.ledger.database.table_rows import KEYS, SLOT_TABLES
+from labledger.ledger.digest_chain import read_chain_head
 from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation, StoredRun
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.leases import UnitOfWork
 from labledger.ledger.lookup import run_number
-from labledger.ledger.slot_rows import SLOT_TABLES
 from labledger.records.attempt_result import REFERENCE
 from labledger.records.outcomes import RunStatus
 

@@ -17,17 +17,17 @@ from typing import Any, BinaryIO
 from labledger.errors import LedgerError, MalformedJson
 from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows, slot_rows
-from labledger.ledger.commit_stream import (
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
-    PART_COLUMNS,
+    PART_ROW_COLUMNS,
     PRICE_COLUMNS,
     SCHEDULE_COLUMNS,
     SCHEMA,
     SLOT_COLUMNS,
 )
-from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
 from labledger.records import JsonObject, canonical_json
 from labledger.records.slot_records import MAX_LINE_BYTES, ONLY_IF_ANY
 
@@ -151,7 +151,7 @@ def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: in
             canonical_json.dumps(row[name])
             if name in JSON_COLUMNS and name in row
             else row.get(name)
-            for name in PART_COLUMNS
+            for name in PART_ROW_COLUMNS
         ]
         connection.execute(statements.insert("run_part"), (_RUN_NO, *values))
 

@@ -31,16 +31,16 @@ from labledger.errors import (
     SchemaInvalid,
 )
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import gradings, leases
-from labledger.ledger.commit_stream import Commit
+from labledger.ledger import leases, stored_runs
+from labledger.ledger.committed_rows import Commit
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
-from labledger.ledger.gradings import Regrades
 from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
+from labledger.ledger.stored_runs import Regrades
 from labledger.ledger.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.identity import RUN_ID
@@ -187,7 +187,7 @@ class Source:
 
     def regrades(self, run_id: str) -> Regrades | None:
         """Return which run a regrading grades again; None for a run whose agents ran."""
-        return gradings.read_regrades(self.connection, run_number(self.connection, run_id))
+        return stored_runs.read_regrades(self.connection, run_number(self.connection, run_id))
 
     def slots(self, run_id: str) -> int:
         """Return the number of slots of a run's schedule."""
@@ -204,7 +204,7 @@ class Source:
 
     def with_regradings(self, run_id: str) -> list[str]:
         """Return the run and its regradings, the oldest first. Raises `InvalidInput` for one."""
-        return gradings.with_regradings(self.connection, run_id)
+        return stored_runs.with_regradings(self.connection, run_id)
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` if a coordinator is writing one of these runs."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from labledger import clock
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading import GradingMode, Sealing
 from labledger.files.durable_files import write_file

@@ -18,8 +18,9 @@ from typing import Self
 
 from labledger import fault_points
 from labledger.engine.container_files import ContainerFiles
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import DeclaredArtifact
 from labledger.files import artifact_tars, tars
 from labledger.files.artifact_store import ArtifactStore

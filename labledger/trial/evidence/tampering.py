@@ -20,8 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from labledger.engine.container_files import ContainerFiles
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_facts import ContainerState
 from labledger.files import relative_names
 from labledger.trial import contract
 from labledger.trial.attempt_notes import phase_fields

@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.engine.engine_facts import ContainerState
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec

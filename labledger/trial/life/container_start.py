@@ -18,12 +18,13 @@ from dataclasses import replace
 
 from labledger import clock
 from labledger.engine.container_files import ContainerFiles
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
     retry_engine_errors,
 )
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.grading import GradingMode
 from labledger.files import artifact_tars

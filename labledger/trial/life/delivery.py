@@ -14,8 +14,8 @@ import time
 from dataclasses import replace
 
 from labledger import clock, fault_points
-from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import Sealing
 from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from labledger import fault_points
-from labledger.engine.engine import ContainerState, Engine
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
+from labledger.engine.engine_facts import ContainerState
 from labledger.files import artifact_tars
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labledger import fault_points
-from labledger.engine.engine import ContainerState
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
+from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import Sealing
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus

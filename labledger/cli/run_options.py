@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_
 import typer
 
 from labledger import Exit, InvalidInput, Problem
-from labledger.cli.options import arguments
-from labledger.cli.output.console import say
+from labledger.cli import arguments
+from labledger.cli.console import say
 from labledger.text import counted_of, percent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from labledger import PassCounts, RunOptions, RunOutcome
-    from labledger.cli.output.run_display import JsonWatcher, LiveWatcher
+    from labledger.cli.run_display import JsonWatcher, LiveWatcher
 
 
 class Gate(NamedTuple):
@@ -257,8 +257,8 @@ class Running:
         `conclude` prints what follows from the outcome of a complete run, and returns the exit
         code in place of the outcome's.
         """
-        from labledger.cli.output.run_display import watcher
-        from labledger.cli.output.run_outcome import print_next, print_outcome
+        from labledger.cli.run_display import watcher
+        from labledger.cli.run_outcome import print_next, print_outcome
 
         gates = parse_gates(self.fail_under or [])
         if any(gate.variant_id is not None for gate in gates):

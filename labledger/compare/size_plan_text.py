@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labledger.compare.compare_options import Estimand
+from labledger.compare.size_plan import Design, Requirement, SizePlan
 from labledger.compare.statistics.planned_power import MOST_REPLICATIONS, MOST_TASKS
 from labledger.compare.statistics.samples import Estimate
-from labledger.planning.size_plan import Design, Requirement, SizePlan
 from labledger.text import DASH, count, counted, duration, percent, points, significant, usd
 
 _BAR = 20

@@ -1,24 +1,144 @@
-"""Read the gradings and reruns of a run, and check regradings against the run that they regrade.
+"""Read a run as `RunInfo`, and its gradings and reruns; check regradings against what they regrade.
 
-All queries run inside the caller's snapshot. A regrading stores the chain head that its root had,
-so it belongs to exactly one history of that run. If the root has grown since, the regrading grades
-its first slots only, and does not count any more. A slot is superseded once the slot that names it
-in `supersedes` is committed; until then it counts.
+All queries run inside the caller's snapshot. The experiment of a run that was extended is that of
+its newest part which extends it. A regrading stores the chain head that its root had, so it belongs
+to exactly one history of that run. If the root has grown since, the regrading grades its first
+slots only, and does not count any more. A slot is superseded once the slot that names it in
+`supersedes` is committed; until then it counts.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Grading, Rerun
+from labledger.ledger.database.model import (
+    ExperimentRevision,
+    Grading,
+    LostHost,
+    Rerun,
+    RunInfo,
+    RunPart,
+    Stop,
+    Variant,
+)
 from labledger.ledger.database.table_rows import KEYS
+from labledger.ledger.leases import read_lease, read_request
 from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
+from labledger.records.outcomes import RunStatus
+
+_RUN_SQL = statements.expand("""
+SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at,
+  {newest resolved run resolved} AS resolved_text,
+  {newest authored run authored} AS authored,
+  {newest run_digest run digest} AS digest,
+  {newest source_path run source_path} AS source_path,
+  {newest images run images} AS images,
+  run.labledger_version, schedule.total_slots, schedule.genesis_digest,
+  progress.next_schedule_idx, progress.epoch, progress.status, progress.updated_at,
+  progress.ended_at, progress.stop_cause, progress.stop_message,
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no) AS budget,
+  (SELECT json_group_array(tag) FROM
+    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
+  (SELECT json_group_object(name, value) FROM run_setting
+   WHERE run_setting.run_no = run.run_no) AS settings
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress AS progress ON progress.run_no = run.run_no
+""")
+"""Each column has the name of the field of `RunInfo` that it is; the others make `_run_info`."""
+
+
+def read_runs(connection: Connection) -> list[RunInfo]:
+    """Return every run, the newest first."""
+    rows = connection.execute(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
+    return [_run_info(connection, row) for row in rows]
+
+
+def read_run(connection: Connection, run_no: int) -> RunInfo:
+    """Return the run with the number `run_no`."""
+    result = connection.execute(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
+    return _run_info(connection, result.one())
+
+
+def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
+    """Return the variants of a run, in the order of the experiment."""
+    rows = connection.execute(
+        "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
+        (run_no,),
+    ).all()
+    return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in rows)
+
+
+_PART_COLUMNS = (
+    *("part", "kind", "first_idx", "slot_count"),
+    *("because", "selection", "created_at", "digest"),
+)
+_PARTS_SQL = f"SELECT {', '.join(_PART_COLUMNS)} FROM run_part WHERE run_no = ? ORDER BY part"  # noqa: S608
+_REVISIONS_SQL = """
+SELECT 1, resolved, authored, digest, source_path, images FROM run WHERE run_no = ?1
+UNION ALL SELECT part, resolved, authored, run_digest, source_path, images FROM run_part
+WHERE run_no = ?1 AND kind = 'extended' ORDER BY 1"""
+
+
+def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
+    """Return the parts of a run's schedule after the first, in order."""
+    parts = []
+    for row in connection.execute(_PARTS_SQL, (run_no,)):
+        part, kind, first_idx, slot_count, because, selection, created_at, digest = row
+        chosen = None if selection is None else json.loads(selection)
+        parts.append(
+            RunPart(part, kind, first_idx, slot_count, because, chosen, created_at, digest)
+        )
+    return tuple(parts)
+
+
+def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:
+    """Return each revision of a run's experiment by the part that brought it, from part 1."""
+    return {
+        part: ExperimentRevision(
+            json.loads(resolved), authored, digest, source_path, json.loads(images)
+        )
+        for part, resolved, authored, digest, source_path, images in connection.execute(
+            _REVISIONS_SQL, (run_no,)
+        )
+    }
+
+
+def read_lost_hosts(connection: Connection, run_no: int) -> tuple[LostHost, ...]:
+    """Return the hosts that were declared lost for a run, by name."""
+    rows = connection.execute(
+        "SELECT host, declared_at, because FROM host_fence WHERE run_no = ? ORDER BY host",
+        (run_no,),
+    ).all()
+    return tuple(LostHost(*row) for row in rows)
+
+
+def _run_info(connection: Connection, row: Any) -> RunInfo:
+    stored = row._asdict()
+    stop = row.stop_cause and Stop(row.stop_cause, row.stop_message or "")
+    values: dict[str, Any] = {
+        **{each.name: stored[each.name] for each in fields(RunInfo) if each.name in stored},
+        **{name: json.loads(stored[name]) for name in ("images", "budget", "settings")},
+        "tags": tuple(json.loads(row.tags)),
+        "status": RunStatus(row.status),
+        "variants": read_variants(connection, row.run_no),
+        "parts": read_parts(connection, row.run_no),
+        "lost_hosts": read_lost_hosts(connection, row.run_no),
+        "stop": stop,
+        "lease": read_lease(connection, row.run_no),
+        "takeover_request": read_request(connection, row.run_no),
+    }
+    return RunInfo(**values)
+
+
+# -- gradings
 
 _GRADINGS_SQL = statements.expand("""
 SELECT
@@ -137,37 +257,40 @@ _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
 """Tables of which a regrading repeats its root's rows, as many as the root had then."""
 
 
-def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
+def find_grading_problems(connection: Connection, run_no: int) -> Iterator[tuple[None, str]]:
     """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
     regraded = read_regrades(connection, run_no)
     run_id, *stored = connection.execute(_GRADING_ROW_SQL, (run_no,)).one()
     if stored != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
-        yield "the run's row of grading does not fit its resolved experiment"
+        yield None, "the run's row of grading does not fit its resolved experiment"
     if regraded is None:
         if not connection.execute(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
-            yield "the row of counted, which views use, is not the run's newest complete grading"
+            difference = "is not the run's newest complete grading"
+            yield None, f"the row of counted, which views use, {difference}"
         return
     if connection.execute(_HAS_COUNTED_SQL, (run_no,)).first():
-        yield "it is a regrading, and has a row of counted as if it were a run of its own"
+        yield None, "it is a regrading, and has a row of counted as if it were a run of its own"
     slots = read_total_slots(connection, run_no)
     root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return
     problem = root_mismatch(connection, regraded, slots)
     if problem is not None:
-        yield problem
+        yield None, problem
     for part, table in _PARTS.items():
         number = KEYS[table][1]
         rows = f"SELECT {statements.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
         own = f"{rows} ?1"
         of_root = f"{rows} ?2 AND {number} < (SELECT count(*) FROM {table} WHERE run_no = ?1)"  # noqa: S608
-        difference = (
+        sql = (
             f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
             f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"
         )
-        if connection.execute(difference, (run_no, root[0])).first():
-            yield f"its {part} are not those of {regraded.root_id}"
+        if connection.execute(sql, (run_no, root[0])).first():
+            yield None, f"its {part} are not those of {regraded.root_id}"
 
+
+# -- reruns
 
 _RERUNS_SQL = statements.expand("""
 SELECT run_part.part, run_part.created_at, run_part.slot_count, {rerun_commits}, {rerun_statuses},

@@ -10,8 +10,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labledger.cli.output.console import console, out_json_line, say
-from labledger.cli.output.run_progress import (
+from labledger.cli.console import console, out_json_line, say
+from labledger.cli.run_progress import (
     VERDICT_COLUMNS,
     RunProgress,
     host_texts,

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from labledger import optional_libraries
+from labledger import resources
 from labledger.compare.compare_options import PASS_RATE, Estimand, confidence_problems
-from labledger.compare.statistics import planned_power, variance_components
-from labledger.compare.statistics.planned_power import Variation
-from labledger.compare.statistics.samples import Estimate
-from labledger.compare.statistics.variance_components import Components
-from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.ledger.reader import LedgerReader
-from labledger.planning.earlier_runs import (
+from labledger.compare.earlier_runs import (
     EarlierRuns,
     Spending,
     read_earlier_runs,
     require_earlier_runs,
     usual_spending,
 )
+from labledger.compare.statistics import planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
+from labledger.compare.statistics.samples import Estimate
+from labledger.compare.statistics.variance_components import Components
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
 from labledger.records.json_schemas import Count, NonNegative, Share, Text, one_of
@@ -296,7 +296,7 @@ def plan_size(
     ledger holds no runs to estimate from.
     """
     options.check()
-    optional_libraries.require_analysis()
+    resources.require_analysis()
     metric = None if options.metric == PASS_RATE else options.metric
     earlier = read_earlier_runs(
         reader, experiment.experiment_id, options.from_runs, metric, experiment.cluster

@@ -271,7 +271,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
 ) -> None:
     """Print a table on stdout. Columns named in `right` are aligned to the right."""
-    from labledger.cli.output.table_layout import Content, draw, plain_text
+    from labledger.cli.table_layout import Content, draw, plain_text
 
     content = Content(
         [escape_line(name) for name in columns],

@@ -9,13 +9,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from labledger import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
-from labledger.cli.output.console import add_lab_dir, out, say, table
-from labledger.cli.output.run_progress import (
-    VERDICT_COLUMNS,
-    VERDICTS,
-    spent_texts,
-    without_verdict,
-)
+from labledger.cli.console import add_lab_dir, out, say, table
+from labledger.cli.run_progress import VERDICT_COLUMNS, VERDICTS, spent_texts, without_verdict
 from labledger.text import counted, counted_of, percent
 
 if TYPE_CHECKING:

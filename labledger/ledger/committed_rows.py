@@ -1,25 +1,25 @@
-"""Turn committed rows back into records, one slot at a time, and read and check a run's chain.
+"""Stream the committed rows of a run in schedule order: as records, and as flat tables.
 
-The lines are byte for byte those from which the commit's digest was computed. Memory grows neither
-with the run nor with the events of a slot. The chain says how the run was created and grew, and its
-commits' digests; with a run's mirrors it is the whole history, so that `exchange.mirror_reader` can
-restore the run. Its bytes do not depend on the run's owner or progress.
+The lines of records are byte for byte those from which the commit's digest was computed. Memory
+grows neither with the run nor with the events of a slot.
+
+Flat tables have fixed columns and types: the stable format `labledger_table_v1`; views, in
+contrast, may gain columns. As in the views, slots that a committed slot supersedes are left out.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from labledger.ledger import digest_chain, slot_rows
+from labledger.ledger import slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import (
-    COLUMNS,
     AttemptRow,
     EventRow,
     MetricRow,
@@ -28,168 +28,12 @@ from labledger.ledger.database.table_rows import (
 )
 from labledger.ledger.model_call_rows import model_call_records
 from labledger.ledger.slot_rows import LazyValues
-from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
+from labledger.records.model_prices import PICODOLLARS
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
-_HEAD_SQL = """
-SELECT run.run_id, schedule.genesis_digest, schedule_progress.next_schedule_idx
-FROM run
-JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress ON schedule_progress.run_no = run.run_no
-WHERE run.run_no = ?"""
-_CHECKED_SQL = """
-SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_digest
-FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
-
-PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
-"""The digest of each part that was appended to a run, by the number of its first slot."""
-
-
-def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[int | None, str]]:
-    """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
-
-    Each link is compared with the one before it as stored, so that one change is one problem.
-    Commits that were changed, removed, inserted or reordered are found in seconds; records that
-    were changed while their commit was not are not looked at.
-    """
-    part_digests = dict(map(tuple, connection.execute(PARTS_SQL, (run_no,))))
-    run_id, head, committed = connection.execute(_HEAD_SQL, (run_no,)).one()
-    next_idx = 0
-    for row in connection.execute(_CHECKED_SQL, (run_no,)):
-        idx, *commit, digest = row
-        head = digest_chain.with_part(head, part_digests.get(idx))
-        if idx != next_idx:
-            yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
-        elif commit[0] != slot_commit_id(run_id, idx):
-            yield idx, "the commit's id was changed"
-        elif digest_chain.chain_digest(head, *commit) != digest:
-            yield idx, "the commit does not follow from the one before it"
-        head, next_idx = digest, idx + 1
-    if next_idx != committed:
-        yield None, f"the progress says {committed} slots are committed; {next_idx} are"
-
-
-_CHAIN_HEAD_SQL = statements.expand("SELECT {chain_head} FROM schedule WHERE schedule.run_no = ?")
-
-
-def read_chain_head(connection: Connection, run_no: int) -> str:
-    """Return the chain digest of the last commit, or the genesis digest if there is none."""
-    return str(connection.execute(_CHAIN_HEAD_SQL, (run_no,)).scalar_one())
-
-
-SCHEMA = "chain_record_v1"
-
-COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
-PRICE_COLUMNS = COLUMNS["model_price"][2:]
-SLOT_COLUMNS = COLUMNS["slot"][1:]
-SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
-PART_COLUMNS = COLUMNS["run_part"][1:]
-_WITHOUT_NULLS = frozenset({"part", "slot"})
-"""Types of records that leave out what is null, such as `supersedes` of most slots."""
-JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload", "selection"})
-"""Columns that hold canonical JSON; in a record it appears as a JSON value."""
-
-_RUN_SQL = (
-    f"SELECT {statements.columns('run', start=1, qualified=True)}, "  # noqa: S608
-    f"{statements.columns('schedule', start=1, qualified=True)} "
-    "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
-)
-_PLANNED_SQL = {
-    "price": f"{statements.select('model_price', start=1)} ORDER BY price_idx",
-    "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
-    "task": statements.expand(
-        f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
-        "FROM run_task {task_payload} WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
-    ),
-    "slot": f"{statements.select('slot', start=1)} ORDER BY schedule_idx",
-}
-"""The rows of what a part of the schedule adds, by the type of their records."""
-_PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
-    "price": (None, *PRICE_COLUMNS),
-    "variant": (None, *COLUMNS["run_variant"][2:]),
-    "task": (None, "task_id", "digest", None, "payload"),
-    "slot": SLOT_COLUMNS,
-}
-"""The names that these rows' columns have in a record; None for those that it lacks."""
-_COUNTS_SQL = (
-    "SELECT (SELECT count(*) FROM model_price WHERE run_no = ?1), "
-    "(SELECT count(*) FROM run_variant WHERE run_no = ?1), "
-    "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
-    "(SELECT count(*) FROM slot WHERE run_no = ?1)"
-)
-_PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
-_PRICES_BY_PART_SQL = "SELECT part, count(*) FROM model_price WHERE run_no = ? GROUP BY part"
-_CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"
-
-
-def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
-    """Yield the run, its prices, variants, tasks, slots and commits, each a `chain_record_v1`.
-
-    Before the commits, each part that was appended follows with what it added. The records do not
-    depend on who owns the run or whether it has ended.
-    """
-    parts = [
-        _record("part", PART_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
-    ]
-    run = _record(
-        "run",
-        (*digest_chain.RUN_COLUMNS, *SCHEDULE_COLUMNS),
-        connection.execute(_RUN_SQL, (run_no,)).one(),
-    )
-    # As the run was created: appending a part changes none of the records before it.
-    run["total_slots"] -= sum(part["slot_count"] for part in parts)
-    yield run
-    added = planned_parts(connection, run_no, parts)
-    for part, rows in zip([None, *parts], added, strict=True):
-        if part is not None:
-            yield part
-        for kind, _, row in rows:
-            yield _record(kind, _PLANNED_COLUMNS[kind], row)
-    for row in connection.execute(_CHAIN_SQL, (run_no,)):
-        yield _record("commit", COMMIT_COLUMNS, row)
-
-
-def planned_parts(
-    connection: Connection, run_no: int, parts: Sequence[Mapping[str, Any]]
-) -> Iterator[Iterator[tuple[str, int, Any]]]:
-    """Yield what each part of a run's schedule has: first what the run was created with.
-
-    `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
-    part is requested; each comes with its kind (`price`, `variant`, `task`, `slot`) and its number
-    among those of the run, from 0.
-    """
-    counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
-    prices = dict(map(tuple, connection.execute(_PRICES_BY_PART_SQL, (run_no,))))
-    later = [
-        {"price": prices.get(part["part"], 0)}
-        | {kind: part[f"{kind}_count"] for kind in _PLANNED_SQL if kind != "price"}
-        for part in parts
-    ]
-    first = {
-        kind: count - sum(part[kind] for part in later)
-        for kind, count in zip(_PLANNED_SQL, counts, strict=True)
-    }
-    rows = {
-        kind: enumerate(connection.execute(sql, (run_no,))) for kind, sql in _PLANNED_SQL.items()
-    }
-    for sizes in (first, *later):
-        yield (
-            (kind, number, row)
-            for kind, size in sizes.items()
-            for number, row in islice(rows[kind], max(0, size))
-        )
-
-
-def _record(record_type: str, columns: Sequence[str | None], row: Any) -> JsonObject:
-    values = {
-        name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
-        for name, value in zip(columns, row, strict=True)
-        if name is not None and (value is not None or record_type not in _WITHOUT_NULLS)
-    }
-    return {"schema_version": SCHEMA, "type": record_type, **values}
-
+# -- records
 
 _IN_RANGE = "{0}.run_no = ? AND {0}.schedule_idx >= ? AND {0}.schedule_idx < ?"
 
@@ -412,3 +256,198 @@ def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[st
         return model_call_records(trial.stamp, map(ModelCallRow._make, rows))
     events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
     return slot_rows.event_records(trial.stamp, events)
+
+
+# -- flat tables
+
+FORMAT = "labledger_table_v1"
+"""The name of the columns and types below; a format with others gets another name."""
+
+
+class ColumnType(StrEnum):
+    """The type of a column."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    REAL = "real"
+    BOOLEAN = "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: ColumnType
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTable:
+    """One kind of row, whose `columns` are the same in every export."""
+
+    columns: tuple[Column, ...]
+    sql: str
+
+
+def _columns(column_type: ColumnType, table: str, *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, column_type, f"{table}.{name}") for name in names)
+
+
+def _text(table: str, *names: str) -> tuple[Column, ...]:
+    return _columns(ColumnType.TEXT, table, *names)
+
+
+def _integer(table: str, *names: str) -> tuple[Column, ...]:
+    return _columns(ColumnType.INTEGER, table, *names)
+
+
+def _computed(column_type: ColumnType, name: str, sql: str) -> tuple[Column, ...]:
+    return (Column(name, column_type, sql),)
+
+
+def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
+    """Return the table `name`, whose rows are sorted by run, slot and the columns in `order`.
+
+    CROSS JOIN makes SQLite read the rows in key order, so that nothing has to be sorted.
+    """
+    identity = (
+        *_text("run", "run_id"),
+        *_integer(name, "schedule_idx"),
+        *_computed(
+            ColumnType.TEXT, "trial_id", f"printf('%s-s%06d', run.run_id, {name}.schedule_idx)"
+        ),
+        *_text("run_variant", "variant_id"),
+        *_text("run_task", "task_id"),
+        *_integer("slot", "repl_idx"),
+    )
+    columns = (*identity, *(column for group in groups for column in group))
+    select_list = ", ".join(column.sql for column in columns)
+    order = ", ".join(f"{name}.{column}" for column in ("run_no", "schedule_idx", *order.split()))
+    sql = statements.expand(f"""
+SELECT {select_list} FROM {name}
+CROSS JOIN run ON run.run_no = {name}.run_no
+{{slot_of {name}}}
+{joins}
+WHERE {name}.run_no = ? AND {{not_superseded {name}}}
+ORDER BY {order}""")  # noqa: S608
+    return FlatTable(columns, sql)
+
+
+def _phases() -> tuple[Column, ...]:
+    columns: list[Column] = []
+    for phase in ("setup", "agent", "grader"):
+        columns += _integer("trial", f"{phase}_exit_status", f"{phase}_duration_ms")
+        columns += _columns(ColumnType.BOOLEAN, "trial", f"{phase}_timed_out")
+    return tuple(columns)
+
+
+TABLES: dict[str, FlatTable] = {
+    "predictions": _table(
+        "prediction",
+        "row_seq",
+        _integer("prediction", "row_seq"),
+        _text("prediction", "kind"),
+        _computed(ColumnType.TEXT, "value", "prediction.record ->> '$.prediction.value'"),
+        _computed(
+            ColumnType.TEXT, "artifact_ref", "prediction.record ->> '$.prediction.artifact_ref'"
+        ),
+        _text("prediction", "record"),
+    ),
+    "scores": _table(
+        "score",
+        "row_seq",
+        _integer("score", "row_seq"),
+        _text("score", "verdict", "primary_metric_name"),
+        _columns(ColumnType.REAL, "score", "primary_metric_value"),
+        _text("trial", "status"),
+        _computed(ColumnType.TEXT, "evaluator_name", "score.record ->> '$.evaluator.name'"),
+        _computed(ColumnType.TEXT, "error_message", "score.record ->> '$.error.message'"),
+        _text("score", "record"),
+        joins="CROSS JOIN trial ON trial.run_no = score.run_no "
+        "AND trial.schedule_idx = score.schedule_idx",
+    ),
+    "evidence": _table(
+        "evidence_record",
+        "attempt row_seq",
+        _integer("evidence_record", "attempt", "row_seq"),
+        _computed(ColumnType.TEXT, "executor", "evidence_record.record ->> '$.runtime.executor'"),
+        _computed(ColumnType.TEXT, "evidence", "evidence_record.record -> '$.evidence'"),
+        _text("evidence_record", "record"),
+    ),
+    "trials": _table(
+        "slot_commit",
+        "",
+        _text("slot_commit", "status", "reason"),
+        _text("trial", "message", "verdict"),
+        _text("score", "primary_metric_name"),
+        _columns(ColumnType.REAL, "score", "primary_metric_value"),
+        _text("trial", "outcome"),
+        _integer("trial", "attempt", "exit_status"),
+        _text("trial", "started_at", "ended_at"),
+        _integer("trial", "duration_ms"),
+        _phases(),
+        _text("trial", "image_ref", "image_id"),
+        _integer("trial", "events_dropped"),
+        _text("slot_commit", "slot_commit_id", "committed_at", "chain_digest"),
+        joins="LEFT JOIN trial ON trial.run_no = slot_commit.run_no "
+        "AND trial.schedule_idx = slot_commit.schedule_idx "
+        "LEFT JOIN score ON score.run_no = slot_commit.run_no "
+        "AND score.schedule_idx = slot_commit.schedule_idx AND score.row_seq = 0",
+    ),
+    "attempts": _table(
+        "attempt",
+        "attempt",
+        _integer("attempt", "attempt"),
+        _text("attempt", "status", "reason", "message"),
+        _integer("attempt", "exit_status"),
+        _text("attempt", "started_at", "ended_at"),
+        _integer("attempt", "duration_ms"),
+        _text("attempt", "container", "image_id"),
+    ),
+    "metrics": _table(
+        "metric",
+        "row_seq",
+        _integer("metric", "row_seq"),
+        _text("metric", "metric_id", "source"),
+        _computed(
+            ColumnType.REAL,
+            "value",
+            "CASE WHEN typeof(metric.value) <> 'text' THEN CAST(metric.value AS REAL) END",
+        ),
+        _computed(
+            ColumnType.TEXT,
+            "value_text",
+            "CASE typeof(metric.value) WHEN 'text' THEN metric.value "
+            "ELSE json_quote(metric.value) END",
+        ),
+    ),
+    "model_calls": _table(
+        "model_call",
+        "attempt call",
+        _integer("model_call", "attempt", "call"),
+        _text("model_call", "started_at", "provider", "api", "model", "model_served", "state"),
+        _integer("model_call", "status"),
+        _text("model_call", "reason"),
+        _integer("model_call", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
+        _integer("model_call", "cache_write_1h_tokens", "output_tokens", "reasoning_tokens"),
+        _computed(ColumnType.REAL, "cost_usd", f"charged_call.cost / {PICODOLLARS}.0"),
+        _integer("model_call", "first_byte_ms", "duration_ms", "waited_ms"),
+        _text("model_call", "request_id", "raw_usage"),
+        joins="CROSS JOIN charged_call ON charged_call.run_no = model_call.run_no "
+        "AND charged_call.schedule_idx = model_call.schedule_idx "
+        "AND charged_call.attempt = model_call.attempt AND charged_call.call = model_call.call",
+    ),
+    "events": _table(
+        "event",
+        "row_seq",
+        _integer("event", "row_seq"),
+        _text("event", "type", "body"),
+    ),
+}
+"""The tables by kind; all begin with the columns of run, slot, trial, variant and task."""
+
+
+def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
+    result = connection.execute(TABLES[kind].sql, (run_no,))
+    while batch := result.fetchmany(200):
+        yield from map(tuple, batch)

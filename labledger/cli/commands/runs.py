@@ -1,0 +1,341 @@
+"""Commands that run trials: run, resume, extend, regrade and rerun.
+
+They share the options of `Running`, which also displays the run and raises `typer.Exit` with its
+exit code. `rerun` shows which slots would run again and what they cost, and asks first.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import labledger
+from labledger import InvalidInput, Problem
+from labledger.cli import arguments
+from labledger.cli.console import (
+    confirm,
+    out,
+    out_json,
+    out_json_parts,
+    out_lines,
+    say,
+    table,
+)
+from labledger.cli.run_options import BUDGETS, Chosen, Running, variants_of, with_option_groups
+from labledger.text import counted, duration, usd, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labledger import RerunPlan, RunExtension, RunPlan
+
+_MAX_PRINTED_SLOTS = 200
+
+
+def register(app: typer.Typer) -> None:
+    for command in (run, resume, extend):
+        app.command()(with_option_groups(command))
+    app.command()(with_option_groups(regrade, *BUDGETS))
+    app.command()(with_option_groups(rerun))
+
+
+def run(
+    experiment: arguments.Experiment,
+    *,
+    run_id: arguments.NewRunId = None,
+    chosen: Chosen,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
+    ] = False,
+    running: Running,
+) -> None:
+    """Run an experiment in containers.
+
+    Runs every variant on every task, with its replications. Each trial has a container of its own
+    and is graded there. The checks of `preflight` are done first.
+    """
+    options = running.options(
+        chosen,
+        run_id=run_id,
+    )
+    if dry_run:
+        planned = labledger.plan_run(experiment, options)
+        _print_plan(planned, labledger.expectation(planned, running.lab_dir), as_json=running.json)
+        return
+    running.watch(
+        options,
+        lambda watched_options: labledger.run(experiment, watched_options),
+        lambda: labledger.plan_run(experiment, options).variants,
+    )
+
+
+def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> None:
+    """Print the resolved experiment as YAML, what is expected, and the schedule; or all as JSON."""
+    if as_json:
+        slots = (slot.as_json() for slot in plan.slots())
+        document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
+        out_json_parts({**document, "expected": list(expected)} if expected else document)
+        return
+    import yaml
+
+    out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
+    out(f"# digest {plan.digest}")
+    out(f"# grader: {plan.sealing}")
+    for line in expected:
+        out(f"# {line}")
+    out(f"# schedule: {counted(plan.total_slots, 'slot')}")
+    _print_slots(plan, plan.total_slots)
+    say("nothing was run")
+
+
+def _print_slots(plan: RunPlan | RunExtension, count: int) -> None:
+    """Print the first slots of a schedule, and how many more there are."""
+    for slot in islice(plan.slots(), _MAX_PRINTED_SLOTS):
+        out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
+    if count > _MAX_PRINTED_SLOTS:
+        out(f"# … and {count - _MAX_PRINTED_SLOTS} more; --json prints them all")
+
+
+def resume(
+    run_id: arguments.RunId,
+    *,
+    frozen: arguments.Frozen = False,
+    take_over: arguments.TakeOver = False,
+    running: Running,
+) -> None:
+    """Continue an interrupted run.
+
+    No trial that was started is run again: trials that have ended are collected, and running ones
+    are waited for. A run that another coordinator owns is refused. With --take-over, the lease of
+    that coordinator is no longer extended, and this command waits until it ends.
+    """
+    running.watch(
+        running.options(frozen=frozen, take_over=take_over),
+        lambda watched_options: labledger.resume(run_id, watched_options),
+        lambda: variants_of(run_id, running.lab_dir),
+    )
+
+
+def extend(
+    run_id: arguments.RunId,
+    *,
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="The experiment with all that the run shall have; by default the file from which "
+            "it was started or last extended.",
+        ),
+    ] = None,
+    chosen: Chosen,
+    because: Annotated[
+        str | None, typer.Option(help="Why the run is extended; stored with the run.")
+    ] = None,
+    take_over: arguments.TakeOver = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
+    ] = False,
+    running: Running,
+) -> None:
+    """Add tasks, variants or replications to a run, and run them.
+
+    The new slots are appended to the run's schedule, in the experiment's order, and committed
+    after those that are there. --limit, --task, --variant and --shard choose all that the run shall
+    have; without them, that is the whole experiment. What the run has run must be the same in the
+    experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
+    """
+    options = running.options(
+        chosen,
+        take_over=take_over,
+    )
+    if dry_run:
+        _print_extension(
+            labledger.plan_extension(run_id, experiment, options), as_json=running.json
+        )
+        return
+
+    def variants() -> list[str]:
+        new = labledger.plan_extension(run_id, experiment, options).variants
+        return [*variants_of(run_id, running.lab_dir), *new]
+
+    running.watch(
+        options,
+        lambda watched_options: labledger.extend(
+            run_id, experiment, watched_options, because=because
+        ),
+        variants,
+    )
+
+
+def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
+    """Print what an extension would add: counts, new variants and tasks, and slots; or JSON."""
+    if as_json:
+        slots = (slot.as_json() for slot in extension.slots())
+        out_json_parts({**extension.as_json(), "schedule": slots})
+        return
+    out(f"# {counted(extension.slot_count, 'slot')} would be added to {extension.run_id}")
+    for name in extension.variants:
+        out(f"# new variant {name}")
+    if extension.tasks:
+        out(f"# {counted(len(extension.tasks), 'new task')}")
+    out(f"# digest {extension.digest}")
+    _print_slots(extension, extension.slot_count)
+    say("nothing was added")
+
+
+def regrade(
+    run_id: arguments.RunId,
+    *,
+    grader: Annotated[
+        Path,
+        typer.Option(
+            help="An experiment file, whose grader is used, or a script that replaces the run's "
+            "own grader.",
+        ),
+    ],
+    again: Annotated[
+        bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
+    ] = False,
+    running: Running,
+) -> None:
+    """Grade the stored trials of a complete run with another grader. Runs no agent.
+
+    Each trial's workspace, result and events are put into a fresh container, where the grader
+    runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
+    reports use the new generation once it is complete. `labledger resume` continues an interrupted
+    regrading by its own run id. A regrading stops, and is not completed, if more than half of its
+    slots are grade errors; --max-error-rate sets another share.
+    """
+    options = running.options()
+    running.watch(
+        options,
+        lambda watched_options: labledger.regrade(run_id, grader, watched_options, again=again),
+        lambda: variants_of(run_id, running.lab_dir),
+    )
+
+
+def rerun(
+    run_id: arguments.RunId,
+    *,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only slots with this status; repeatable. By default infra_error, setup_error, "
+            "and grade_error where the agent succeeded."
+        ),
+    ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option(help="Only slots with this reason; repeatable.")
+    ] = None,
+    task: arguments.Tasks = None,
+    variant: arguments.Variants = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only slots for which this SQL condition on the view `trials` holds, such as "
+            '"duration_ms > 60000".',
+        ),
+    ] = None,
+    despite_verdict: Annotated[
+        bool,
+        typer.Option(
+            "--despite-verdict",
+            help="Also slots that have a verdict or count as not passed. Needs --because.",
+        ),
+    ] = False,
+    because: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Why. With --despite-verdict it stands in the head of every report and comparison "
+            "of the run.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would run, and what it cost.")
+    ] = False,
+    frozen: arguments.Frozen = False,
+    running: Running,
+) -> None:
+    """Run slots again that the environment or the grader left without a verdict.
+
+    Shows which slots these are and what they cost last time, and asks. The new slots are appended
+    to the run's schedule; from its commit on, each counts in place of the one that it supersedes.
+    Nothing that is committed changes: the view all_trials has the superseded trials, too.
+    `labledger resume` continues an interrupted rerun.
+    """
+    selection = labledger.RerunSelection(
+        statuses=tuple(status or ()),
+        reasons=tuple(reason or ()),
+        tasks=tuple(task or ()),
+        variants=tuple(variant or ()),
+        where=where,
+        despite_verdict=despite_verdict,
+        because=because,
+    )
+    plan = labledger.plan_rerun(run_id, selection, lab_dir=running.lab_dir)
+    if dry_run:
+        if running.json:
+            out_json(plan.as_json())
+        else:
+            _print_rerun(plan)
+        return
+    # Whoever is asked sees about what.
+    if not (running.json or (running.quiet and yes)):
+        _print_rerun(plan)
+    if not plan.slots:
+        _require_nothing_left(plan)
+        return
+    if not confirm(f"run {counted(len(plan.slots), 'slot')} of {run_id} again?", yes=yes):
+        say("nothing was changed")
+        return
+    running.watch(
+        running.options(frozen=frozen),
+        lambda watched_options: labledger.rerun(plan, watched_options),
+        lambda: variants_of(run_id, running.lab_dir),
+    )
+
+
+def _print_rerun(plan: RerunPlan) -> None:
+    """Print the chosen slots by variant, status and reason, and what they cost last time."""
+    if plan.slots:
+        rows = [(*key, number) for key, number in plan.counts.items()]
+        table(("variant", "status", "reason", "slots"), rows, right=("slots",))
+        costs = [duration(plan.duration_ms)]
+        dollars, tokens = plan.spent["cost_usd"], plan.spent["tokens"]
+        if dollars.known:
+            costs.append(f"{usd(dollars.total)} ({_known(dollars.known, dollars.unknown)})")
+        if tokens.known:
+            text = f"{whole_number(tokens.total)} tokens"
+            costs.append(f"{text} ({_known(tokens.known, tokens.unknown)})")
+        out(f"{counted(len(plan.slots), 'slot')}; last time they took {', '.join(costs)}")
+    else:
+        out(f"no slot of {plan.run_id} is to be run again")
+    if plan.pending:
+        say(
+            f"{counted(plan.pending, 'slot')} that fit are about to be run again already: "
+            f"`labledger resume {plan.run_id}` runs them"
+        )
+    if plan.with_verdict:
+        say(
+            f"left out, because they count in the pass rate: {counted(plan.with_verdict, 'slot')} "
+            "(--despite-verdict --because TEXT runs them again, too)"
+        )
+
+
+def _known(known: int, unknown: int) -> str:
+    return f"known of {known:,} of {counted(known + unknown, 'trial')}"
+
+
+def _require_nothing_left(plan: RerunPlan) -> None:
+    """Raise `InvalidInput` if slots fit and were only left out because they have a verdict."""
+    selection = plan.selection
+    named = selection.statuses or selection.reasons or selection.where
+    if named and plan.with_verdict:
+        message = f"all {counted(plan.with_verdict, 'slot')} that fit count in the pass rate"
+        hint = "choosing which results to repeat biases them; --despite-verdict --because TEXT does"
+        raise InvalidInput("which slots to run again", [Problem("RUN", message, hint=hint)])

@@ -1,0 +1,162 @@
+"""Which requests of an attempt are admitted: by token, path, model and what else they ask for.
+
+Everything is judged by the grant and by allow-lists, before the provider hears of it. What is
+forwarded are the bytes that were judged: a body in which two readers could see two things, such as
+one that names a member twice, is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labledger.errors import MalformedJson
+from labledger.gateway.families import FAMILIES
+from labledger.gateway.families.family import Asked, Endpoint, Family, Refused
+from labledger.gateway.families.openai_responses import error as plain_error
+from labledger.records import JsonObject
+from labledger.records.canonical_json import loads
+from labledger.records.model_calls import Api
+from labledger.records.model_grants import ModelGrant
+from labledger.records.model_providers import ProviderConfig
+
+MAX_BODY = 32 << 20
+"""How many bytes a request's body may have; providers take no more."""
+_MAX_VALUES = 500_000
+_MAX_DEPTH = 200
+TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+"""The headers by which the APIs carry keys, in lower case. None of them is forwarded."""
+_KEY_PARAMETER = "key"
+_BEARER = "bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes, by its path."""
+
+    provider: ProviderConfig
+    api: Api
+    endpoint: Endpoint
+    path: str
+    """What is appended to the provider's address, as it came, without a token."""
+
+    @property
+    def family(self) -> Family:
+        """How the API asks and answers."""
+        return FAMILIES[self.api]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may be forwarded."""
+
+    target: Target
+    asked: Asked
+    body: bytes
+    document: JsonObject
+    """What the body says."""
+
+
+class Admission:
+    """Judges the requests of one attempt by its grant."""
+
+    def __init__(self, grant: ModelGrant) -> None:
+        self._grant = grant
+        self._providers = {provider.name: provider for provider in grant.providers}
+
+    def check_token(self, headers: Mapping[str, str], target: str) -> None:
+        """Raise `Refused` if a request does not carry the attempt's token."""
+        # All are compared, so that the time taken says nothing of the token.
+        matches = [self._is_token(word) for word in _tokens(headers, target, self._providers)]
+        if not any(matches):
+            raise Refused(401, "token", "labledger: the request has no token of this trial")
+
+    def _is_token(self, word: str) -> bool:
+        digest = hashlib.sha256(word.encode("utf-8", "surrogateescape")).hexdigest()
+        return hmac.compare_digest(digest, self._grant.token_sha256)
+
+    def target(self, method: str, raw: str) -> Target:
+        """Return where a request with a raw target goes. Raises `Refused`."""
+        path, _, query = raw.partition("?")
+        _, name, below = _split(path)
+        provider = self._providers.get(name)
+        if provider is None:
+            raise Refused(404, "provider", "labledger: the path names no provider of this trial")
+        for api in provider.apis:
+            endpoint = FAMILIES[api].endpoint(below)
+            if endpoint is not None and method == "POST":
+                kept = _kept_query(query, FAMILIES[api])
+                return Target(provider, api, endpoint, below + (f"?{kept}" if kept else ""))
+        raise Refused(404, "endpoint", f"labledger: {method} of this path is not granted")
+
+    def read(self, target: Target, body: bytes) -> tuple[Asked, JsonObject]:
+        """Return what a body asks for. Raises `Refused`."""
+        try:
+            document = loads(body, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+        except MalformedJson as error:
+            raise Refused(400, "body", f"labledger: the body {error.message}") from None
+        if not isinstance(document, dict):
+            raise Refused(400, "body", "labledger: the body is no JSON object")
+        return target.family.read_request(target.endpoint, document, len(body)), document
+
+    def check_grant(self, target: Target, asked: Asked) -> None:
+        """Raise `Refused` if a request asks for what the attempt is not granted."""
+        granted = self._grant.models.get(target.provider.name, ())
+        if asked.model not in granted:
+            raise Refused(
+                403,
+                "model_not_granted",
+                f"labledger: this trial may not ask for the model {asked.model!r}, "
+                f"but for {', '.join(granted) or 'none'}",
+            )
+        if missing := sorted(asked.features.difference(self._grant.features)):
+            names = ", ".join(missing)
+            raise Refused(
+                403, "feature_not_granted", f"labledger: this trial is not granted {names}"
+            )
+
+
+def error_of(target: Target | None, status: int, message: str) -> JsonObject:
+    """Return an error in the form of the API that a request means."""
+    return (target.family.error if target else plain_error)(status, message)
+
+
+def _split(path: str) -> tuple[str, str, str]:
+    """Return what stands before a path, its first part, and the rest with its slash."""
+    before, _, rest = path.partition("/")
+    name, slash, below = rest.partition("/")
+    return before, "" if before else name, slash + below
+
+
+def is_greeting(method: str, raw: str) -> bool:
+    """Return whether a request only asks if somebody is there."""
+    _, _, below = _split(raw.partition("?")[0])
+    return method in {"HEAD", "GET"} and below in {"", "/"}
+
+
+def _kept_query(query: str, family: Family) -> str:
+    """Return a query without a token, as it came. Raises `Refused` for a parameter not allowed."""
+    kept: dict[str, str] = {}
+    for piece in query.split("&") if query else ():
+        name = piece.partition("=")[0]
+        if name not in family.query or name in kept:
+            raise Refused(400, "query", "labledger: a parameter of the query is not granted")
+        kept[name] = piece
+    kept.pop(_KEY_PARAMETER, None)
+    return "&".join(kept.values())
+
+
+def _tokens(
+    headers: Mapping[str, str], target: str, providers: Mapping[str, ProviderConfig]
+) -> Iterator[str]:
+    """Yield every word of a request that may be its token."""
+    names = {*TOKEN_HEADERS, *(p.auth_header.lower() for p in providers.values() if p.auth_header)}
+    for name, value in headers.items():
+        if name.lower() in names:
+            yield value[len(_BEARER) :] if value.lower().startswith(_BEARER) else value
+    for piece in target.partition("?")[2].split("&"):
+        name, _, value = piece.partition("=")
+        if name == _KEY_PARAMETER:
+            yield value

@@ -1,0 +1,149 @@
+"""The calls of one attempt: each is reserved, journaled, and ended exactly once.
+
+A call is durable in the journal before the provider is asked, and its end before the agent gets the
+last bytes. Whatever happens to a call, its reservation is released.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from labledger.clock import utc_now
+from labledger.fault_points import fault_point
+from labledger.gateway.admission import Target
+from labledger.gateway.answers import Progress
+from labledger.gateway.caps import Caps, WorstCase
+from labledger.gateway.journal import Journal
+from labledger.records.model_calls import CallState, ModelCall
+
+_MAX_REFUSALS = 1000
+"""How many refused calls are journaled, so that an agent cannot fill the disk."""
+
+
+class Calls:
+    """The calls of an attempt."""
+
+    def __init__(self, journal: Journal, caps: Caps, schedule_idx: int) -> None:
+        self.journal, self._caps, self._schedule_idx = journal, caps, schedule_idx
+        self._refusals = 0
+        self.closing = False
+        """Whether the attempt is being closed."""
+        for call in journal.calls:
+            self._count(call)
+
+    def _count(self, call: ModelCall) -> None:
+        self._refusals += call.state is CallState.REFUSED
+        self._caps.add(call)
+
+    async def begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
+        """Reserve and journal a call; the provider may be asked when it returns.
+
+        Raises `CapReached`, and `JournalBroken`.
+        """
+        started_at, began = utc_now(), time.monotonic()
+        await self._caps.reserve(worst)
+        try:
+            call = self.journal.ask(
+                replace(_call(target, model), started_at=started_at, reserved=worst.usage)
+            )
+            opened = OpenCall(self, call, worst, began)
+        except BaseException:
+            self._caps.release(worst)
+            raise
+        try:
+            await self.journal.sync()
+        except BaseException:
+            opened.end(CallState.FAILED, reason="not_sent")
+            raise
+        fault_point("call_asked", self._schedule_idx)
+        return opened
+
+    async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
+        """Journal a call that is not admitted. Raises `JournalBroken`."""
+        if self._refusals >= _MAX_REFUSALS:
+            return
+        call = self.journal.ask(_call(target, model))
+        refused = replace(call, state=CallState.REFUSED, status=status, reason=reason)
+        self.journal.end(refused)
+        self._count(refused)
+        await self.journal.sync()
+
+    def end(self, call: ModelCall, worst: WorstCase) -> None:
+        """Journal the end of a call, count it, and release its reservation."""
+        fault_point("before_call_ended", self._schedule_idx)
+        try:
+            self.journal.end(call)
+        finally:
+            self._caps.release(worst)
+            self._count(call)
+
+    async def sync(self) -> None:
+        """Make all ends durable. Raises `JournalBroken`."""
+        await self.journal.sync()
+        fault_point("call_ended", self._schedule_idx)
+
+
+class OpenCall:
+    """A call under way."""
+
+    def __init__(self, calls: Calls, call: ModelCall, worst: WorstCase, began: float) -> None:
+        self._calls, self._call, self._worst, self._began = calls, call, worst, began
+        self.progress = Progress()
+        self.first_byte_ms: int | None = None
+        self.has_ended = False
+
+    @property
+    def number(self) -> int:
+        """Its number in the attempt."""
+        return self._call.call
+
+    @property
+    def _elapsed_ms(self) -> int:
+        return int((time.monotonic() - self._began) * 1000)
+
+    def note_byte(self) -> None:
+        """Note that a part of the answer came."""
+        if self.first_byte_ms is None:
+            self.first_byte_ms = self._elapsed_ms
+
+    def end(self, state: CallState, **fields: Any) -> None:
+        """Journal how it ended, unless it has ended; `durable` makes that durable.
+
+        Raises `JournalBroken`.
+        """
+        if self.has_ended:
+            return
+        self.has_ended = True
+        ended = replace(
+            self._call,
+            state=state,
+            first_byte_ms=self.first_byte_ms,
+            duration_ms=self._elapsed_ms,
+            waited_ms=int(self.progress.waited_s * 1000),
+            **fields,
+        )
+        self._calls.end(ended, self._worst)
+
+    def leave(self, **fields: Any) -> None:
+        """Journal that nobody waits for the answer any more, unless the call has ended."""
+        if not self.progress.sent:
+            self.end(CallState.FAILED, reason="not_sent")
+            return
+        reason = "attempt_closed" if self._calls.closing else "agent_gone"
+        self.end(CallState.CUT, reason=reason, **fields)
+
+    async def durable(self) -> None:
+        """Return when the end is durable. Raises `JournalBroken`."""
+        await self._calls.sync()
+
+
+def _call(target: Target, model: str) -> ModelCall:
+    return ModelCall(
+        call=0,
+        started_at=utc_now(),
+        provider=target.provider.name,
+        api=target.api,
+        model=model,
+    )

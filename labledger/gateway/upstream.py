@@ -1,0 +1,313 @@
+"""Asking providers: with their keys, at the pace of each key, again where they ask to come back.
+
+A request is sent again only if the provider said that it met a limit, or could not be reached at
+all: then nothing was charged. All of that happens before the agent gets the first byte. What
+outlasts the patience is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from yarl import URL
+
+from labledger.gateway.admission import Target
+from labledger.gateway.answers import Answer, AnswerCut, NoAnswer, Progress
+from labledger.gateway.headers import Headers, for_provider, retry_after_s
+from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
+from labledger.gateway.status import KeyPace
+from labledger.gateway.waited_time import WaitedTime
+from labledger.records.canonical_json import sha256_hex
+from labledger.records.model_providers import KeySource, ProviderConfig
+
+_CONNECT_S = 30.0
+_SILENCE_S = 900.0
+"""How long a provider may send nothing, in seconds. Models think for minutes."""
+_UNREACHABLE_S = 30.0
+"""How long a provider that cannot be reached is tried again."""
+_KEY_S = 120.0
+"""How long a request waits for a key after the gateway started again."""
+_IDLE_S = 15.0
+"""How long a connection without a request is kept. Providers close theirs later."""
+_MAX_REFUSAL = 1 << 20
+_MAX_FIELD = 64 << 10
+
+
+class Keys:
+    """The keys of runs, in memory alone."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, KeySource], str] = {}
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._keys)} keys>"
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs that have keys."""
+        return tuple(sorted({run_id for run_id, _ in self._keys}))
+
+    def take(self, run_id: str, keys: Mapping[KeySource, str]) -> None:
+        """Keep the keys of a run instead of those that it had from the same places."""
+        self._keys |= {(run_id, source): key for source, key in keys.items()}
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def forget(self, run_id: str) -> None:
+        """Forget the keys of a run."""
+        self._keys = {place: key for place, key in self._keys.items() if place[0] != run_id}
+
+    async def get(self, run_id: str, source: KeySource | None) -> str | None:
+        """Return a key, as soon as it has come; None if none is needed. Raises `NoAnswer`."""
+        if source is None:
+            return None
+        try:
+            async with asyncio.timeout(_KEY_S):
+                while (key := self._keys.get((run_id, source))) is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            message = f"labledger: the gateway has no key from {source}"
+            raise NoAnswer("no_key", 503, message) from None
+        return key
+
+
+class _Slot:
+    """The place of one request among those under way, which is left once."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace: Pace | None = pace
+
+    def leave(self) -> None:
+        """Let another request have the place."""
+        if self._pace is not None:
+            pace, self._pace = self._pace, None
+            pace.leave()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _LiveAnswer:
+    """An answer of a provider."""
+
+    response: aiohttp.ClientResponse
+    key: str | None
+    slot: _Slot
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def headers(self) -> Headers:
+        return list(self.response.headers.items())
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self.response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise AnswerCut(type(error).__name__) from None
+
+    def close(self) -> None:
+        # A connection whose answer was read to its end is kept for the next request.
+        self.response.close()
+        self.slot.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """An answer that says that a limit was met, read to its end."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    key: str | None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self.body
+
+    def close(self) -> None:
+        """Nothing is left to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request as it goes to the provider."""
+
+    address: URL
+    headers: Headers
+    body: bytes
+    proxy: str | None
+
+
+class Upstream:
+    """The providers, for all attempts of a gateway. For one event loop."""
+
+    def __init__(self, settings: PaceSettings) -> None:
+        self.keys = Keys()
+        self._settings = settings
+        self._paces: dict[tuple[str, str], _PacedKey] = {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            max_line_size=_MAX_FIELD,
+            max_field_size=_MAX_FIELD,
+        )
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._session.close()
+
+    def paces(self) -> tuple[KeyPace, ...]:
+        """Return the pace of each key that was used."""
+        return tuple(paced.state() for paced in self._paces.values())
+
+    async def ask(
+        self,
+        run_id: str,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        clock: WaitedTime,
+        progress: Progress,
+    ) -> Answer:
+        """Return the answer to a request. Raises `NoAnswer`.
+
+        `clock` runs while limits hold it back, and `progress` says how far it is.
+        """
+        provider = target.provider
+        since = time.monotonic()
+        with clock.waiting():
+            key = await self.keys.get(run_id, provider.key)
+        progress.waited_s += time.monotonic() - since
+        key_headers = target.family.key_headers(key, provider.auth_header) if key else {}
+        address = URL(provider.upstream + target.path, encoded=True)
+        sent = _Sent(address, for_provider(headers, key_headers), body, _proxy(provider.upstream))
+        return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
+
+    def _paced(self, provider: ProviderConfig, key: str | None) -> _PacedKey:
+        place = (provider.upstream, sha256_hex((key or "").encode()))
+        if place not in self._paces:
+            self._paces[place] = _PacedKey(provider, key, Pace(self._settings))
+        return self._paces[place]
+
+    async def _ask_paced(
+        self, sent: _Sent, paced: _PacedKey, clock: WaitedTime, progress: Progress
+    ) -> Answer:
+        pace, began = paced.pace, time.monotonic()
+        refusal: _Refusal | None = None
+        failure: NoAnswer | None = None
+        while True:
+            since = time.monotonic()
+            patience_s = self._settings.patience_s if failure is None else _UNREACHABLE_S
+            try:
+                with clock.waiting():
+                    async with asyncio.timeout(began + patience_s - since):
+                        sent_at = await pace.enter(again=bool(refusal or failure))
+            except TimeoutError:
+                if refusal is not None:
+                    return refusal
+                message = "labledger: the limits of the provider held the request back for too long"
+                raise failure or NoAnswer("held_back", 429, message) from None
+            finally:
+                progress.waited_s += time.monotonic() - since
+            slot = _Slot(pace)
+            try:
+                with clock.working():
+                    progress.sent = True
+                    answer = await self._send(sent, paced.key, slot)
+                    if answer.status not in LIMITED:
+                        pace.answered(sent_at)
+                        paced.key_refused = answer.status in {401, 403}
+                        return answer
+                    pace.limited(sent_at, retry_after_s(_lower(answer.headers)))
+                    refusal, failure = await _read_refusal(answer), None
+                    progress.sent = False
+            except NoAnswer as error:
+                slot.leave()
+                if error.reason != "unreachable":
+                    raise
+                progress.sent = False
+                failure = error
+                pace.limited(sent_at, None)
+            except BaseException:
+                slot.leave()
+                raise
+
+    async def _send(self, sent: _Sent, key: str | None, slot: _Slot) -> _LiveAnswer:
+        try:
+            response = await self._session.post(
+                sent.address,
+                data=sent.body,
+                headers=sent.headers,
+                proxy=sent.proxy,
+                allow_redirects=False,
+            )
+        except aiohttp.ClientConnectorError as error:
+            message = f"labledger: the provider cannot be reached: {type(error).__name__}"
+            raise NoAnswer("unreachable", 502, message) from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            message = f"labledger: the provider gave no answer: {type(error).__name__}"
+            raise NoAnswer("no_answer", 502, message) from None
+        return _LiveAnswer(response, key, slot)
+
+
+@dataclass(repr=False)
+class _PacedKey:
+    """A key of a provider with its pace."""
+
+    provider: ProviderConfig
+    key: str | None
+    pace: Pace
+    key_refused: bool = False
+
+    def state(self) -> KeyPace:
+        """Return the pace at this moment."""
+        return KeyPace(
+            provider=self.provider.name,
+            upstream=self.provider.upstream,
+            in_flight=self.pace.in_flight,
+            waiting=self.pace.waiting,
+            concurrency=round(self.pace.concurrency, 2),
+            paused_s=round(self.pace.paused_s, 2),
+            key_refused=self.key_refused,
+        )
+
+
+async def _read_refusal(answer: _LiveAnswer) -> _Refusal:
+    """Read an answer to its end, and close it."""
+    body = bytearray()
+    try:
+        async for piece in answer.pieces():
+            body += piece
+            if len(body) > _MAX_REFUSAL:
+                break
+    except AnswerCut:
+        body.clear()
+    finally:
+        answer.close()
+    return _Refusal(answer.status, _without_length(answer.headers), bytes(body), answer.key)
+
+
+def _without_length(headers: Headers) -> Headers:
+    return [(name, value) for name, value in headers if name.lower() != "content-length"]
+
+
+def _lower(headers: Headers) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers}
+
+
+def _proxy(address: str) -> str | None:
+    """Return the proxy by which the environment lets an address be reached."""
+    parts = urlsplit(address)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)

@@ -1,0 +1,283 @@
+"""Count what a run holds: slots by variant, what its attempts spent, time-outs under pressure.
+
+All queries run inside the caller's snapshot. Statuses, verdicts and passes are counted in
+`outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
+other tables. A cell whose slot was run again is scheduled once.
+
+What an attempt spent is the sum of its calls to models. Of one without calls it is the sum of its
+metrics of cost and tokens that are 0 or more; an attempt without such a metric spent an unknown
+amount: it is counted as unknown, never as 0. Pressure is in the evidence
+(`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
+under pressure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import (
+    SPENT_METRICS,
+    PrimaryMetric,
+    Spent,
+    VariantCounts,
+)
+from labledger.ledger.model_usage import read_prices
+from labledger.ledger.stored_runs import read_variants
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_metrics import known_cost
+from labledger.records.model_prices import PICODOLLARS, PriceTable
+from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
+from labledger.records.pass_rate import PassCounts
+from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts
+
+# -- slots of variants
+
+_SCHEDULED_SQL = """
+SELECT variant_idx, count(*) FROM slot WHERE run_no = ? AND supersedes IS NULL
+GROUP BY variant_idx"""
+
+
+def _filtered_counts(column: str, words: Iterable[str]) -> str:
+    """Return SQL that counts, for each of `words`, the rows whose `column` is that word."""
+    return ", ".join(f"count(*) FILTER (WHERE {column} = '{word}')" for word in words)
+
+
+_NEVER_RUN = ", ".join(map(repr, NEVER_RUN))
+_STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
+# What other slots show is looked up for those alone whose own trial leaves it open.
+# FILTER counts in one pass in key order; GROUP BY status and verdict would sort every slot.
+_COUNTS_SQL = f"""
+SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
+  count(*) FILTER (WHERE passed_alone = 0),
+  count(*) FILTER (WHERE passed_alone IS NULL AND passed = 0),
+  count(*) FILTER (WHERE passed_alone IS NULL AND status NOT IN ({_NEVER_RUN})),
+  {_filtered_counts("status", _STATUSES)}, {_filtered_counts("verdict", _VERDICTS)}
+FROM outcome
+WHERE run_no = ? {{condition}}
+GROUP BY variant_idx"""  # noqa: S608
+_NOT_RUN_AGAIN = statements.expand("AND {not_run_again outcome}")
+_CONSECUTIVE_FAILURES_SQL = statements.expand("""
+WITH committed AS (
+  SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
+  FROM slot_commit
+  JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+  WHERE slot_commit.run_no = ?1 AND {not_run_again slot}
+),
+last_completed AS (
+  SELECT variant_idx, max(schedule_idx) AS schedule_idx FROM committed
+  WHERE status = 'completed' GROUP BY variant_idx
+)
+SELECT run_variant.variant_id, count(committed.status)
+FROM run_variant
+LEFT JOIN last_completed ON last_completed.variant_idx = run_variant.variant_idx
+LEFT JOIN committed
+  ON committed.variant_idx = run_variant.variant_idx
+  AND committed.status NOT IN ('completed', 'skipped_pruned')
+  AND committed.schedule_idx > coalesce(last_completed.schedule_idx, -1)
+WHERE run_variant.run_no = ?1
+GROUP BY run_variant.variant_idx""")
+_METRICS_SQL = statements.expand("""
+SELECT run_variant.variant_id, score.primary_metric_name, score.primary_metric_value
+FROM score
+JOIN slot_commit
+  ON slot_commit.run_no = score.run_no AND slot_commit.schedule_idx = score.schedule_idx
+JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
+{slot_variant}
+WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+  AND {not_superseded slot}""")
+
+
+def count_slots(
+    connection: Connection, run_no: int, *, without_pending: bool = False
+) -> list[VariantCounts]:
+    """Return the counts of each variant, in the order of the experiment.
+
+    With `without_pending`, slots that are about to be superseded are not counted as committed.
+    """
+    scheduled = dict(map(tuple, connection.execute(_SCHEDULED_SQL, (run_no,))))
+    counts_by_idx = [
+        VariantCounts(variant.variant_id, scheduled.get(idx, 0))
+        for idx, variant in enumerate(read_variants(connection, run_no))
+    ]
+    sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
+    rows = connection.execute(sql, (run_no,))
+    for idx, committed, passed, failed_alone, broken, unknown_alone, *word_counts in rows:
+        counts_by_idx[idx] = replace(
+            counts_by_idx[idx],
+            committed=committed,
+            statuses=_without_zeros(_STATUSES, word_counts[: len(_STATUSES)]),
+            verdicts=_without_zeros(_VERDICTS, word_counts[len(_STATUSES) :]),
+            passes=PassCounts(passed, failed_alone + broken, broken, unknown_alone - broken),
+        )
+    return counts_by_idx
+
+
+def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int]:
+    return {word: count for word, count in zip(words, counts, strict=True) if count}
+
+
+def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
+    """Return how many slots of each variant were committed since its last `completed` one.
+
+    Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
+    are slots that a rerun supersedes, committed or not: it gives the variant another chance.
+    """
+    rows = connection.execute(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
+    return dict(map(tuple, rows))
+
+
+def read_primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
+    """Return the mean primary metric of each variant whose scored slots all have the same one.
+
+    Scores of slots with the status `grade_error` are not counted. The sum is exact (`math.fsum`),
+    so that the mean does not depend on the order.
+    """
+    values_by_variant: dict[str, dict[str, list[float]]] = {}
+    for variant_id, name, value in connection.execute(_METRICS_SQL, (run_no,)):
+        values_by_variant.setdefault(variant_id, {}).setdefault(name, []).append(value)
+    return {
+        variant_id: PrimaryMetric(name, math.fsum(values) / len(values))
+        for variant_id, values_by_name in values_by_variant.items()
+        if len(values_by_name) == 1
+        for name, values in values_by_name.items()
+    }
+
+
+# -- spending
+
+UNITS = {"cost_usd": "USD", "tokens": "tokens"}
+
+_NOT_STARTED_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
+_STARTED_ATTEMPTS_SQL = f"""
+SELECT count(*) FROM attempt
+WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST}))"""  # noqa: S608
+
+
+def _committed_sql(metric_ids: Iterable[str], condition: str = "") -> str:
+    """Return the SQL of the sum of some metrics, and of how many slots have one of them.
+
+    Each id is a literal, so that SQLite can use the partial index of the usual metrics.
+    """
+    selects = (
+        "SELECT schedule_idx, value FROM metric "  # noqa: S608
+        f"WHERE run_no = ?1 AND metric_id = '{metric_id}' "
+        f"AND typeof(value) IN ('integer', 'real') AND value >= 0 {condition}"
+        for metric_id in metric_ids
+    )
+    return f"SELECT total(value), count(DISTINCT schedule_idx) FROM ({' UNION ALL '.join(selects)})"  # noqa: S608
+
+
+_COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT_METRICS.items()}
+_WITHOUT_CALLS = """
+AND NOT EXISTS (
+  SELECT 1 FROM trial
+  JOIN model_call ON model_call.run_no = trial.run_no
+    AND model_call.schedule_idx = trial.schedule_idx AND model_call.attempt = trial.attempt
+  WHERE trial.run_no = metric.run_no AND trial.schedule_idx = metric.schedule_idx)"""
+_WITHOUT_CALLS_SQL = {
+    kind: _committed_sql(metric_ids, _WITHOUT_CALLS) for kind, metric_ids in SPENT_METRICS.items()
+}
+_HAS_CALLS_SQL = "SELECT 1 FROM model_call WHERE run_no = ? LIMIT 1"
+_OF_CALLS_SQL = f"""
+SELECT total(cost) / {PICODOLLARS}.0, sum(cost_is_known), total(tokens), sum(tokens_are_known)
+FROM (
+  SELECT total(cost) AS cost, count(*) = count(cost) AS cost_is_known,
+    total(request_tokens + output_tokens) AS tokens, sum(is_unknown) = 0 AS tokens_are_known
+  FROM charged_call WHERE run_no = ? GROUP BY schedule_idx, attempt)"""  # noqa: S608
+_STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
+
+
+def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
+    """Return what the attempts of a run's committed slots spent, by kind.
+
+    Attempts that were never started are not counted. Of each slot, only the last attempt has
+    metrics; what earlier ones spent is unknown, unless they have calls.
+    """
+    started_attempts = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
+    of_calls, statements_by_kind = {}, _COMMITTED_SQL
+    if connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None:
+        statements_by_kind = _WITHOUT_CALLS_SQL
+        cost, costs_known, tokens, tokens_known = connection.execute(_OF_CALLS_SQL, (run_no,)).one()
+        of_calls = {"cost_usd": (cost, costs_known), "tokens": (tokens, tokens_known)}
+    spent = {}
+    for kind, sql in statements_by_kind.items():
+        total, known = connection.execute(sql, (run_no,)).one()
+        amount, of_attempts = of_calls.get(kind, (0, 0))
+        known += of_attempts
+        spent[kind] = Spent(total + amount, known, started_attempts - known)
+    return spent
+
+
+def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
+    """Return what `read_committed_spending` does, plus the spending of staged attempts."""
+    spent = read_committed_spending(connection, run_no)
+    prices = read_prices(connection, run_no)
+    for payload in connection.execute(_STAGED_SQL, (run_no,)).scalars():
+        result = AttemptResult.from_json(json.loads(payload))
+        for kind, amount in attempt_spending(result, prices).items():
+            spent[kind] = spent[kind].plus(amount)
+    return spent
+
+
+def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spent]:
+    """Return what an attempt spent, by kind. Empty if it was never started.
+
+    It is unknown if a part of it is; the sum then has what is known.
+    """
+    if result.reason in NOT_STARTED:
+        return {}
+    if result.model_calls:
+        cost, is_complete = known_cost(result.model_calls, prices)
+        used = [call.charged for call in result.model_calls]
+        tokens = sum(usage.total for usage in used if usage is not None)
+        return {
+            "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+            "tokens": Spent.of(tokens, is_complete=None not in used),
+        }
+    known = {
+        metric.metric_id: metric.value
+        for metric in result.metrics
+        if isinstance(metric.value, int | float) and metric.value >= 0
+    }
+    spent = {}
+    for kind, metric_ids in SPENT_METRICS.items():
+        values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
+        spent[kind] = Spent.of(sum(values), is_complete=bool(values))
+    return spent
+
+
+def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
+    """Return the kinds of spending that have reached their limit."""
+    return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)
+
+
+_PRESSURE_SQL = """
+SELECT attempt.reason, evidence_record.record -> '$.ext.pressure'
+FROM attempt
+JOIN evidence_record
+  ON evidence_record.run_no = attempt.run_no
+  AND evidence_record.schedule_idx = attempt.schedule_idx
+  AND evidence_record.attempt = attempt.attempt
+WHERE attempt.run_no = ?"""
+_TIMEOUTS_SQL = (
+    f"{_PRESSURE_SQL} AND attempt.reason IN ({', '.join(repr(str(r)) for r in sorted(TIMEOUTS))})"
+)
+
+
+def count_timeouts(connection: Connection, run_no: int) -> TimeoutCounts | None:
+    """Return how many attempts timed out with and without pressure; None if none did with it."""
+    if not _count_timeouts(connection, _TIMEOUTS_SQL, run_no).short_timed_out:
+        return None
+    return _count_timeouts(connection, _PRESSURE_SQL, run_no)
+
+
+def _count_timeouts(connection: Connection, sql: str, run_no: int) -> TimeoutCounts:
+    counts = TimeoutCounts()
+    for reason, pressure in connection.execute(sql, (run_no,)):
+        counts = counts.plus(reason, None if pressure is None else json.loads(pressure))
+    return counts
