@@ -32,15 +32,15 @@ _COMMON = {
     "cache_read_tokens": "tokens of requests that were read from a cache; null if not known",
     "cache_read_usd": "tokens that are read from a cache",
     "cache_write_1h_usd": "tokens that are written to a cache for an hour",
-    "cache_write_tokens": "tokens that were written to a cache, for its usual time or an hour; null "
-    "if none are known",
+    "cache_write_tokens": "tokens that were written to a cache, for its usual time or an hour; "
+    "null if none are known",
     "cache_write_usd": "tokens that are written to a cache for its usual time",
     "call": "number of the call in its attempt, from 1",
     "calls": "calls to models that a provider was asked",
     "claimed_cost_usd": "`cost_usd` as the experiment takes it from what the last attempt's agent "
     "wrote; null if it does not",
-    "claimed_tokens_in": "`tokens_in` as the experiment takes it from the agent; null if it does not",
-    "claimed_tokens_out": "`tokens_out` as the experiment takes it from the agent; null if it does not",
+    "claimed_tokens_in": "`tokens_in` in the same way",
+    "claimed_tokens_out": "`tokens_out` in the same way",
     "cost_unknown": "calls whose cost is not known; `cost_usd` does not include them",
     "chain_head": "the digest of the last commit, or of the run's creation if there was none",
     "deleted_at": "when the run was deleted (UTC)",
@@ -180,12 +180,12 @@ _EXCEPTIONS = {
         "name of the score's primary metric",
     ),
     "model_calls.attempt": "number of the attempt that made the call, from 1",
-    "model_calls.cache_write_tokens": "tokens that were written to a cache for its usual time; null "
+    "model_calls.cache_write_tokens": "tokens that were written to a cache for its usual time; "
+    "null if not known",
+    "model_calls.cache_write_1h_tokens": "tokens that were written to a cache for an hour; null "
     "if not known",
-    "model_calls.cache_write_1h_tokens": "tokens that were written to a cache for an hour; null if "
-    "not known",
-    "model_calls.cost_usd": "what it cost by the run's prices; null if its tokens or a price are not "
-    "known, 0 if nothing can have been charged",
+    "model_calls.cost_usd": "what it cost by the run's prices; null if its tokens or a price are "
+    "not known, 0 if nothing can have been charged",
     "model_calls.duration_ms": "milliseconds from the request to the end of the answer",
     "model_calls.input_tokens": "tokens of the request that were neither read from a cache nor "
     "written to one; null if not known",
@@ -203,7 +203,7 @@ _EXCEPTIONS = {
         for name, meaning in (
             (
                 "tokens_in",
-                "all tokens of requests, those of caches included; null if none are known",
+                "all tokens of requests, cached ones too; null if none are known",
             ),
             ("tokens_out", "all tokens of answers; null if none are known"),
             ("cost_usd", "what is known of the cost; null if nothing is"),
