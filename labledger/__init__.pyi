@@ -1,10 +1,10 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
-from .api.benchmark_checks import BenchmarkCheck as BenchmarkCheck
-from .api.benchmark_checks import CheckedTrial as CheckedTrial
-from .api.benchmark_checks import Finding as Finding
-from .api.benchmark_checks import check_benchmark as check_benchmark
+from .api.experiments import BenchmarkCheck as BenchmarkCheck
+from .api.experiments import CheckedTrial as CheckedTrial
+from .api.experiments import Finding as Finding
 from .api.experiments import RunPlan as RunPlan
+from .api.experiments import check_benchmark as check_benchmark
 from .api.experiments import create_experiment as create_experiment
 from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
@@ -103,11 +103,11 @@ from .errors import SchemaInvalid as SchemaInvalid
 from .errors import SecretsUnknown as SecretsUnknown
 from .errors import SlotNotFound as SlotNotFound
 from .errors import TakeoverStopped as TakeoverStopped
-from .execution.disk_space import FolderRetention as FolderRetention
+from .execution.executor import FolderRetention as FolderRetention
 from .execution.executor import HostState as HostState
 from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
-from .execution.stop_requests import StopRequest as StopRequest
+from .execution.run_events import StopRequest as StopRequest
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import Grading as Grading

@@ -31,7 +31,7 @@ HEAVY = (
     *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
     *("scipy.stats", "scipy.optimize", "labledger.checks.doctor", "labledger.cli.app"),
     *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
-    *("labledger.runner.start_and_resume", "labledger.ledger.verify"),
+    *("labledger.runner.run_start", "labledger.ledger.verify"),
     *("jsonschema", "labledger.cli.commands.ledger_queries", "labledger.cli.table_layout"),
 )
 """What commands import late, and forked ones find imported."""

@@ -21,9 +21,10 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
 from labledger.trial.attempt_notes import phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import collect_result
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.collect import collect_result
 from labledger.trial.evidence.container_exit import ContainerExit, unknown_isolation_facts
+from labledger.trial.output_folders import isolation_of
 
 LIMIT_S = 120
 
@@ -49,7 +50,9 @@ def leave_files(spec: AttemptSpec) -> AttemptResult:
         (spec.folder / "state" / contract.PHASES_FILE).write_text(phase_lines(fields), "ascii")
         now = clock.utc_now()
         ended = ContainerExit(ExitStatus.GRADED, now, now, 200)
-        return collect_result(spec, ended, unknown_isolation_facts(spec, "there was no container"))
+        return collect_result(
+            spec, ended, unknown_isolation_facts(isolation_of(spec), "there was no container")
+        )
     finally:
         for group in groups:
             with suppress(ProcessLookupError):

@@ -12,8 +12,9 @@ from labledger.experiment.plan_sections import GraderIdentity
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Stamp
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.regrading.regraded_trial import RegradedTrial
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import RegradedTrial
 
 NEW_GRADER = GraderIdentity("2" * 64, 2)
 NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"

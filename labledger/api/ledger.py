@@ -25,9 +25,8 @@ from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.records.attempt_result import digest_of
+from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.outcomes import RunStatus
-from labledger.records.slot_records import RECORD_KINDS
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -22,7 +22,7 @@ from labledger.runner.extend import ExtensionPlan, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
 from labledger.runner.run_options import RunOptions, RunOutcome
-from labledger.runner.start_and_resume import resume_run, start_run
+from labledger.runner.run_start import resume_run, start_run
 
 if TYPE_CHECKING:
     from labledger.benchmarks.translate import TranslatedExperiment

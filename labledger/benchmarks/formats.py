@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.files.file_contents import FileContent
+from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 from labledger.text import near_names
 

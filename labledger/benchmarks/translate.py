@@ -23,9 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, refusals, selects
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.files.cache_and_scratch import scratch_folder
-from labledger.files.durable_files import make_folder, sync_folder, sync_tree
-from labledger.files.file_contents import FileContent, content_key, write_content
+from labledger.files.durable_files import (
+    FileContent,
+    content_key,
+    make_folder,
+    sync_folder,
+    sync_tree,
+    write_content,
+)
+from labledger.files.lab_folder import scratch_folder
 from labledger.records import JsonObject
 from labledger.text import counted
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.errors import Exit
-from labledger.execution.disk_space import DiskSpace
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size
+from labledger.trial.disk_space import DiskSpace
 
 _MANY_SLOTS = 100_000
 """So many slots are warned of."""

@@ -16,7 +16,6 @@ from labledger.checks.engine_checks import describe_shortcomings
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
-from labledger.execution.disk_space import DiskSpace
 from labledger.execution.process_identity import holder_is_dead
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
@@ -24,6 +23,7 @@ from labledger.ledger.database.sqlite import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted, counted_of
+from labledger.trial.disk_space import DiskSpace
 
 
 def diagnose(lab: LabFolder) -> list[CheckResult]:

@@ -22,14 +22,8 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.engine.networks import Networks
-from labledger.errors import (
-    EngineUnavailable,
-    Exit,
-    LabLedgerError,
-    PreflightFailed,
-    Problem,
-)
-from labledger.execution.placement import Needs
+from labledger.errors import EngineUnavailable, Exit, LabLedgerError, PreflightFailed, Problem
+from labledger.execution.executor import Needs
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources
@@ -40,7 +34,7 @@ from labledger.records import JsonObject
 from labledger.text import format_size
 from labledger.trial import contract
 from labledger.trial.contract import Labels
-from labledger.trial.life.limit_probe import GROUPS_HINT, LimitsRefused, find_ignored_limits
+from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
 
 
 def check_shared_resources(

@@ -22,8 +22,7 @@ from labledger.checks.engine_checks import (
 )
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import Exit, LabLedgerError
-from labledger.execution.executor import HostState
-from labledger.execution.placement import Needs
+from labledger.execution.executor import HostState, Needs
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
@@ -32,7 +31,7 @@ from labledger.hosts.host_messages import LimitsToTry
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.hosts.object_store import StoreUnusable
 from labledger.text import counted
-from labledger.trial.life.limit_probe import RAISE_LIMITS
+from labledger.trial.life.container_config import RAISE_LIMITS
 
 _SHORT = len("sha256:") + 12
 

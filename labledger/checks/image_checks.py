@@ -24,7 +24,7 @@ from labledger.experiment.authored_fields import is_inside
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.plan_sections import NamedPhase
 from labledger.experiment.trial_settings import TrialSettings
-from labledger.files import cache_and_scratch
+from labledger.files import lab_folder
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.contract import Labels
@@ -70,13 +70,13 @@ class ImageProbes:
         Raises what `Engine.run_probe` raises.
         """
         key = self._cache_key(image, script, user, host_config)
-        if self.use_cache and cache_and_scratch.read(key) is not None:
+        if self.use_cache and lab_folder.read_cached(key) is not None:
             return 0, ""
         status, output = self.engine.run_probe(
             image, script, {Labels.PROBE: "1"}, user, self.oci_runtime, host_config
         )
         if (status, output) == (0, ""):
-            cache_and_scratch.store(key, b"")
+            lab_folder.store_cached(key, b"")
         return status, output
 
     def _cache_key(

@@ -18,8 +18,7 @@ from labledger.engine.dockerfiles import LABEL, buildkit_needs, is_local
 from labledger.engine.engine import Engine
 from labledger.engine.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError
-from labledger.execution.run_events import Listener, ignore_events
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import Listener, StopRequest, ignore_events
 from labledger.experiment.plan import ImageBuild, find_build
 from labledger.files.lab_folder import LabFolder
 from labledger.text import clock_time

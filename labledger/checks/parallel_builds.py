@@ -30,8 +30,7 @@ from labledger.engine.image_builds import (
     pull_image,
 )
 from labledger.errors import ImageBuildsStopped, LabLedgerError
-from labledger.execution.run_events import Listener, run_event
-from labledger.execution.stop_requests import StopRequest, on_signals
+from labledger.execution.run_events import Listener, StopRequest, on_signals, run_event
 from labledger.files.lab_folder import LabFolder
 
 MAX_AT_ONCE = 3

@@ -53,7 +53,6 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
-from labledger.execution.disk_space import DiskSpace
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
@@ -63,6 +62,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.records import JsonObject
 from labledger.text import counted
+from labledger.trial.disk_space import DiskSpace
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.life import container_config
 

@@ -2,7 +2,7 @@
 
 In: an `AttemptSpec` whose dispatch is journaled. Out: a future with its `AttemptResult`, and the
 state of the hosts. `executor` holds the interface and its rules, `local_executor` runs trials on
-this machine. What pauses or stops dispatch has a module for each cause: budget, disk space, errors
-and pruning (`stop_rules`), pauses, stop requests. Knows no schedule, and writes nothing to the
-ledger. May not import `runner`, `hosts`, `checks` or Dask.
+this machine. What pauses or stops dispatch: `budget`, and `dispatch_rules` for trouble, errors and
+pruning. Knows no schedule, and writes nothing to the ledger. May not import `runner`, `hosts`,
+`checks` or Dask.
 """

@@ -23,13 +23,18 @@ keeps the attempt, reports a `problem` of that host, and places nothing there.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.text import counted, format_size
 from labledger.trial.attempt_spec import AttemptSpec
 
 MAX_HOST_SLOTS = 10_000
@@ -117,7 +122,7 @@ class TrialExecutor(Protocol):
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt with the host on which it will run; None if none has room now.
 
-        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`),
+        Whether there is room depends on what the attempt asks for alone (`needs_of`),
         and on its image: a host that lacks it has room for one such attempt until it has it.
         An attempt that has a host keeps it, whether or not that host has room or answers. Room is
         reserved, once for each attempt, until its future ends. What the host's own machine must
@@ -201,3 +206,91 @@ class TrialExecutor(Protocol):
 
     def close(self) -> None:
         """Close every connection. Called once, after `shutdown` if anything was submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the containers of a trial ask of a host, of each the most; None for no limit."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int = 0
+    """At least so many: `all` asks for one."""
+    limits_storage: bool = False
+
+    @classmethod
+    def of_trial(cls, settings: TrialSettings, *, is_sealed: bool) -> Needs:
+        """Return what the trials with some settings ask for."""
+        containers = settings.of_containers(is_sealed=is_sealed)
+        resources = [container.runtime.resources for container in containers]
+        gpus = [1 if each.gpus == "all" else int(each.gpus or 0) for each in resources]
+        return cls(
+            max((each.cpus for each in resources if each.cpus is not None), default=None),
+            max((n for each in resources if (n := each.memory_bytes) is not None), default=None),
+            max(gpus),
+            any(each.storage_bytes is not None for each in resources),
+        )
+
+    def are_met_by(self, host: HostState) -> bool:
+        """Return whether a host offers so much in all and keeps the limits, as far as is known."""
+        return (
+            not (self.limits_storage and host.ignores_storage)
+            and _is_enough(host.cpus, self.cpus)
+            and _is_enough(host.memory_bytes, self.memory_bytes)
+            and _is_enough(host.gpus, self.gpus)
+        )
+
+    def __str__(self) -> str:
+        cpus = f"{self.cpus:g} CPUs" if self.cpus is not None else "no limit of CPUs"
+        memory = "no limit" if self.memory_bytes is None else format_size(self.memory_bytes)
+        gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
+        storage = ", a limit of storage" if self.limits_storage else ""
+        return f"{cpus}, {memory} of memory{gpus}{storage}"
+
+
+def needs_of(spec: AttemptSpec) -> Needs:
+    """Return what an attempt asks of its host."""
+    return Needs.of_trial(spec.settings, is_sealed=spec.plan.is_sealed)
+
+
+def _is_enough(offered: float | None, asked: float | None) -> bool:
+    return asked is None or offered is None or asked <= offered
+
+
+_KEPT = "kept"
+"""The folder for retained trial folders, in the run folder."""
+
+
+class FolderRetention(StrEnum):
+    """Which trial folders are retained."""
+
+    NONE = "none"
+    FAILED = "failed"
+    """Those of trials that did not complete, or did not pass."""
+    ALL = "all"
+
+    def applies_to(self, status: SlotStatus | None, verdict: str | None) -> bool:
+        """Return whether the folder of a trial with this status and verdict is retained.
+
+        `status` is None for an attempt that was not committed.
+        """
+        if self is not FolderRetention.FAILED:
+            return self is FolderRetention.ALL
+        return status is not SlotStatus.COMPLETED or verdict != Verdict.PASS
+
+
+def kept_folder(trial_folder: Path) -> Path:
+    """Return where a trial folder is moved if it is retained.
+
+    It holds everything that the container wrote, secrets included.
+    """
+    return trial_folder.parent.parent / _KEPT / trial_folder.name
+
+
+def move_to_kept(trial_folder: Path) -> None:
+    """Move a trial folder to `kept/`. Do nothing if it is gone already."""
+    target = kept_folder(trial_folder)
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    if trial_folder.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        trial_folder.rename(target)

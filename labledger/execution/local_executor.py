@@ -20,17 +20,15 @@ from labledger import __version__, clock
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError
-from labledger.execution.disk_space import move_to_kept
-from labledger.execution.executor import HostState, RunRecords
+from labledger.execution.executor import HostState, RunRecords, move_to_kept
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
 from labledger.trial.life.inputs import INCOMING
-from labledger.trial.life.start_limiter import StartLimiter
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
 

@@ -1,13 +1,22 @@
-"""Run events: the small JSON objects that report a run's progress.
+"""What a run and its caller tell each other while it runs: events, and requests to stop.
 
-They go to the listener of `RunOptions.on_event`; the command line's display and its `--json` stream
-are such listeners. An event only reports: nothing in a run depends on one.
-docs/reference/run-events.md describes every kind.
+Run events are small JSON objects that report a run's progress. They go to the listener of
+`RunOptions.on_event`; the command line's display and its `--json` stream are such listeners. An
+event only reports: nothing in a run depends on one. docs/reference/run-events.md describes every
+kind.
+
+Ctrl-C, TERM and HUP reach a run as stop requests. The first lets running trials finish, the second
+kills their containers. A request only sets a level, so that a signal handler may make one at any
+point. The coordinator polls the level, and the session installs the signal handlers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal
 
 from labledger.records import JsonObject
@@ -48,3 +57,76 @@ def run_event(kind: EventKind, **fields: Any) -> JsonObject:
 
 def ignore_events(_event: JsonObject) -> None:
     """Do nothing: the listener of a caller that needs no events."""
+
+
+class StopRequest:
+    """A request that a run stop. It may be raised from any thread and from a signal handler.
+
+    `level` is 0 without a request, 1 to stop once running trials have finished, and 2 to kill their
+    containers and stop now. The run polls it a few times a second. A stopped run can be resumed,
+    with a new stop request.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.RunOptions()
+        >>> options.stop_request.raise_level("a button")
+        >>> options.stop_request.level
+        1
+    """
+
+    def __init__(self) -> None:
+        self.level = 0
+        self.source = ""
+        """What made the first request, for a person."""
+
+    def raise_level(self, source: str = "a request") -> None:
+        """Request a stop, or a more urgent one."""
+        self.level = min(self.level + 1, 2)
+        self.source = self.source or source
+
+    def hang_up(self) -> None:
+        """Request level 1, as a closed terminal does, however often it sends HUP."""
+        self.level = max(self.level, 1)
+        self.source = self.source or "a closed terminal (HUP)"
+
+    @property
+    def message(self) -> str:
+        """Why the run stopped, as stored in the ledger."""
+        if self.level > 1:
+            return f"stopped by {self.source}, and a second one killed the containers"
+        return f"stopped by {self.source}; running trials finished"
+
+
+_SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
+
+
+@contextmanager
+def on_signals(stop: StopRequest) -> Iterator[None]:
+    """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
+
+    A HUP that is ignored, as under `nohup`, stays ignored. A handler that Python did not install
+    stays. Outside the main thread, where Python allows no signal handlers, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_level(number: int, _frame: FrameType | None) -> None:
+        stop.raise_level(_SOURCES[signal.Signals(number)])
+
+    def hang_up(_number: int, _frame: FrameType | None) -> None:
+        stop.hang_up()
+
+    handlers = {signal.SIGINT: raise_level, signal.SIGTERM: raise_level, signal.SIGHUP: hang_up}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # As `nohup` leaves it.
+        del handlers[signal.SIGHUP]
+    previous = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not None  # None cannot be restored.
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labledger import resources
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.files.file_contents import FileContent, write_content
+from labledger.files.durable_files import FileContent, write_content
 from labledger.text import near_names
 
 PROFILES = {

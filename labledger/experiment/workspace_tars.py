@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from labledger.experiment.authored_fields import UnusablePath, is_utf8, relative_name
-from labledger.files.relative_names import link_stays_inside, parents
 from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
+from labledger.files.untrusted_files import link_stays_inside, parents
 
 _SPOOL_BYTES = 32 << 20
 _UNPACKERS: dict[bytes, Any] = {

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from labledger import clock, resources
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
-from labledger.files.file_contents import batched
+from labledger.ledger.database.connection import batched
 from labledger.ledger.query import require_names
 from labledger.text import escape_json
 

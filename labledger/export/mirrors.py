@@ -7,22 +7,26 @@ appended commit by commit or rebuilt at once.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.durable_files import Fence, open_output, set_aside, write_file
-from labledger.files.file_contents import Difference, Piece, consists_of, first_difference
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
-from labledger.records.slot_records import MAX_LINE_BYTES, ONLY_IF_ANY, SlotRecords
+from labledger.records.attempt_result import MAX_LINE_BYTES, ONLY_IF_ANY, SlotRecords
+
+if TYPE_CHECKING:
+    from labledger.ledger.slot_checks import Piece
 
 CHAIN_PATH = Path("chain.jsonl")
 """The file with the run's creation and digests, which an import of mirrors needs as well."""
@@ -392,3 +396,86 @@ def _write_error(path: Path, error: OSError) -> LedgerError:
         f"could not write the mirror {path}: {error.strerror}",
         hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
     )
+
+
+# -- comparing files of a run folder with the ledger
+
+_MAX_READ_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first line of a file that differs from the ledger."""
+
+    path: Path
+    line: int
+    """The first line that differs, counted from 1; 0 if there is no file."""
+    message: str
+
+
+class NotRegularError(ValueError):
+    """A folder, FIFO, device or huge file has the name of a file that is to be read."""
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read, without waiting for a writer if it is a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularError("is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes | None:
+    """Return a file's content, or None if there is no such file.
+
+    Raises `OSError`, and `NotRegularError` if it is not a regular file of at most 64 MiB.
+    """
+    try:
+        with _open_regular(path) as handle:
+            content = handle.read(_MAX_READ_BYTES + 1)
+            if len(content) > _MAX_READ_BYTES:
+                raise NotRegularError(f"has more than {_MAX_READ_BYTES >> 20} MiB")
+            return content
+    except FileNotFoundError:
+        return None
+
+
+def consists_of(path: Path, pieces: Iterable[Piece]) -> bool:
+    """Return whether a file certainly consists of these pieces; False if it cannot be read."""
+    try:
+        with _open_regular(path) as handle:
+            for piece in pieces:
+                hasher = hashlib.sha256()
+                left = piece.size
+                while left and (block := handle.read(min(left, _BLOCK_BYTES))):
+                    hasher.update(block)
+                    left -= len(block)
+                if left or hasher.hexdigest() != piece.sha256:
+                    return False
+            return not handle.read(1)
+    except (OSError, NotRegularError):
+        return False
+
+
+def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:
+    """Return where a file first differs from `expected`, or None if it does not.
+
+    `expected` yields, for each line, its origin in the ledger, for messages, and the line.
+    """
+    number = 0
+    try:
+        with _open_regular(path) as handle:
+            for number, (origin, line) in enumerate(expected, 1):
+                # A longer line of the file is never read whole.
+                if handle.readline(len(line)) != line:
+                    return Difference(path, number, f"differs from the ledger at {origin}")
+            if handle.read(1):
+                return Difference(path, number + 1, "has more than the ledger")
+    except FileNotFoundError:
+        return Difference(path, 0, "is missing")
+    except NotRegularError as error:
+        return Difference(path, 0, str(error))
+    except OSError as error:
+        return Difference(path, number, f"cannot be read: {error.strerror}")
+    return None

@@ -2,7 +2,7 @@
 
 In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. Rows
 are streamed. As `jsonl` the records are byte for byte what the run wrote; the columns and types of
-tables (CSV, Parquet) are those of `ledger.export_tables`.
+tables (CSV, Parquet) are those of `ledger.committed_rows`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import mirrors, summary
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
-from labledger.files.file_contents import batched
 from labledger.ledger import committed_rows
+from labledger.ledger.database.connection import batched
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
 

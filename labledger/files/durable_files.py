@@ -2,12 +2,14 @@
 
 A reader sees the old content or the new one, never a part; a file that could not be finished is
 deleted. The ledger is written in place, and mirrors are appended to; other files of a lab that must
-survive a crash, and a mirror that is rebuilt, must be written with these functions.
+survive a crash, and a mirror that is rebuilt, must be written with these functions. `write_content`
+alone does not make durable what it writes.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -46,7 +48,7 @@ def replace_file(
 
 
 @contextmanager
-def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+def create_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that gets the new name `path`, durable, when the block ends without error.
 
     Until then it has no name: nothing is left of it if this process is killed. On a file system
@@ -54,9 +56,9 @@ def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
     is taken by then, and `OSError`.
     """
     make_folder(path.parent)
-    descriptor = _open_nameless(path.parent, mode)
+    descriptor = _open_nameless(path.parent)
     if descriptor is None:
-        with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
+        with new_file(path.parent, f".{path.name}.") as handle:
             yield handle
             _refuse_existing(path)
             publish(handle, path)
@@ -70,10 +72,10 @@ def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def _open_nameless(folder: Path, mode: int) -> int | None:
+def _open_nameless(folder: Path) -> int | None:
     """Open a new file without a name in `folder`; None if that cannot be, or it could get none."""
     try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in _NAMELESS_REFUSED:
             return None
@@ -198,3 +200,46 @@ def _is_in_lab(path: Path) -> bool:
     """Return whether a folder above `path` holds a ledger."""
     folder = path.parent.resolve()
     return any(os.access(parent / "ledger.sqlite", os.F_OK) for parent in (folder, *folder.parents))
+
+
+# -- contents of files that are created or copied
+
+FileContent = bytes | Path
+"""The content of a file, or the file that it is copied from. A copy keeps its executable bit."""
+
+_CHUNK = 1 << 20
+
+
+def write_content(target: Path, content: FileContent) -> None:
+    """Write a new file whole. Raises `FileExistsError` if it exists, and `OSError`."""
+    file = target.open("xb")
+    try:
+        with file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                with content.open("rb") as source:
+                    file.writelines(iter(partial(source.read, _CHUNK), b""))
+        if _is_executable(content):
+            target.chmod(target.stat().st_mode | 0o111)
+    except BaseException:
+        target.unlink()
+        raise
+
+
+def content_digest(content: FileContent) -> str:
+    """Return the SHA-256 (hex) of a content. Raises `OSError`."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_key(content: FileContent) -> str:
+    """Return a text that differs if what `write_content` writes differs. Raises `OSError`."""
+    digest = content_digest(content)
+    return f"{digest} executable" if _is_executable(content) else digest
+
+
+def _is_executable(content: FileContent) -> bool:
+    return isinstance(content, Path) and bool(content.stat().st_mode & 0o111)

@@ -1,8 +1,11 @@
-"""Read files that a container could write, safely.
+"""Read files that a container could write safely, and say which names and links are safe.
 
 Such a folder may hold links, FIFOs, devices or huge files, and may change while it is read. Only
 regular files with one name are opened, without following links or blocking, and every read has a
 limit. Outputs and workspaces must be read through this module.
+
+Names in tars and workspaces come from containers, tasks and imported ledgers. A rule about what may
+be written or packed below a folder stands here once.
 """
 
 from __future__ import annotations
@@ -167,3 +170,30 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
         return UntrustedFile(folder, name).read(cap), None
     except UnsafeFile as error:
         return None, error.message
+
+
+# -- names and links
+
+
+def is_safe_name(name: str) -> bool:
+    """Return True for a relative path without empty, `.` or `..` components."""
+    return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
+
+
+def parents(name: str) -> Iterator[str]:
+    """Yield the folders above a name, the nearest first, without the top."""
+    while name := name.rpartition("/")[0]:
+        yield name
+
+
+def link_stays_inside(name: str, target: str) -> bool:
+    """Return True if a symbolic link cannot lead out of the top folder, through whatever it passes.
+
+    Steps upwards are allowed only at the beginning, where they leave real folders if no name lies
+    below a link. After a name, which may be a link, the same step could lead anywhere.
+    """
+    if not name or not target or target.startswith("/"):
+        return False
+    steps = [step for step in target.split("/") if step not in {"", "."}]
+    upwards = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
+    return upwards <= name.count("/") and ".." not in steps[upwards:]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.relative_names import is_safe_name, parents
 from labledger.files.tars import TarEntry, tar_chunks
+from labledger.files.untrusted_files import is_safe_name, parents
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
 """Containers may run as any user; the run folder above is closed to other users of the host."""

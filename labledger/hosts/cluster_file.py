@@ -19,7 +19,7 @@ import yaml
 
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
-from labledger.files.cache_and_scratch import expand_home
+from labledger.files.lab_folder import expand_home
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas

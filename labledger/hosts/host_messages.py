@@ -19,7 +19,7 @@ from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.regrading.regraded_trial import RegradedTrial
+from labledger.trial.trial_kinds import RegradedTrial
 
 PROTOCOL = 5
 """Version of the messages. A host and a coordinator with different ones do not work together."""

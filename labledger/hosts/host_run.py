@@ -44,8 +44,8 @@ from labledger.records.outcomes import NOT_STARTED
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import staged_programs
+from labledger.trial.disk_space import FullDisks
+from labledger.trial.life import shared_files
 from labledger.trial.life.container_start import attempt_of, kill_container
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 
@@ -247,10 +247,10 @@ class HostRun:
             store, run_folder = self.inputs.store, self.folder.path
             if not self._setup_done:
                 deps = self.folder.dependencies
-                staged_programs.stage_dependencies(setup.files, store, deps, sealed=setup.is_sealed)
+                shared_files.stage_dependencies(setup.files, store, deps, sealed=setup.is_sealed)
                 self._setup_done = True
             new = sorted(set(digests) - self._compared)
-            staged_programs.require_unchanged_files_of_tasks(run_folder, store, new)
+            shared_files.require_unchanged_files_of_tasks(run_folder, store, new)
             self._compared.update(new)
 
     def _accept(self, spec: AttemptSpec) -> None:

@@ -21,7 +21,6 @@ from labledger.engine import container_files
 from labledger.engine.engine import EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.execution.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
 from labledger.execution.executor import HostState
 from labledger.hosts import host_messages
 from labledger.hosts.host_identity import (
@@ -39,8 +38,8 @@ from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.trial.contract import Labels
-from labledger.trial.full_disks import free_space
-from labledger.trial.life.limit_probe import LimitsRefused, find_ignored_limits, limits_of
+from labledger.trial.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder, free_space
+from labledger.trial.life.container_config import LimitsRefused, find_ignored_limits, limits_of
 from labledger.trial.life.start_limiter import RunPermits
 
 _STATE_AGE_S = 5.0

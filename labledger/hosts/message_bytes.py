@@ -26,9 +26,9 @@ from labledger.hosts import host_messages
 from labledger.hosts.host_messages import PROTOCOL, HostRefused, RunSetup
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
-from labledger.trial.attempt_spec import TrialPlan
-from labledger.trial.regrading.regraded_trial import RegradedTrial
-from labledger.trial.trial_kind import FreshTrial, TrialKind
+from labledger.trial.attempt_spec import TrialKind
+from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
+from labledger.trial.trial_plan import TrialPlan
 
 _SCALARS = frozenset({bool, int, str, bytes, NoneType})
 _KINDS: Mapping[str, type] = {"fresh": FreshTrial, "regraded": RegradedTrial}

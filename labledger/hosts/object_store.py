@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import InvalidInput, LabLedgerError, Problem
-from labledger.files.cache_and_scratch import scratch_folder
 from labledger.files.durable_files import make_folder, sync_folder
+from labledger.files.lab_folder import scratch_folder
 from labledger.hosts.host_messages import StorePlace
 from labledger.records.canonical_json import sha256_hex
 from labledger.resources import require_for

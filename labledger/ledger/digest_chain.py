@@ -21,8 +21,8 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 from labledger.records.identity import slot_commit_id
-from labledger.records.slot_records import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
 """The keys of everything that a commit publishes."""

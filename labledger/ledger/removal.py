@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from labledger.files.file_contents import batched
 from labledger.ledger import leases, lookup, stored_runs
 from labledger.ledger.database import statements, views_and_triggers
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.ledger.leases import IsDead
 from labledger.ledger.lookup import Tombstone, run_number

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from labledger.errors import HostLost, InvalidInput, LedgerError, Problem, RunExists
-from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Variant
 from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.records import JsonObject, canonical_json

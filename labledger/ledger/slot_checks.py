@@ -8,26 +8,25 @@ processes can each check some ranges.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import Piece, PieceHasher, batched
 from labledger.ledger import committed_rows, digest_chain, slot_rows
 from labledger.ledger.committed_rows import Commit
 from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.ledger.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.records import canonical_json
-from labledger.records.attempt_result import REFERENCE
+from labledger.records.attempt_result import RECORD_KINDS, REFERENCE
 from labledger.records.identity import slot_commit_id
-from labledger.records.slot_records import RECORD_KINDS
 
 UNREADABLE = (
     DRIVER.Error,
@@ -59,6 +58,32 @@ _GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
 _MAX_REMEMBERED = 10_000
 """How many artifacts are remembered as unchanged."""
 _REFERENCES_PER_BATCH = 500
+
+
+class Piece(NamedTuple):
+    """A part of a file's expected content."""
+
+    size: int
+    sha256: str
+
+
+class PieceHasher:
+    """Makes a `Piece` of lines that are added to it."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._hasher = hashlib.sha256()
+
+    def add_lines(self, lines: Collection[str]) -> None:
+        """Add lines that have no line end, in order."""
+        texts = lines if not isinstance(lines, tuple) else ("\n".join(lines),) if lines else ()
+        for text in texts:
+            content = f"{text}\n".encode()
+            self._size += len(content)
+            self._hasher.update(content)
+
+    def piece(self) -> Piece:
+        return Piece(self._size, self._hasher.hexdigest())
 
 
 @dataclass

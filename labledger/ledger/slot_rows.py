@@ -32,10 +32,9 @@ from labledger.ledger.model_call_rows import (
     model_call_rows,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import AttemptResult, EventFile, Phase
+from labledger.records.attempt_result import AttemptResult, EventFile, Phase, SlotRecords
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import SlotStatus
-from labledger.records.slot_records import SlotRecords
 
 OPTIONAL: tuple[str, ...] = ()
 """Columns that records of earlier versions lack. If null, a record does not have the field."""

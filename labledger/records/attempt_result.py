@@ -1,7 +1,8 @@
-"""The validated result of one attempt at a slot, its events and artifacts, and its staged form.
+"""The validated result of one attempt at a slot, and the records that the slot's commit publishes.
 
-A worker returns it, and the runner stages it durably or commits it. Results that earlier versions
-of labledger staged can be read as well. Records refer to an artifact by its SHA-256.
+A worker returns a result, and the runner stages it durably or commits it. Results that earlier
+versions of labledger staged can be read as well. Records refer to an artifact by its SHA-256. The
+digest of a commit is computed from its records, and each is one line of a mirror.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Self
@@ -249,3 +250,46 @@ _PLAIN_FIELDS = tuple(
     }
 )
 """Fields whose JSON form is their value. A field that is added to `AttemptResult` becomes one."""
+
+
+RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")
+"""The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
+
+ONLY_IF_ANY = frozenset({"model_calls"})
+"""Kinds that came later: only a commit that has some covers them, and only a run that has some has
+their mirror, so that the digests and mirrors of other runs stay as they were."""
+
+MAX_LINE_BYTES = 64 << 20
+"""No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
+becomes six at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecords:
+    """The records of one commit, each as the canonical JSON line of its mirror."""
+
+    schedule_idx: int
+    variant_id: str
+    status: SlotStatus
+    reason: str | None = None
+    verdict: str | None = None
+    agent_exit_status: int | None = None
+    """The agent's exit status; None if no agent ran, or if it is not known."""
+    trials: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    events: Collection[str] = ()
+    """A tuple, unless they are too many to be held in memory."""
+    model_calls: tuple[str, ...] = ()
+    """Those of every attempt."""
+
+    def lines(self, kind: str) -> Collection[str]:
+        """Return the records of one of `RECORD_KINDS`, as text without line ends."""
+        lines: Collection[str] = getattr(self, kind)
+        return lines
+
+    def objects(self, kind: str) -> list[JsonObject]:
+        """Return the records of one of `RECORD_KINDS`, parsed."""
+        return [json.loads(line) for line in self.lines(kind)]

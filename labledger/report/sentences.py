@@ -23,8 +23,6 @@ METRICS = (
 )
 
 
-_UNDECIDED = ("not_shown", "nothing_paired")
-
 _MOST_UNDECIDED = 2
 """How many comparisons that showed no difference a headline names."""
 
@@ -64,11 +62,11 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
         return " ".join(rankings)
-    undecided = [pair for pair in decisions if pair[0].decision.verdict in _UNDECIDED]
+    undecided = [pair for pair in decisions if not pair[0].decision.verdict.is_difference]
     clauses = [
-        comparison_sentences.headline(*p)
-        for p in decisions
-        if p[0].decision.verdict not in _UNDECIDED
+        comparison_sentences.headline(*pair)
+        for pair in decisions
+        if pair[0].decision.verdict.is_difference
     ]
     if len(undecided) > _MOST_UNDECIDED:
         clauses.append(f"{count(len(undecided))} comparisons showed no difference")

@@ -1,7 +1,7 @@
 """One run from its start to its end: own, dispatch, stage, commit in schedule order, resume.
 
 In: an experiment file or a run's id, and options. Out: committed slots, mirrors, a `RunOutcome`.
-`start_and_resume`, `extend`, `rerun` and `regrade` begin a session by the sequence of `run_start`,
-the session has a coordinator, and the coordinator alone decides what is dispatched and committed.
-`retries` and `lost_hosts` hold the policies of these names. May not import `cli`, `api`, `report`.
+`run_start` starts and resumes; `extend`, `rerun` and `regrade` begin a session by its sequence. The
+session has a coordinator, which alone decides what is dispatched and committed. `retries` holds the
+retry policy, `run_hosts` what losing a host means. May not import `cli`, `api`, `report`.
 """

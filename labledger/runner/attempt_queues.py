@@ -18,20 +18,19 @@ from heapq import heappop, heappush
 from itertools import islice
 from queue import Empty, SimpleQueue
 
-from labledger.execution.executor import TrialExecutor
+from labledger.execution.executor import Needs, TrialExecutor, needs_of
 from labledger.execution.local_executor import drain
-from labledger.execution.placement import Needs, needs_of
 from labledger.experiment.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import AttemptResult, digest_of
+from labledger.records.attempt_result import AttemptResult, SlotRecords, digest_of
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.slot_records import SlotRecords
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.retries import RetryQueue
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial, TrialPlan
-from labledger.trial.regrading.regraded_trial import RegradedTrial
-from labledger.trial.trial_kind import FreshTrial
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
+from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 MIN_WINDOW = 1000

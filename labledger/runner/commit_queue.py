@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 from labledger import clock, fault_points
 from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
-from labledger.execution.dispatch_pauses import DispatchPause
+from labledger.execution.dispatch_rules import DispatchPause, ErrorRate, PressureWarning, Pruning
 from labledger.execution.run_events import Listener, run_event
-from labledger.execution.stop_rules import ErrorRate, PressureWarning, Pruning
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.resource_pressure import timed_out_under_pressure
-from labledger.records.slot_records import SlotRecords
 from labledger.runner.ownership import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 
 
 @dataclass(frozen=True, slots=True)

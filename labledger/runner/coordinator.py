@@ -19,22 +19,20 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
-from labledger.execution.disk_space import FolderRetention
-from labledger.execution.dispatch_pauses import PATIENCE_S, DispatchPauses
-from labledger.execution.executor import TrialExecutor
+from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
+from labledger.execution.executor import FolderRetention, TrialExecutor
 from labledger.execution.local_executor import drain
-from labledger.execution.run_events import Listener, run_event
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.runner.attempt_queues import NextAttempts, PendingAttempts
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
+from labledger.runner.run_hosts import LostHosts, lost_attempt_result
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.full_disks import OutputUnreadable
+from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 
 _POLL_S = 0.25

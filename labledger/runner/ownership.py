@@ -19,8 +19,7 @@ from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError, TakeoverStopped
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.process_identity import process_is_dead, this_process
-from labledger.execution.run_events import Listener, run_event
-from labledger.execution.stop_requests import on_signals
+from labledger.execution.run_events import Listener, on_signals, run_event
 from labledger.export import mirrors
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder

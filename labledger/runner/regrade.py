@@ -25,7 +25,6 @@ from labledger.errors import (
     Problem,
     RunNotComplete,
 )
-from labledger.execution.disk_space import DiskSpace
 from labledger.experiment import staged_files
 from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.consistency_checks import PHASES
@@ -50,6 +49,7 @@ from labledger.runner.run_start import (
     report_warnings,
 )
 from labledger.text import counted_of
+from labledger.trial.disk_space import DiskSpace
 
 _EXPERIMENT_SUFFIXES = frozenset({".yaml", ".yml"})
 

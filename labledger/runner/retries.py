@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
+from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, SlotStatus

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit, InvalidInput, Problem
-from labledger.execution.disk_space import MIN_FREE_BYTES, FolderRetention
-from labledger.execution.dispatch_pauses import PATIENCE_S
+from labledger.execution.dispatch_rules import PATIENCE_S
+from labledger.execution.executor import FolderRetention
 from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
-from labledger.execution.run_events import Listener, ignore_events
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import Listener, StopRequest, ignore_events
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.schedule import Shard
 from labledger.ledger.database.model import Spent, Stop
@@ -24,6 +23,7 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
+from labledger.trial.disk_space import MIN_FREE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,10 @@ from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
 from labledger.execution.budget import Budget
-from labledger.execution.disk_space import DiskSpace, engine_data_folder
-from labledger.execution.dispatch_pauses import DispatchPauses
+from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.local_executor import LocalExecutor
-from labledger.execution.run_events import run_event
-from labledger.execution.stop_requests import on_signals
-from labledger.execution.stop_rules import ErrorRate, Pruning
+from labledger.execution.run_events import on_signals, run_event
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
@@ -38,19 +35,19 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
+    LostHosts,
     cluster_of,
     given_settings,
     hosts_with_open_attempts,
     require_reachable_attempts,
 )
 from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
-from labledger.trial.attempt_spec import TrialPlan
-from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import staged_programs
+from labledger.trial.disk_space import DiskSpace, FullDisks, engine_data_folder
+from labledger.trial.life import shared_files
+from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot, find_unfinished_slots, run_records
 
 
@@ -201,8 +198,8 @@ class Session:
             return
         sealed = experiment.is_sealed
         deps = folder / "deps"
-        staged_programs.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
-        staged_programs.require_unchanged_files_of_tasks(folder, self.store)
+        shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        shared_files.require_unchanged_files_of_tasks(folder, self.store)
 
     def _run_slots(
         self,

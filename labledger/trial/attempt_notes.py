@@ -118,6 +118,13 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
     )
 
 
+def provide_phases(folder: Path, phases: str) -> None:
+    """Give a container with this folder the phases so far, in the format of `phase_lines`."""
+    path = folder / "in" / contract.PHASES_FILE
+    path.write_text(phases, "utf-8")
+    path.chmod(0o644)
+
+
 def phase_notes_of(phases: Mapping[str, Phase]) -> str:
     """Return the content of a `phases` file for phases of which only the durations are known.
 

@@ -1,146 +1,37 @@
-"""`AttemptSpec`, which describes one attempt completely, and `TrialPlan`, which a variant's share.
+"""`AttemptSpec`, which describes one attempt completely, and `TrialKind`, which says what runs.
 
-Both are made from the experiment and the ledger, and can be pickled. They say what is to happen,
-and run nothing.
+A specification is made from the experiment and the ledger, and can be pickled. It says what is to
+happen, and runs nothing. A `TrialKind` is chosen when it is made. Everything in which kinds differ
+is a method of the kind: which phases run, which exit statuses are possible, how the trial folder is
+filled, what is evidence. All other code of a trial is the same for each kind; `trial_kinds` defines
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading import GradingMode, Sealing
-from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import (
-    Benchmark,
-    GraderIdentity,
-    MetricDefinition,
-    VariantPlan,
-)
 from labledger.experiment.task_row import Task
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.trial import contract
-from labledger.trial.image_facts import ImageFacts
+from labledger.trial.evidence.container_exit import (
+    ContainerExit,
+)
+from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 if TYPE_CHECKING:
-    from labledger.trial.trial_kind import TrialKind
-
-
-@dataclass(frozen=True, slots=True)
-class TrialPlan:
-    """The settings that all trials of one variant of a run share."""
-
-    ledger_id: str
-    run_dir: Path
-    store_root: Path
-    bindings: JsonObject
-    settings: VariantSettings
-    benchmark: Benchmark
-    metrics: tuple[MetricDefinition, ...]
-    images: Mapping[str, str]
-    """Image id (`sha256:…`) by the name the experiment gives."""
-    environment: Mapping[str, str] = field(repr=False)
-    """Values from the environment by name: secrets, never stored."""
-    grader: GraderIdentity
-    """Recorded in each score."""
-    is_sealed: bool = False
-    """Whether the agent must not be able to read the grader's files."""
-    engine_root: Path | None = None
-    """The engine's data folder, if known: containers' own file systems are on its disk."""
-    image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
-    """By image id. `worker` adds those of a trial whose settings depend on them."""
-    egress_image: str | None = None
-    """Image id of the egress proxies; None if the engine has no such image."""
-
-    @classmethod
-    def of(
-        cls,
-        experiment: ExperimentPlan,
-        variant: VariantPlan,
-        *,
-        ledger_id: str,
-        run_dir: Path,
-        store_root: Path,
-        engine_root: Path | None,
-        images: Mapping[str, str],
-        environment: Mapping[str, str],
-        egress_image: str | None = None,
-    ) -> TrialPlan:
-        """Return the plan of one variant of an experiment."""
-        return cls(
-            ledger_id=ledger_id,
-            run_dir=run_dir,
-            store_root=store_root,
-            bindings=variant.bindings,
-            settings=VariantSettings.of(experiment, variant),
-            benchmark=experiment.benchmark,
-            metrics=experiment.metrics,
-            images=images,
-            environment={name: environment[name] for name in experiment.environment},
-            grader=experiment.grader_identity,
-            is_sealed=experiment.is_sealed,
-            engine_root=engine_root,
-            egress_image=egress_image,
-        )
-
-    @property
-    def disks(self) -> tuple[Path, ...]:
-        """One path on each disk that the trials write to."""
-        return (self.run_dir,) if self.engine_root is None else (self.run_dir, self.engine_root)
-
-    @property
-    def deps_dir(self) -> Path:
-        return self.run_dir / "deps"
-
-    @property
-    def sealed_dir(self) -> Path:
-        """The folder with the staged files of a sealed grader."""
-        return self.run_dir / "sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrial:
-    """A trial of another run, as stored, that a regrading grades again."""
-
-    ids: TrialIds
-    """Of the trial in the run that is regraded."""
-    record: JsonObject
-    """Its `trial_record_v1`."""
-    evidence: JsonObject
-    """The `evidence_record_v1` of its last attempt."""
-    contents: Mapping[str, bytes]
-    """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
-
-    @property
-    def phases(self) -> dict[str, Phase]:
-        """Its phases that ran."""
-        recorded = self.record["phases"]
-        return {
-            name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
-            for name in contract.PHASE_NAMES
-            if (phase := recorded.get(name)) is not None
-        }
-
-    @property
-    def phases_before_grading(self) -> dict[str, Phase]:
-        return {name: phase for name, phase in self.phases.items() if name != "grader"}
-
-    @property
-    def redactions(self) -> int:
-        """How many secrets were redacted from its outputs."""
-        count = self.evidence.get("ext", {}).get("redacted")
-        return count if isinstance(count, int) else 0
-
-    def extension(self, key: str) -> JsonObject:
-        """Return the object under a key of `ext` in its evidence, {} if there is none."""
-        value = self.evidence.get("ext", {}).get(key)
-        return value if isinstance(value, dict) else {}
+    from labledger.engine.engine import Engine
+    from labledger.records.attempt_result import AttemptResult, Phase
+    from labledger.trial.evidence.evidence_collection import EvidenceCollector
+    from labledger.trial.evidence.redaction import Redactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,3 +226,88 @@ class AttemptSpec:
             contract.Labels.ATTEMPT: str(self.attempt),
         }
         return labels | {contract.Labels.PART: self.part} if self.part else labels
+
+
+class TrialKind(ABC):
+    """What is different in trials of one kind. Immutable; can be pickled."""
+
+    @property
+    @abstractmethod
+    def phases(self) -> tuple[str, ...]:
+        """The phases that can run in the container, in their order."""
+
+    @property
+    @abstractmethod
+    def exit_statuses(self) -> frozenset[int]:
+        """The statuses with which `trial.sh` can end a container that is started once."""
+
+    @property
+    @abstractmethod
+    def earlier_phases(self) -> Mapping[str, Phase]:
+        """The phases that ran before, in another container."""
+
+    @property
+    @abstractmethod
+    def other_ids(self) -> tuple[TrialIds, ...]:
+        """Identities that outputs in its container may name in addition to the attempt's own."""
+
+    @property
+    @abstractmethod
+    def extension(self) -> JsonObject:
+        """What evidence and score of the kind have in addition under `ext`."""
+
+    @abstractmethod
+    def is_carried_over(self, spec: AttemptSpec) -> bool:
+        """Return True if nothing runs, because the result is a copy of another trial's."""
+
+    def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
+        """Return the result of an attempt for which nothing runs.
+
+        Kinds whose trials can be carried over implement it.
+        """
+        raise NotImplementedError
+
+    def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
+        """Return the result of a trial that raised `EvidenceIncomplete` with the message `why`.
+
+        Kinds that need the evidence of an earlier container implement it.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+        """Fill a new trial folder: the workspace, and the files that phases expect there.
+
+        Raises `EvidenceIncomplete`.
+        """
+
+    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+        """Return the folders of the image that begin empty, before `container_files` are put."""
+        return ()
+
+    @abstractmethod
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        """Return a tar of what is put into the new container at `/`, None if there is nothing.
+
+        Only workspaces in a folder of the image are filled so.
+        """
+
+    @abstractmethod
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        """Return a container's exit with the times of the earlier phases included."""
+
+    @abstractmethod
+    def isolation_facts(
+        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+    ) -> JsonObject:
+        """Return the isolation facts of a trial whose container has stopped.
+
+        Raises `EngineUnavailable`.
+        """
+
+    @abstractmethod
+    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
+        """Return a collector of the trial's evidence.
+
+        Its methods raise `EvidenceIncomplete`.
+        """

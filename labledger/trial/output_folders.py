@@ -1,43 +1,29 @@
-"""The output folders of a trial: `runtime.outputs`, each a folder of the host beside out and state.
+"""What an attempt's evidence is handed of its specification: folders, artifacts and isolation.
 
-They are `outputs/0`, `outputs/1` and so on in the trial folder, mounted writable at their paths.
-A regrading restores those of the agent. What is in them was written in a container and is hostile.
+The output folders of a trial (`runtime.outputs`) are folders of the host beside out and state:
+`outputs/0`, `outputs/1` and so on in the trial folder, mounted writable at their paths. A regrading
+restores those of the agent. What is in them was written in a container and is hostile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from labledger.experiment.authored_fields import overlap
+from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.workspace_seed import Seed
 from labledger.records.attempt_result import EventFile
-from labledger.records.identity import TrialIds
+from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.declared_artifacts import ArtifactSource
+from labledger.trial.evidence.tampering import Isolation
+from labledger.trial.evidence.trial_outputs import OutputMount, TrialOutputs
 
 FOLDER = "outputs"
 """The folder, in the trial folder, that holds the output folders."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMount:
-    """An output folder of a trial."""
-
-    name: str
-    """Relative to the trial folder."""
-    path: str
-    """In the container."""
-    phase: str
-    """`agent` or `grader`: the phase that writes there."""
-
-    def name_in_tar(self, relative: str) -> str:
-        """Return the name of one of its files in the tars that are evidence."""
-        return f"{self.path.strip('/')}/{relative}"
 
 
 def output_mounts(spec: AttemptSpec) -> tuple[OutputMount, ...]:
@@ -104,54 +90,56 @@ def event_file_for(spec: AttemptSpec) -> EventFile:
     return EventFile(spec.plan.store_root / "staged", name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TrialOutputs:
-    """Where the outputs of an attempt are on this host, whose they are, and how they are read."""
+def trial_outputs(spec: AttemptSpec) -> TrialOutputs:
+    """Return where the outputs of an attempt are."""
+    return TrialOutputs(
+        ids=(spec.ids, *spec.kind.other_ids),
+        folder=spec.folder,
+        grader_folder=spec.grader_folder,
+        mounts=output_mounts(spec),
+        workspace=spec.workspace,
+        has_mounted_workspace=spec.has_mounted_workspace,
+        seed=workspace_seed(spec.task.workspace, spec.plan.store_root),
+        store=ArtifactStore(spec.plan.store_root),
+        event_file=event_file_for(spec),
+        max_log_bytes=spec.settings.runtime.max_log_bytes,
+    )
 
-    ids: tuple[TrialIds, ...]
-    """The attempt's own, and then those of other trials that its outputs may name."""
-    folder: Path
-    """The trial folder."""
-    grader_folder: Path
-    """That of the container in which the grader runs."""
-    mounts: tuple[OutputMount, ...]
-    """The output folders."""
-    workspace: str
-    """The workspace's path in the container."""
-    has_mounted_workspace: bool
-    seed: Seed
-    """What the workspace began with."""
-    store: ArtifactStore
-    event_file: EventFile
-    """Where its events go if they are many."""
-    max_log_bytes: int
 
-    @classmethod
-    def of(cls, spec: AttemptSpec) -> Self:
-        return cls(
-            ids=(spec.ids, *spec.kind.other_ids),
-            folder=spec.folder,
-            grader_folder=spec.grader_folder,
-            mounts=output_mounts(spec),
-            workspace=spec.workspace,
-            has_mounted_workspace=spec.has_mounted_workspace,
-            seed=workspace_seed(spec.task.workspace, spec.plan.store_root),
-            store=ArtifactStore(spec.plan.store_root),
-            event_file=event_file_for(spec),
-            max_log_bytes=spec.settings.runtime.max_log_bytes,
-        )
+def artifact_source(spec: AttemptSpec) -> ArtifactSource:
+    """Return what is taken of an attempt's agent for its separate grader, and where it is."""
+    folders_here = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
+    if spec.has_mounted_workspace:
+        folders_here[contract.WORKSPACE] = spec.folder / "workspace"
+    return ArtifactSource(
+        declared=spec.settings.grading.artifacts or (),
+        folder=spec.folder,
+        folders_here=folders_here,
+        store=ArtifactStore(spec.plan.store_root),
+        schedule_idx=spec.slot.schedule_idx,
+    )
 
-    def folder_of(self, phase: str) -> Path:
-        """Return the folder of the container in which a phase runs."""
-        return self.grader_folder if phase == "grader" else self.folder
 
-    def of_phase(self, phase: str) -> list[OutputMount]:
-        """Return the output folders of a phase, `agent` or `grader`."""
-        return [output for output in self.mounts if output.phase == phase]
-
-    def of_grader(self, path: str) -> Path | None:
-        """Return this host's folder of the grader's output folder at a path in the container."""
-        for output in self.of_phase("grader"):
-            if output.path == path.rstrip("/"):
-                return self.grader_folder / output.name
-        return None
+def isolation_of(spec: AttemptSpec) -> Isolation:
+    """Return how the agent of an attempt was isolated, as its experiment says."""
+    settings = spec.settings
+    runtime = settings.runtime
+    own_folders = [output.path for output in runtime.outputs or ()]
+    own_folders += [files.path for files in spec.task.files or ()]
+    # A workspace that is the root of the image makes no folder ordinary.
+    own_folders += [] if spec.workspace == "/" else [spec.workspace]
+    return Isolation(
+        folder=spec.folder,
+        own_folders=tuple(own_folders),
+        has_mounted_workspace=spec.has_mounted_workspace,
+        root_read_only=runtime.root_read_only,
+        mode=spec.grading_mode,
+        sealing=spec.sealing,
+        keeps_processes=spec.keeps_processes,
+        agent_network=settings.agent_network.mode,
+        grader_network=settings.grader_network.mode,
+        has_setup="setup" in settings.phases,
+        agent_user=runtime.agent_user or (None if runtime.user == USER_OF_IMAGE else runtime.user),
+        image_id=spec.image_id,
+        grader_image={"ref": spec.grader_image_ref, "id": spec.grader_image_id},
+    )

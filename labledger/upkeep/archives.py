@@ -25,11 +25,10 @@ from labledger.errors import (
     SchemaInvalid,
 )
 from labledger.execution.process_identity import process_is_dead
-from labledger.files import archive_files
-from labledger.files.archive_files import ArchiveDamaged, ArchivedFile
+from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.cache_and_scratch import scratch_folder
-from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder, scratch_folder
+from labledger.files.tars import ArchiveDamaged, ArchivedFile
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.import_writer import frozen_digests
@@ -120,7 +119,7 @@ def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, 
         ledger = scratch / _LEDGER
         runs, artifacts, left_staged = _copy_runs(source, run_ids, ledger, store)
         manifest = _manifest(runs, ledger, artifacts)
-        archive_files.write_archive(path, _members(manifest, ledger, artifacts, store))
+        tars.write_archive(path, _members(manifest, ledger, artifacts, store))
     return runs, len(artifacts), left_staged
 
 
@@ -224,7 +223,7 @@ def unpack(path: Path, folder: Path) -> tuple[ArchivedRun, ...]:
     `LedgerError` if the archive is damaged, too large for the disk, or of another format.
     """
     try:
-        with archive_files.open_archive(path) as files:
+        with tars.open_archive(path) as files:
             return _unpack(path, files, folder)
     except ArchiveDamaged as error:
         hint = "name a file that `labledger archive` wrote, or take another copy of it"

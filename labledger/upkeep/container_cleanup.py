@@ -18,8 +18,7 @@ from labledger import clock
 from labledger.engine.engine import Engine, ListedContainer
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError, RunNotFound
-from labledger.execution.disk_space import FolderRetention
-from labledger.execution.executor import RunRecords
+from labledger.execution.executor import FolderRetention, RunRecords
 from labledger.execution.process_identity import holder_is_dead
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import LabFolder

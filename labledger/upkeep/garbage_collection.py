@@ -20,8 +20,8 @@ from pathlib import Path
 from labledger import clock, fault_points
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, Parameter, Problem
 from labledger.execution.process_identity import holder_is_dead, process_is_dead
+from labledger.export.mirrors import NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import NotRegularError, read_regular
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger import removal
 from labledger.ledger.database import migrations

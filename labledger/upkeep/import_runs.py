@@ -19,10 +19,9 @@ from labledger.errors import InvalidInput, LedgerError, LedgerMissing, Problem, 
 from labledger.execution.process_identity import process_is_dead
 from labledger.export import mirrors, summary
 from labledger.export.mirrors import create_run_folder
-from labledger.files.archive_files import is_archive
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.cache_and_scratch import scratch_folder
-from labledger.files.lab_folder import FOLDER, LabFolder
+from labledger.files.lab_folder import FOLDER, LabFolder, scratch_folder
+from labledger.files.tars import is_archive
 from labledger.ledger import stored_runs
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection

@@ -16,8 +16,8 @@ from pathlib import Path
 from labledger.errors import LabLedgerError, LedgerDamaged
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export import mirrors, summary
+from labledger.export.mirrors import Difference, NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import Difference, NotRegularError, read_regular
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
@@ -26,7 +26,7 @@ from labledger.ledger.verify import Verification, verify
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
-from labledger.trial.life import staged_programs, task_file_delivery
+from labledger.trial.life import shared_files
 
 
 def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> Iterator[str]:
@@ -36,8 +36,8 @@ def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> 
     try:
         if deps.is_dir():
             plan = ExperimentPlan.of_document(reader.run(run_id).resolved)
-            yield from staged_programs.find_changes(plan.files, deps, sealed=plan.is_sealed)
-        yield from task_file_delivery.find_changes(folder, ArtifactStore(lab.artifacts))
+            yield from shared_files.find_changes(plan.files, deps, sealed=plan.is_sealed)
+        yield from shared_files.find_changes_of_task_files(folder, ArtifactStore(lab.artifacts))
     except (LabLedgerError, OSError, *UNREADABLE) as error:
         yield f"{folder}: its staged programs cannot be compared: {error}"
 

@@ -36,7 +36,7 @@ from labledger.runner import session
 from labledger.runner.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 
 _LOOK_EVERY = 500
 _PARTS: dict[str, tuple[type, tuple[str, ...]]] = {

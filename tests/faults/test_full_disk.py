@@ -31,8 +31,8 @@ from waiting import wait_until
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.collect import DISK_WAS_FULL
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.collect import DISK_WAS_FULL
+from labledger.trial.disk_space import FullDisks
 
 pytestmark = pytest.mark.docker
 

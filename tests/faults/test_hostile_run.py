@@ -33,7 +33,7 @@ from labledger import open_ledger
 from labledger.errors import Exit
 from labledger.execution.local_executor import LocalExecutor
 from labledger.files import untrusted_files
-from labledger.trial.full_disks import FullDisks
+from labledger.trial.disk_space import FullDisks
 
 pytestmark = [pytest.mark.docker, thorough]
 

@@ -31,6 +31,7 @@ from labledger.engine.engine import Engine
 from labledger.experiment.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
+from labledger.trial.output_folders import isolation_of
 
 pytestmark = pytest.mark.docker
 
@@ -231,7 +232,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("labledger.engine.engine.os.access", lambda *_: False)
     state = ENGINE.inspect(spec.container_name)
     assert state is not None
-    asked = inspect_changes(ENGINE, spec, state.container_id, "after_grading")
+    asked = inspect_changes(ENGINE, isolation_of(spec), state.container_id, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

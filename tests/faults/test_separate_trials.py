@@ -20,8 +20,7 @@ from labledger.experiment.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import container_start
-from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext, WaitAbandoned
 
 pytestmark = pytest.mark.docker
 

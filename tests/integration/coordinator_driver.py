@@ -11,9 +11,8 @@ from labledger import resources
 from labledger.engine.engine import Engine
 from labledger.errors import SchemaInvalid
 from labledger.records import json_schemas
-from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.start_limiter import StartLimiter
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.disk_space import FullDisks
+from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import remove_attempt, run_attempt
 
 SCHEMAS = (

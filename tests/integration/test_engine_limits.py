@@ -13,7 +13,7 @@ from labledger.checks.engine_checks import check_limits
 from labledger.checks.image_checks import ImageProbes
 from labledger.errors import Exit
 from labledger.experiment.plan_sections import Resources
-from labledger.trial.life import container_config, limit_probe
+from labledger.trial.life import container_config
 
 pytestmark = pytest.mark.docker
 
@@ -68,7 +68,7 @@ def test_limits_that_cannot_be_read_are_no_limits(
     image_ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a container says that is no name of a limit is shown, and refused."""
-    monkeypatch.setattr(limit_probe, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
+    monkeypatch.setattr(container_config, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
     refused = check(image_ids[PYTHON])
     assert not refused.ok
     assert refused.detail.endswith("the limits of a container could not be read in it: damaged")

@@ -36,13 +36,14 @@ import labledger
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Artifact, AttemptResult
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import container_changes, engine_archives, overlay_changes
 from labledger.trial.evidence.change_collection import collect_changes
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.life import container_start
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.output_folders import trial_outputs
+from labledger.trial.stored_trial import StoredTrial
 
 pytestmark = [pytest.mark.docker]
 
@@ -209,7 +210,7 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
         patch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
         spec = container_start.with_image_facts(spec, context)
         container = container_start.stopped_container(spec, context)
-        evidence = EvidenceCollector(TrialOutputs.of(spec), Redactor({}))
+        evidence = EvidenceCollector(trial_outputs(spec), Redactor({}))
         collect_changes(evidence, container)
         assert "problems" not in evidence.ext
     reference = evidence.references["workspace_changes"]

@@ -11,7 +11,7 @@ from experiments import RIGHT, WRONG, Project
 from tiers import tiered
 
 from labledger.errors import ExperimentChanged, InvalidInput, LedgerError, RunNotFound
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import StopRequest
 from labledger.files.lab_folder import LabFolder
 from labledger.upkeep.verify_lab import verify_lab
 

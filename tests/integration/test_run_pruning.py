@@ -9,7 +9,7 @@ from experiments import Project
 
 from labledger import RunOutcome, open_ledger
 from labledger.errors import Exit
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import StopRequest
 
 pytestmark = pytest.mark.docker
 

@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from labledger import RunOutcome, open_ledger
 from labledger.errors import Exit
-from labledger.execution.stop_requests import StopRequest
+from labledger.execution.run_events import StopRequest
 
 pytestmark = pytest.mark.docker
 

@@ -155,7 +155,7 @@ def test_events_and_broken_lines(trials: Trials) -> None:
 def test_events_beyond_the_cap(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too large an events file the first lines are kept, and of too many events the first."""
     monkeypatch.setattr("labledger.files.untrusted_files.EVENTS_CAP", 1000)
-    monkeypatch.setattr("labledger.trial.evidence.output_files.MAX_EVENTS", 50)
+    monkeypatch.setattr("labledger.trial.evidence.trial_outputs.MAX_EVENTS", 50)
     agent = """i=0; while [ $i -lt 5000 ]; do echo '{"n":1000000}'; i=$((i + 1)); done \
         >"$AGENTLAB_TRAJECTORY_PATH" """
     result = trials.run(agent)

@@ -30,6 +30,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.evidence.declared_artifacts import take_artifacts
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import artifact_source
 
 pytestmark = pytest.mark.docker
 
@@ -118,14 +119,14 @@ def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: 
     state = ENGINE.inspect_existing(spec.container_name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ContainerFiles, "tar_of", None)
-        here = take_artifacts(ENGINE, spec, state, Redactor({}))
+        here = take_artifacts(ENGINE, artifact_source(spec), state, Redactor({}))
     assert here.packed[0]["members"] == 8
     assert here.packed[0]["left_out_total"] == 2
     # With something mounted in it, the folder of the host is not all that the container had.
     mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "small_tar", None)
-        assert take_artifacts(ENGINE, spec, mounted, Redactor({})) == here
+        assert take_artifacts(ENGINE, artifact_source(spec), mounted, Redactor({})) == here
 
 
 def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:

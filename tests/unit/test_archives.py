@@ -27,9 +27,9 @@ from labledger import archive_run, collect_garbage
 from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
 from labledger.fault_points import VARIABLE
 from labledger.files import durable_files
-from labledger.files.archive_files import write_archive
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.files.tars import write_archive
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep import garbage_collection
 from labledger.upkeep.import_runs import import_source

@@ -32,16 +32,15 @@ from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract
-from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.contract import ExitStatus
-from labledger.trial.image_facts import ImageFacts
-from labledger.trial.life import inputs, staged_programs
+from labledger.trial.life import inputs, shared_files
 from labledger.trial.life.container_config import (
     CAPABILITIES,
     container_config,
     contract_variables,
     permission_container_config,
 )
+from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 
 @pytest.fixture
@@ -132,7 +131,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
-    assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{staged_programs.trial_script_name()}"]
+    assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{shared_files.trial_script_name()}"]
     limit = str(100 * PATIENCE_S)
     assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
@@ -247,8 +246,8 @@ def test_staged_files(tmp_path: Path) -> None:
     deps = tmp_path / "run" / "deps"
     old = os.umask(0o077)
     try:
-        staged_programs.stage_dependencies(files, store, deps, sealed=False)
-        staged_programs.stage_dependencies(files, store, deps, sealed=False)
+        shared_files.stage_dependencies(files, store, deps, sealed=False)
+        shared_files.stage_dependencies(files, store, deps, sealed=False)
     finally:
         os.umask(old)
     modes = {str(p.relative_to(deps)): p.stat().st_mode & 0o777 for p in deps.rglob("*")}
@@ -269,7 +268,7 @@ def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
     files = {"agent": [], "grader": [StagedFile("key/answer", digest, 3, executable=False)]}
     deps = tmp_path / "run" / "deps"
     (tmp_path / "run" / "sealed" / "half").mkdir(parents=True)
-    staged_programs.stage_dependencies(files, store, deps, sealed=True)
+    shared_files.stage_dependencies(files, store, deps, sealed=True)
     found = sorted(str(path.relative_to(tmp_path / "run")) for path in deps.parent.rglob("*"))
     assert found == ["deps", "deps/grader", "sealed", "sealed/key", "sealed/key/answer"]
     assert str((deps / "grader").readlink()) == "/agentlab/sealed/grader"

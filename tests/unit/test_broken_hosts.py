@@ -52,10 +52,11 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
-from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
-from labledger.trial.evidence.collect import infra_error_result
-from labledger.trial.full_disks import OutputUnreadable
-from labledger.trial.regrading.regraded_trial import RegradedTrial
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import infra_error_result
+from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import RegradedTrial
 
 IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}
 NOW = "2026-01-01T00:00:00.000Z"

@@ -234,7 +234,7 @@ def test_the_front_door_hands_out_functions() -> None:
     orders = (
         "from labledger import run, resume, open_ledger, RunOptions, RunOutcome, Ledger",
         "from labledger import RunOptions, open_ledger, resume, run",
-        "import labledger.runner.start_and_resume\nfrom labledger import run, resume",
+        "import labledger.runner.run_start\nfrom labledger import run, resume",
     )
     for imports in orders:
         done = python("-c", f"{imports}\nassert callable(run) and callable(resume), run")

@@ -11,7 +11,7 @@ import pytest
 from distributed import Security
 
 from labledger.errors import InvalidInput
-from labledger.files import cache_and_scratch
+from labledger.files import lab_folder
 from labledger.hosts import certificates
 from labledger.hosts.cluster_file import Cluster
 from labledger.hosts.dask_host import LESS_WATCHING
@@ -134,10 +134,10 @@ def test_a_user_without_a_home_folder_names_folders(
     """The host's folder must be named; nothing is cached; `~` is the first letter of a name."""
     with pytest.raises(InvalidInput, match=FOLDER_VARIABLE):
         default_folder()
-    assert cache_and_scratch.folder() is None
-    cache_and_scratch.store("name", b"content")
-    assert cache_and_scratch.read("name") is None
-    assert cache_and_scratch.expand_home("~/cluster.yaml") == Path("~/cluster.yaml")
+    assert lab_folder.cache_folder() is None
+    lab_folder.store_cached("name", b"content")
+    assert lab_folder.read_cached("name") is None
+    assert lab_folder.expand_home("~/cluster.yaml") == Path("~/cluster.yaml")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert default_folder() == tmp_path
 

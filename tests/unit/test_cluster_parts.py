@@ -15,13 +15,12 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.execution.executor import HostState
-from labledger.execution.placement import Needs, choose_host
+from labledger.execution.executor import HostState, Needs
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.trial_settings import VariantSettings
-from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity
+from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
 from labledger.hosts.host_identity import count_gpus
 from labledger.hosts.host_messages import (

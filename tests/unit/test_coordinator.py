@@ -12,12 +12,11 @@ import sample_ledgers as kit
 
 from labledger.errors import LeaseLost
 from labledger.execution.budget import Budget
-from labledger.execution.disk_space import FolderRetention
-from labledger.execution.dispatch_pauses import DispatchPauses
+from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
+from labledger.execution.executor import FolderRetention
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
-from labledger.execution.stop_requests import StopRequest
-from labledger.execution.stop_rules import ErrorRate, Pruning
+from labledger.execution.run_events import StopRequest
 from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
 from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
@@ -32,11 +31,12 @@ from labledger.records.outcomes import SlotStatus
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
-from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
-from labledger.trial.full_disks import FullDisks
+from labledger.runner.run_hosts import LostHosts
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.disk_space import FullDisks
+from labledger.trial.trial_plan import TrialPlan
 
 SLOTS = 24
 WIDTH = 4

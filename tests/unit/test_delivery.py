@@ -12,9 +12,10 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.trial.attempt_notes import parse_report
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import AgentPart, ContainerExit
+from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
 from labledger.trial.life import delivery, inputs
+from labledger.trial.life.two_part_trials import AgentPart
 
 AGENT = "agent 0 100 200 0\n"
 GRADED = f"{AGENT}grader 0 900 950 0\n"
@@ -37,7 +38,7 @@ def spec(tmp_path: Path) -> AttemptSpec:
 
 def store_agent_part(spec: AttemptSpec, phases: str = AGENT) -> None:
     ended = ContainerExit(None, state(0).started_at, "2026-01-01T00:00:02.000Z", 2000, "id")
-    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(spec)
+    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(spec.folder)
 
 
 def say_go(spec: AttemptSpec) -> None:

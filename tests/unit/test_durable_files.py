@@ -11,7 +11,7 @@ import pytest
 
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import open_output, replace_file, replace_output, write_file
-from labledger.files.file_contents import batched
+from labledger.ledger.database.connection import batched
 
 
 @contextmanager

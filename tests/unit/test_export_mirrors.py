@@ -271,7 +271,7 @@ from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import SlotStatus
-from labledger.records.slot_records import SlotRecords
+from labledger.records.attempt_result import SlotRecords
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with LedgerReader.open(Path(sys.argv[1])) as reader, MirrorWriter(Path(sys.argv[2])) as mirrors:

@@ -12,10 +12,10 @@ from sample_trials import BUSYBOX, Trials, prepare_trial_folder, trial_context
 from labledger import clock
 from labledger.errors import DiskFull
 from labledger.files.artifact_store import ArtifactStore
-from labledger.trial import full_disks, trial_kind
+from labledger.trial import disk_space, trial_kinds
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.evidence_collection import INLINE_LIMIT
-from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import inputs, worker
 
 FULL = Path("/proc")
@@ -69,13 +69,13 @@ def test_failures_for_want_of_room(
 @pytest.mark.parametrize(
     ("free", "is_full"),
     [
-        (full_disks.FreeSpace(full_disks.FULL_BYTES, None), False),
-        (full_disks.FreeSpace(full_disks.FULL_BYTES - 1, None), True),
-        (full_disks.FreeSpace(full_disks.FULL_BYTES, 1), False),
-        (full_disks.FreeSpace(full_disks.FULL_BYTES, 0), True),
+        (disk_space.FreeSpace(disk_space.FULL_BYTES, None), False),
+        (disk_space.FreeSpace(disk_space.FULL_BYTES - 1, None), True),
+        (disk_space.FreeSpace(disk_space.FULL_BYTES, 1), False),
+        (disk_space.FreeSpace(disk_space.FULL_BYTES, 0), True),
     ],
 )
-def test_what_is_full(free: full_disks.FreeSpace, is_full: bool) -> None:
+def test_what_is_full(free: disk_space.FreeSpace, is_full: bool) -> None:
     """A disk is full without a megabyte, and where not one more file can be made."""
     assert free.is_full == is_full
 
@@ -101,7 +101,7 @@ def test_an_artifact_that_could_not_be_kept(
     prepare_trial_folder(spec)
     spec.plan.store_root.mkdir()
     ended = ContainerExit(0, clock.utc_now(), clock.utc_now(), 0)
-    monkeypatch.setattr(trial_kind, "facts_of_trial", lambda *_: {})
+    monkeypatch.setattr(trial_kinds, "facts_of_trial", lambda *_: {})
     monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
     with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
         worker._collect_result(spec, context, ended)

@@ -10,7 +10,7 @@ import pytest
 from sample_trials import BUSYBOX, Trials
 
 from labledger.experiment.plan_sections import PhasePlan
-from labledger.trial.image_facts import HealthWait, ImageFacts
+from labledger.trial.trial_plan import HealthWait, ImageFacts
 
 S = 10**9
 

@@ -162,7 +162,7 @@ def test_without_their_artifacts_mirrors_are_refused(
     is here."""
     with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
         import_source(here, folder)
-    assert "--without-artifacts" in str(refused.value.hint)
+    assert "`without_artifacts=True`" in str(refused.value.hint)
     assert not here.root.exists()
     import_source(here, there)
     [found] = import_source(here, folder)

@@ -24,9 +24,8 @@ from labledger.ledger.database.model import Dispatch, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.records import canonical_json
-from labledger.records.attempt_result import Phase
+from labledger.records.attempt_result import RECORD_KINDS, Phase
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.records.slot_records import RECORD_KINDS
 from labledger.upkeep.verify_lab import verify_lab
 
 FLIPS = 50

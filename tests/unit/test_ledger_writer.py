@@ -16,9 +16,15 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult, Metric, Phase
+from labledger.records.attempt_result import (
+    RECORD_KINDS,
+    Artifact,
+    AttemptResult,
+    Metric,
+    Phase,
+    SlotRecords,
+)
 from labledger.records.outcomes import SlotStatus
-from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",

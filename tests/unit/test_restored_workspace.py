@@ -18,10 +18,8 @@ from labledger.files.workspace_seed import InlineSeed, TarSeed, UnsafeSeed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
-from labledger.trial.attempt_spec import StoredTrial
-from labledger.trial.regrading.restored_inputs import WorkspaceRestore
-from labledger.trial.regrading.stored_artifacts import StoredArtifacts
-from labledger.trial.trial_kind import EvidenceIncomplete
+from labledger.trial.restored_inputs import WorkspaceRestore
+from labledger.trial.stored_trial import EvidenceIncomplete, StoredArtifacts, StoredTrial
 
 X = {"kind": "file", "size": 1, "sha256": sha256_hex(b"x")}
 NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty": []}

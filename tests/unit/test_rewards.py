@@ -14,10 +14,10 @@ from sample_trials import BUSYBOX, Trials
 from labledger.experiment.grading import Grading, ResultSource
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.collect import graded_outcome
+from labledger.trial.collect import graded_outcome
 from labledger.trial.evidence.grading import GradedTrial, GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.output_folders import trial_outputs
 
 OUTPUTS = {"outputs": [{"path": "/logs/verifier", "phase": "grader"}]}
 NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
@@ -41,7 +41,7 @@ def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingO
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=results,
-        outputs=TrialOutputs.of(spec),
+        outputs=trial_outputs(spec),
         redactor=redactor,
         artifacts=lambda: None,
     )

@@ -9,7 +9,7 @@ import pytest
 from labledger import change_tags
 from labledger.errors import InvalidInput
 from labledger.records import json_schemas
-from labledger.runner.start_and_resume import _require_run_id, new_run_id
+from labledger.runner.run_start import _require_run_id, new_run_id
 
 
 @pytest.mark.parametrize(

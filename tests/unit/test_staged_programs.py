@@ -14,7 +14,7 @@ from labledger.errors import ArtifactChanged, LedgerError
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import TarSeed
-from labledger.trial.life import staged_programs
+from labledger.trial.life import shared_files
 
 PROGRAM = b"#!/bin/sh\nexit 1\n"
 
@@ -30,8 +30,8 @@ def staged(folder: Path, *, sealed: bool) -> Callable[[], None]:
     deps = folder / "run" / "deps"
 
     def stage() -> None:
-        staged_programs.stage_dependencies(files, store, deps, sealed=sealed)
-        staged_programs.share_trial_script(deps, folder / "run" / "incoming")
+        shared_files.stage_dependencies(files, store, deps, sealed=sealed)
+        shared_files.share_trial_script(deps, folder / "run" / "incoming")
 
     stage()
     return stage
@@ -75,7 +75,7 @@ CHANGES: list[tuple[bool, Callable[[Path], None], str]] = [
         lambda run: ((run / "deps/grader").unlink(), (run / "deps/grader").symlink_to("/tmp"))[1],
         "deps/grader was changed",
     ),
-    (False, replace(f"deps/{staged_programs.trial_script_name()}"), r"trial-.*\.sh was changed"),
+    (False, replace(f"deps/{shared_files.trial_script_name()}"), r"trial-.*\.sh was changed"),
 ]
 
 
@@ -96,9 +96,9 @@ def test_changed_while_it_runs(tmp_path: Path) -> None:
     """The script of every trial is compared again for each one."""
     staged(tmp_path, sealed=False)
     deps = tmp_path / "run" / "deps"
-    replace(staged_programs.trial_script_name())(deps)
+    replace(shared_files.trial_script_name())(deps)
     with pytest.raises(LedgerError, match="was changed"):
-        staged_programs.share_trial_script(deps, tmp_path / "run" / "incoming")
+        shared_files.share_trial_script(deps, tmp_path / "run" / "incoming")
 
 
 def test_changed_in_the_store(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_changed_in_the_store(tmp_path: Path) -> None:
     store.path(digest).write_bytes(PROGRAM.replace(b"1", b"0"))
     files = {"agent": [StagedFile("agent.sh", digest, len(PROGRAM), executable=False)]}
     with pytest.raises(ArtifactChanged, match="is not what was stored"):
-        staged_programs.stage_dependencies(files, store, tmp_path / "deps", sealed=False)
+        shared_files.stage_dependencies(files, store, tmp_path / "deps", sealed=False)
     assert not (tmp_path / "deps").exists()
 
 
@@ -157,13 +157,13 @@ def test_unpacked_files_of_a_task(tmp_path: Path, change: Callable[[Path], objec
     """What was unpacked for trials before is compared with its tar before a session uses it."""
     store, digest, folder = unpacked(tmp_path)
     run = tmp_path / "run"
-    staged_programs.require_unchanged_files_of_tasks(run, store)
+    shared_files.require_unchanged_files_of_tasks(run, store)
     change(folder)
     with pytest.raises(LedgerError, match="differs from its tar"):
-        staged_programs.require_unchanged_files_of_tasks(run, store)
+        shared_files.require_unchanged_files_of_tasks(run, store)
     with pytest.raises(LedgerError, match="differs from its tar"):
-        staged_programs.require_unchanged_files_of_tasks(run, store, [digest])
-    staged_programs.require_unchanged_files_of_tasks(run, store, ["0" * 64])
+        shared_files.require_unchanged_files_of_tasks(run, store, [digest])
+    shared_files.require_unchanged_files_of_tasks(run, store, ["0" * 64])
 
 
 def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
@@ -176,4 +176,4 @@ def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
     with pytest.raises(ArtifactChanged):
         TarSeed(store, digest).fill(tmp_path / "workspace")
     with pytest.raises(LedgerError, match="cannot be compared with its tar"):
-        staged_programs.require_unchanged_files_of_tasks(folder.parent.parent, store)
+        shared_files.require_unchanged_files_of_tasks(folder.parent.parent, store)

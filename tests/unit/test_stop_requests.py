@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from labledger.execution.stop_requests import StopRequest, on_signals
+from labledger.execution.run_events import StopRequest, on_signals
 
 
 def test_a_third_press_asks_for_nothing_more() -> None:

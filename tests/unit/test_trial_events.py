@@ -9,7 +9,7 @@ import pytest
 
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Event, EventFile
-from labledger.trial.evidence import output_files
+from labledger.trial.evidence import trial_outputs
 from labledger.trial.evidence.redaction import Redactor
 
 NOWHERE = EventFile(Path("/nonexistent"), "events.jsonl", 0)
@@ -19,7 +19,7 @@ def read_events(
     content: bytes, place: EventFile = NOWHERE, redactor: Redactor | None = None
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
     redactor = redactor or Redactor({})
-    return output_files.read_events(io.BytesIO(content), len(content), redactor, place)
+    return trial_outputs.read_events(io.BytesIO(content), len(content), redactor, place)
 
 
 def test_lines_that_are_no_events() -> None:
@@ -35,21 +35,21 @@ def test_lines_that_are_no_events() -> None:
 
 def test_events_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too many events the first are kept and all others counted."""
-    monkeypatch.setattr(output_files, "MAX_EVENTS", 10)
+    monkeypatch.setattr(trial_outputs, "MAX_EVENTS", 10)
     found, dropped = read_events(b"{}\n" * 100)
     assert (len(found), dropped) == (10, 90)
 
 
 def test_broken_lines_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many broken lines the others are counted and not parsed."""
-    monkeypatch.setattr(output_files, "MAX_INVALID_LINES", 10)
+    monkeypatch.setattr(trial_outputs, "MAX_INVALID_LINES", 10)
     found, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n")
     assert (len(found), dropped) == (1, 12)
 
 
 def test_values_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines with more values than there is room for are left out; smaller ones still come in."""
-    monkeypatch.setattr(output_files, "MAX_EVENT_VALUES", 12)
+    monkeypatch.setattr(trial_outputs, "MAX_EVENT_VALUES", 12)
     rich = b'{"a": [' + b"[]," * 20 + b"[]]}\n"
     wordy = b'{"a": "' + b",[{" * 20 + b'"}\n'
     found, dropped = read_events(b'{"n": 1}\n' + rich + wordy + b"{}\n" * 9)
@@ -63,7 +63,7 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     content = b"".join(canonical_json.dump_bytes(line) + b"\nno event\n" for line in lines)
     held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
     assert isinstance(held, tuple)
-    monkeypatch.setattr(output_files, "MAX_BYTES_IN_MEMORY", 1000)
+    monkeypatch.setattr(trial_outputs, "MAX_BYTES_IN_MEMORY", 1000)
     place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
     spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
     assert isinstance(spooled, EventFile)

@@ -22,9 +22,9 @@ from typing import Any
 
 from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.benchmarks.harbor.task_toml import read_toml, refuse_problems
 from labledger.errors import InvalidInput, Problem
-from labledger.files import cache_and_scratch
+from labledger.files import lab_folder
+from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject, json_schemas
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -62,7 +62,7 @@ def _checked_out(url: str, commit: str) -> Path:
         raise _git_problem(where, message, "a branch or tag may name other content tomorrow")
     if url.startswith("-") or "::" in url or not url.isprintable():
         raise _git_problem(where, "is not the address of a Git repository")
-    cache = cache_and_scratch.folder()
+    cache = lab_folder.cache_folder()
     if cache is None:
         raise _git_problem(where, "there is no cache folder to clone to", "set XDG_CACHE_HOME")
     name = f"{hashlib.sha256(url.encode()).hexdigest()[:16]}-{commit}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
-from labledger.files.file_contents import content_digest, content_key
+from labledger.files.durable_files import content_digest, content_key
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -27,7 +27,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
 )
 from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
-from labledger.files.file_contents import FileContent
+from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)

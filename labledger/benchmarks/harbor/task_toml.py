@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored_fields import FieldPath
-from labledger.records import JsonObject, json_schemas
+from labledger.files.toml_files import read_toml, refuse_problems
+from labledger.records import JsonObject
 from labledger.records.json_codec import normalize_number
 
 
@@ -181,30 +180,6 @@ def read_task_toml(path: Path) -> TaskConfig:
     config = reader.task(values)
     refuse_problems(path, reader.problems)
     return config
-
-
-def read_toml(path: Path, schema: str) -> JsonObject:
-    """Return the content of a TOML file that fits a schema. Raises `InvalidInput`."""
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        message = error.strerror or str(error)
-        raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = Problem(str(path), f"is not TOML: {error}")
-        raise InvalidInput(f"cannot read {path}", [problem]) from error
-    refuse_problems(path, json_schemas.problems(values, schema))
-    return values
-
-
-def refuse_problems(path: Path, problems: Iterable[tuple[FieldPath, str]]) -> None:
-    """Raise `InvalidInput` if a file has problems, each at a field."""
-    located = [
-        Problem(str(path), message, field=json_schemas.dotted(field) or None)
-        for field, message in problems
-    ]
-    if located:
-        raise InvalidInput(f"cannot read {path}", located)
 
 
 @dataclass(frozen=True, slots=True)

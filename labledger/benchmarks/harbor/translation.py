@@ -30,7 +30,7 @@ from labledger.benchmarks.harbor.task_toml import (
 )
 from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.errors import InvalidInput
-from labledger.files.file_contents import FileContent, content_key
+from labledger.files.durable_files import FileContent, content_key
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 

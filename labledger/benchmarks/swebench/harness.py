@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import LabLedgerError
-from labledger.files.cache_and_scratch import scratch_folder
+from labledger.files.lab_folder import scratch_folder
 from labledger.records import JsonObject
 from labledger.resources import require_for
 

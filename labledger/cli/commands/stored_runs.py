@@ -156,7 +156,7 @@ def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
 
 def show(
     run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    schedule_idx: arguments.ScheduleIdx,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
     full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
@@ -177,7 +177,7 @@ def show(
 
 def logs(
     run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    schedule_idx: arguments.ScheduleIdx,
     phase: Annotated[
         list[str] | None,
         typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),

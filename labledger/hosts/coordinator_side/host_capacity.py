@@ -10,10 +10,10 @@ a host is lost is never concluded.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from labledger.execution.placement import choose_host, needs_of
+from labledger.execution.executor import HostState, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import input_digests
 from labledger.trial.attempt_spec import AttemptSpec
@@ -174,3 +174,30 @@ def _sentence(link: HostLink, patience_s: float) -> str:
     noun = "slot" if len(slots) == 1 else "slots"
     wait = "waits" if len(slots) == 1 else "wait"
     return f"{link.name} for {patience_s:.0f} s: {link.problem}; {noun} {named}{more} {wait} for it"
+
+
+def choose_host(
+    spec: AttemptSpec,
+    hosts: Iterable[HostState],
+    taken: Mapping[str, int],
+    inputs: Collection[str],
+) -> str | None:
+    """Return the name of the host for an attempt, None if none of `hosts` can run it.
+
+    `taken` are the attempts of this run that each host has, by its name; `inputs` are the digests
+    of what the attempt reads. Only hosts with room for another attempt may be given.
+    """
+    needs = needs_of(spec)
+    candidates = (host for host in hosts if host.problem is None and needs.are_met_by(host))
+    image = spec.image_id
+
+    def preference(host: HostState) -> tuple[bool, bool, float, int, str]:
+        # Trials of other runs take slots too, and are not among `taken`.
+        used = max(taken.get(host.name, 0), host.busy)
+        has_room = used < host.slots
+        lacks_inputs = sum(digest not in host.inputs for digest in inputs) if inputs else 0
+        share = used / host.slots if host.slots else 1.0
+        return (not has_room, image not in host.images, share, lacks_inputs, host.name)
+
+    best = min(candidates, key=preference, default=None)
+    return None if best is None else best.name

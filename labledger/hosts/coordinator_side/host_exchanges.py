@@ -43,7 +43,7 @@ from labledger.hosts.host_messages import (
 )
 from labledger.hosts.host_transport import ClusterConnection, FoundHost, HostUnreachable
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.full_disks import OutputUnreadable
+from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 
 _MAX_WAIT_S = 8.0

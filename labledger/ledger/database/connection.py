@@ -10,13 +10,16 @@ module does not convert the driver's errors: `sqlite.translated` makes `LedgerEr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Self
+from itertools import islice
+from typing import Any, Self, TypeVar
 
 Params = Sequence[Any] | Mapping[str, Any]
 """The values of one statement, or a list with those of each of its repetitions."""
+
+_T = TypeVar("_T")
 
 _MAX_IDLE = 5
 """The number of closed connections that are reused."""
@@ -44,13 +47,6 @@ class Result:
     def __iter__(self) -> Iterator[Any]:
         yield from map(self._row, self._cursor)
         self.close()
-
-    def fetchmany(self, size: int) -> list[Any]:
-        """Return at most `size` more rows; an empty list at the end."""
-        rows = [self._row(row) for row in self._cursor.fetchmany(size)]
-        if not rows:
-            self.close()
-        return rows
 
     def all(self) -> list[Any]:
         """Return the rows that were not fetched yet."""
@@ -215,3 +211,10 @@ class Engine:
             idle, self._idle = self._idle, []
         for driver in idle:
             driver.close()
+
+
+def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Yield `items` in lists of up to `size`. Nothing is read ahead of the list that is yielded."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

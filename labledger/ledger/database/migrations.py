@@ -22,7 +22,7 @@ from typing import Any
 
 from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
-from labledger.files import cache_and_scratch, lab_folder
+from labledger.files import lab_folder
 from labledger.files.durable_files import sync_folder
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
@@ -50,7 +50,7 @@ def create_cached_tables(connection: Connection) -> bool:
     Returns False, and changes nothing, if the cache does not have the statements. The ledger must
     have nothing in it.
     """
-    content = cache_and_scratch.read(_cache_name())
+    content = lab_folder.read_cached(_cache_name())
     if content is None:
         return False
     cached = json.loads(content)
@@ -66,7 +66,7 @@ def store_tables(connection: Connection) -> None:
         "revision": connection.execute(_REVISION_SQL).scalar_one(),
         "statements": list(connection.execute(_TABLES_SQL).scalars()),
     }
-    cache_and_scratch.store(_cache_name(), json.dumps(cached).encode())
+    lab_folder.store_cached(_cache_name(), json.dumps(cached).encode())
 
 
 def _cache_name() -> str:

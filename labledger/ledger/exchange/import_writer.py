@@ -16,10 +16,9 @@ from pathlib import Path
 from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.file_contents import batched
 from labledger.ledger import leases, run_rows
 from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS, SLOT_TABLES
 from labledger.ledger.digest_chain import read_chain_head

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.files.file_contents import batched
 from labledger.ledger import digest_chain, run_rows, slot_rows
 from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
@@ -29,7 +28,7 @@ from labledger.ledger.digest_chain import (
     SLOT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.slot_records import MAX_LINE_BYTES, ONLY_IF_ANY
+from labledger.records.attempt_result import MAX_LINE_BYTES, ONLY_IF_ANY
 
 _RUN_NO = 1
 _MAX_CHAIN_LINE_BYTES = 256 << 20

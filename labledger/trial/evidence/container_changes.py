@@ -15,8 +15,7 @@ from typing import Protocol, Self
 
 from labledger.engine.container_files import ChangeKind
 from labledger.errors import MalformedJson
-from labledger.files.relative_names import is_safe_name
-from labledger.files.untrusted_files import MAX_VALUES, MIB
+from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract

@@ -8,23 +8,22 @@ programs.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Self
 
 from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import ContainerState
-from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading import GradingMode, Sealing
-from labledger.files.durable_files import write_file
-from labledger.records import JsonObject, canonical_json
-from labledger.trial.attempt_notes import phase_fields, phase_lines
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.records import JsonObject
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
-from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
+from labledger.trial.evidence.tampering import (
+    Checked,
+    FilesystemChanges,
+    Isolation,
+    inspect_changes,
+)
 
 _ROOT_USERS = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
 
@@ -42,7 +41,9 @@ _UNGRADED = frozenset(
 )
 
 
-def facts_of_trial(engine: Engine, spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
+def facts_of_trial(
+    engine: Engine, isolation: Isolation, container_exit: ContainerExit
+) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
     Its file system is inspected now unless that was done before grading.
@@ -56,8 +57,10 @@ def facts_of_trial(engine: Engine, spec: AttemptSpec, container_exit: ContainerE
         if container is None:
             changes = FilesystemChanges(None, unchecked="its container is gone")
         else:
-            changes = inspect_changes(engine, spec, container, when)
-    facts = _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
+            changes = inspect_changes(engine, isolation, container, when)
+    facts = _facts(
+        isolation, _agent_user(isolation, engine.image_user(isolation.image_id)), changes
+    )
     if container_exit.unchecked_processes is not None:
         facts["unchecked_processes"] = container_exit.unchecked_processes
     if container_exit.processes_left is not None:
@@ -66,41 +69,41 @@ def facts_of_trial(engine: Engine, spec: AttemptSpec, container_exit: ContainerE
 
 
 def facts_of_separate_grader(
-    engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+    engine: Engine, isolation: Isolation, container_exit: ContainerExit
 ) -> JsonObject:
     """Return the isolation facts of a trial whose grader had a container of its own.
 
     What the agent changed in its container is recorded apart from what is suspected: the grader's
     container got only the artifacts. Raises `EngineUnavailable`.
     """
-    user = _agent_user(spec, engine.image_user(spec.image_id))
+    user = _agent_user(isolation, engine.image_user(isolation.image_id))
     agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
-    own = _facts(spec, user, agents)
+    own = _facts(isolation, user, agents)
     keys = ("checked", "tampering_suspected", "tampering_total", "unchecked")
-    return _facts(spec, user, FilesystemChanges("before_grading")) | {
+    return _facts(isolation, user, FilesystemChanges("before_grading")) | {
         "agent_container": {key: own[key] for key in keys if key in own},
-        "grader_image": {"ref": spec.grader_image_ref, "id": spec.grader_image_id},
+        "grader_image": isolation.grader_image,
         "processes": "gone",
     }
 
 
-def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
+def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObject) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
     Before its grader, the new container holds nothing but the image, and with a workspace in the
     image what the agent changed there. `recorded` are the facts of the agent's container, {} if
     they are not known. Raises `EngineUnavailable`.
     """
-    user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
-    is_separate = spec.grading_mode is GradingMode.SEPARATE
+    user = recorded.get("agent_user", _agent_user(isolation, engine.image_user(isolation.image_id)))
+    is_separate = isolation.mode is GradingMode.SEPARATE
     sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
-    facts = _facts(spec, user, FilesystemChanges("before_grading"))
-    if not (spec.has_mounted_workspace or is_separate):
+    facts = _facts(isolation, user, FilesystemChanges("before_grading"))
+    if not (isolation.has_mounted_workspace or is_separate):
         keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
         facts |= {key: recorded[key] for key in keys if key in recorded}
     facts |= {"sealed": sealed.value, "processes": "gone"}
     if is_separate:
-        facts["grader_image"] = {"ref": spec.grader_image_ref, "id": spec.grader_image_id}
+        facts["grader_image"] = isolation.grader_image
         if "agent_container" in recorded:
             facts["agent_container"] = recorded["agent_container"]
     # How the stored trial was graded first; trials of earlier versions do not say it.
@@ -108,23 +111,23 @@ def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject)
     return facts | {key: recorded[key] for key in ("mode",) if key in recorded}
 
 
-def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
+def unknown_isolation_facts(isolation: Isolation, why: str) -> JsonObject:
     """Return the isolation facts of a trial that has no container to inspect."""
-    return _facts(spec, _agent_user(spec, None), FilesystemChanges(None, unchecked=why))
+    return _facts(isolation, _agent_user(isolation, None), FilesystemChanges(None, unchecked=why))
 
 
-def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
-    mode = spec.grading_mode
-    is_kept = spec.keeps_processes and mode in {GradingMode.SAME, GradingMode.DELIVERED}
+def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+    mode = isolation.mode
+    is_kept = isolation.keeps_processes and mode in {GradingMode.SAME, GradingMode.DELIVERED}
     facts: JsonObject = {
         "agent_user": agent_user,
         "mode": mode.value,
-        "sealed": spec.sealing.value,
+        "sealed": isolation.sealing.value,
         "processes": "kept" if is_kept else "killed",
-        "agent_network": spec.settings.agent_network.mode,
-        "grader_network": spec.settings.grader_network.mode,
-        "root_read_only": spec.settings.runtime.root_read_only,
-        "setup": "setup" in spec.settings.phases,
+        "agent_network": isolation.agent_network,
+        "grader_network": isolation.grader_network,
+        "root_read_only": isolation.root_read_only,
+        "setup": isolation.has_setup,
         "checked": changes.checked,
         "tampering_suspected": list(changes.suspected),
         "tampering_total": changes.total,
@@ -136,11 +139,9 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
     return facts
 
 
-def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
+def _agent_user(isolation: Isolation, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
-    runtime = spec.settings.runtime
-    containers = None if runtime.user == USER_OF_IMAGE else runtime.user
-    user = runtime.agent_user or containers or image_user
+    user = isolation.agent_user or image_user
     return "root" if user in _ROOT_USERS else user
 
 
@@ -199,103 +200,3 @@ class ContainerExit:
             state.out_of_memory,
             exit_status_forged=exit_status in ExitStatus.ALL - expected,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class AgentPart:
-    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
-
-    engines_start: str
-    """The engine's start time of this part; a second start of the container has another."""
-    started_at: str
-    ended_at: str
-    duration_ms: int
-    out_of_memory: bool
-    phases: str
-    """The phases so far, in the format of `trial.sh`."""
-    seen: FilesystemChanges
-    disk_was_full: bool
-    unchecked_processes: str | None = None
-    """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
-    processes_left: bool | None = None
-    """`delivered`, with processes kept: whether any runs on; None if it is not known."""
-    artifacts: TakenArtifacts | None = None
-    """What was taken for a separate grader."""
-
-    @classmethod
-    def of(
-        cls, state: ContainerState, ended: ContainerExit, phases: str, changes: FilesystemChanges
-    ) -> Self:
-        """Return the outcome of an agent part that ended as `ended`.
-
-        `state` is the container's. `changes` are those of its file system before grading.
-        """
-        return cls(
-            state.started_at,
-            ended.started_at,
-            ended.ended_at,
-            ended.duration_ms,
-            ended.out_of_memory,
-            phases,
-            changes,
-            ended.disk_was_full,
-        )
-
-    @classmethod
-    def read(cls, spec: AttemptSpec) -> Self | None:
-        """Return the stored outcome, or None if the agent part has not been stored."""
-        try:
-            fields = json.loads(_path(spec).read_bytes())
-        except FileNotFoundError:
-            return None
-        seen: JsonObject = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["seen"].items()
-        }
-        taken = fields.get("artifacts")
-        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
-        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
-
-    def write(self, spec: AttemptSpec) -> None:
-        """Store the outcome durably. Raises `OSError`."""
-        write_file(_path(spec), canonical_json.dump_bytes(asdict(self)))
-
-
-def _path(spec: AttemptSpec) -> Path:
-    return spec.folder / "first_part.json"
-
-
-def inspect_agent_part(
-    engine: Engine, spec: AttemptSpec, state: ContainerState
-) -> tuple[ContainerExit, AgentPart | None]:
-    """Return how the stopped container of an agent ended, and its part if the grader is due.
-
-    The agent can forge the exit status that says so, but not the phases. Raises
-    `EngineUnavailable`.
-    """
-    changes = inspect_changes(engine, spec, state.container_id, "before_grading", state)
-    ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
-    ended = replace(ended, changes=changes)
-    if state.exit_status != ExitStatus.AGENT_ENDED:
-        return ended, None
-    fields = phase_fields(spec.folder)
-    if "agent" not in fields:
-        return replace(ended, exit_status_forged=True), None
-    return ended, AgentPart.of(state, ended, phase_lines(fields), changes)
-
-
-def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
-    """Return both parts as one exit. Its duration excludes the time between the parts."""
-    return replace(
-        grader_part,
-        started_at=agent_part.started_at,
-        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
-        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
-        # `finish_stopped_container` adds whether a disk was full during the grader part.
-        disk_was_full=agent_part.disk_was_full,
-        agent_part_phases=agent_part.phases,
-        changes=agent_part.seen,
-        unchecked_processes=agent_part.unchecked_processes,
-        processes_left=agent_part.processes_left,
-        artifacts=agent_part.artifacts,
-    )

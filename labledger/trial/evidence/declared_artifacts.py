@@ -24,18 +24,19 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import DeclaredArtifact
 from labledger.files import artifact_tars, tars
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact, Readable
+from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact
 from labledger.files.durable_files import replace_file
-from labledger.files.tars import END
+from labledger.files.tars import END, Readable
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import outputs_of_container
 
 _MAX_LINKS = 5
 """How many symbolic links from the path of an artifact are followed."""
+
+_COMPLETE_TAR = "artifacts.tar"
+"""The file in the trial folder with all artifacts, also those that hold secrets."""
 
 _BAD_PATHS = ("too many links", "too many levels", "not a directory", "file name too long")
 """What the engine says of a path at which the agent made it impossible that anything is."""
@@ -63,13 +64,14 @@ class TakenArtifacts:
         lists = {name: tuple(fields[name]) for name in ("packed", "hooks", "with_secrets")}
         return cls(**fields | lists)
 
-    def tar(self, spec: AttemptSpec) -> Path | None:
-        """Return the file with the complete tar, None if nothing was taken."""
+    def tar(self, folder: Path, store: ArtifactStore) -> Path | None:
+        """Return the file with the complete tar, None if nothing was taken.
+
+        `folder` is the trial folder.
+        """
         if self.sha256 is None:
             return None
-        if self.with_secrets:
-            return _complete_tar(spec)
-        return ArtifactStore(spec.plan.store_root).path(self.sha256)
+        return folder / _COMPLETE_TAR if self.with_secrets else store.path(self.sha256)
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders that come to the grader's container, without those in another one.
@@ -105,36 +107,54 @@ def outermost(folders: Iterable[str]) -> list[str]:
     return tops
 
 
-def _complete_tar(spec: AttemptSpec) -> Path:
-    return spec.folder / "artifacts.tar"
+@dataclass(frozen=True, slots=True)
+class ArtifactSource:
+    """What is taken of a trial's agent, where it is, and where it goes."""
+
+    declared: tuple[DeclaredArtifact, ...]
+    folder: Path
+    """The trial folder, which keeps the complete tar if files hold secrets."""
+    folders_here: Mapping[str, Path]
+    """The folders of the agent's container that are on this host, by their paths in it."""
+    store: ArtifactStore
+    schedule_idx: int
+
+    def folders_of(self, state: ContainerState) -> dict[str, Path]:
+        """Return the folders on this host without those in which something else is mounted.
+
+        That is not in the host's folder. `state` is the container's.
+        """
+        return {
+            path: folder
+            for path, folder in self.folders_here.items()
+            if not any(mounted.startswith(f"{path}/") for mounted in state.mounts)
+        }
 
 
 def take_artifacts(
-    engine: Engine, spec: AttemptSpec, state: ContainerState, redactor: Redactor
+    engine: Engine, source: ArtifactSource, state: ContainerState, redactor: Redactor
 ) -> TakenArtifacts:
     """Take the declared artifacts of a stopped container. They are durable when this returns.
 
     `state` is the container's. Raises `OSError`, `NoSuchContainer`, `ContainerFailed` and
     `EngineUnavailable`; the call can be repeated.
     """
-    declared = spec.settings.grading.artifacts or ()
-    if not declared:
+    if not source.declared:
         return TakenArtifacts(())
     files = ContainerFiles(engine, state.container_id)
-    taking = _Taking(files, spec, _folders_here(spec, state))
-    store = ArtifactStore(spec.plan.store_root)
+    taking = _Taking(files, source, source.folders_of(state))
     try:
-        if not spec.plan.environment:
-            sha256, size = store.put_stream(taking.tar(declared))
+        if not redactor.has_secrets:
+            sha256, size = source.store.put_stream(taking.tar())
             return taking.taken(sha256, size)
-        path = _complete_tar(spec)
+        path = source.folder / _COMPLETE_TAR
         with replace_file(path) as file:
-            file.writelines(taking.tar(declared))
+            file.writelines(taking.tar())
     except ArtifactsRefused as error:
         return TakenArtifacts(taking.facts(), refused=redactor.redact_message(error.message))
     with_secrets = _names_with_secrets(path, redactor)
     with path.open("rb") as file:
-        sha256, size = store.put_stream(artifact_tars.without(file, with_secrets))
+        sha256, size = source.store.put_stream(artifact_tars.without(file, with_secrets))
     if not with_secrets:
         path.unlink()
     return taking.taken(sha256, size, with_secrets)
@@ -151,41 +171,26 @@ def _names_with_secrets(path: Path, redactor: Redactor) -> tuple[str, ...]:
         )
 
 
-def _folders_here(spec: AttemptSpec, state: ContainerState) -> dict[str, Path]:
-    """Return the trial's own folders on this host by their paths in the agent's container.
-
-    Not one in which the container has something else mounted: it is not in the host's folder.
-    """
-    folders = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
-    if spec.has_mounted_workspace:
-        folders[contract.WORKSPACE] = spec.folder / "workspace"
-    return {
-        path: folder
-        for path, folder in folders.items()
-        if not any(mounted.startswith(f"{path}/") for mounted in state.mounts)
-    }
-
-
 class _Taking:
     """The artifacts of one container while they are packed."""
 
     def __init__(
-        self, files: ContainerFiles, spec: AttemptSpec, folders: Mapping[str, Path]
+        self, files: ContainerFiles, source: ArtifactSource, folders: Mapping[str, Path]
     ) -> None:
         """`folders` are those of the container that this host has too, by path."""
-        self._files, self._spec, self._folders = files, spec, folders
+        self._files, self._source, self._folders = files, source, folders
         self._packer = ArtifactPacker(tampering.is_autoloaded_file)
         self._packed: list[tuple[PackedArtifact, bool]] = []
         """Each with whether it is optional."""
 
-    def tar(self, declared: tuple[DeclaredArtifact, ...]) -> Iterator[bytes]:
+    def tar(self) -> Iterator[bytes]:
         """Yield the tar of all artifacts in pieces. Raises `ArtifactsRefused`."""
-        for artifact in declared:
+        for artifact in self._source.declared:
             packed = PackedArtifact(artifact.path, artifact.to or artifact.path)
             self._packed.append((packed, bool(artifact.optional)))
             for piece in self._pack(artifact, packed):
                 yield piece
-                fault_points.fault_point("inside_artifacts", self._spec.slot.schedule_idx)
+                fault_points.fault_point("inside_artifacts", self._source.schedule_idx)
         yield END
 
     def _pack(self, artifact: DeclaredArtifact, packed: PackedArtifact) -> Iterator[bytes]:

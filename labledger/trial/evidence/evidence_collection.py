@@ -36,9 +36,8 @@ from labledger.trial.evidence.grading import (
     merged_ids,
     parse_json,
 )
-from labledger.trial.evidence.output_files import OutputFiles, read_events
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.evidence.trial_outputs import OutputFiles, TrialOutputs, read_events
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
@@ -70,6 +69,12 @@ class EvidenceCollector:
         if artifact.size > INLINE_LIMIT:
             self.outputs.store.put_bytes(content)
             artifact = Artifact(artifact.sha256, artifact.size, None)
+        self.artifacts[artifact.sha256] = artifact
+        return artifact.reference
+
+    def add_inline(self, content: bytes) -> str:
+        """Add content that the ledger itself keeps, whatever its size, as its views read it."""
+        artifact = Artifact.inline(content)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 

@@ -24,7 +24,7 @@ from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.output_folders import TrialOutputs
+from labledger.trial.evidence.trial_outputs import TrialOutputs
 
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"

@@ -331,6 +331,10 @@ class Redactor:
         self.margin = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
         """The bytes around a position within which a secret across it is found."""
 
+    @property
+    def has_secrets(self) -> bool:
+        return bool(self._forms)
+
     def contains_secret(self, chunks: Iterable[bytes]) -> bool:
         """Return True if `redact_bytes` would change the content that `chunks` make up."""
         if not self.margin:

@@ -23,10 +23,11 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.engine_facts import ContainerState
-from labledger.files import relative_names
+from labledger.experiment.grading import GradingMode, Sealing
+from labledger.files import untrusted_files
+from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_notes import phase_fields
-from labledger.trial.attempt_spec import AttemptSpec
 
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
@@ -167,9 +168,33 @@ class FilesystemChanges:
     """The first of the image's programs and libraries that the agent removed or replaced."""
 
 
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How the agent of a trial was kept apart from its grader, as its experiment says."""
+
+    folder: Path
+    """The trial folder."""
+    own_folders: tuple[str, ...]
+    """Those of the container in which its trial changes files, or has them mounted."""
+    has_mounted_workspace: bool
+    root_read_only: bool
+    mode: GradingMode
+    sealing: Sealing
+    keeps_processes: bool
+    agent_network: str
+    """The mode of the network, as also of the next."""
+    grader_network: str
+    has_setup: bool
+    agent_user: str | None
+    """None for the image's own."""
+    image_id: str
+    grader_image: JsonObject
+    """Reference and id of the image in which the grader runs."""
+
+
 def inspect_changes(
     engine: Engine,
-    spec: AttemptSpec,
+    isolation: Isolation,
     container: str,
     checked: Checked,
     state: ContainerState | None = None,
@@ -179,9 +204,9 @@ def inspect_changes(
     `container` is its id, `checked` says when this happens. `state` is the container's, if the
     caller has it. A refusal of the engine is recorded as `unchecked`. Raises `EngineUnavailable`.
     """
-    if spec.settings.runtime.root_read_only:
+    if isolation.root_read_only:
         return FilesystemChanges(checked)
-    folders = _own_folders(spec)
+    folders = isolation.own_folders
     try:
         state = state or engine.inspect(container)
         if state is not None and state.upper_dir is not None:
@@ -189,7 +214,7 @@ def inspect_changes(
             with suppress(OSError):
                 upper = state.upper_dir
                 changes = suspicious_paths(_paths_below(Path(upper)), folders)
-                programs = _changed_programs(spec.folder, upper, state.lower_dirs)
+                programs = _changed_programs(isolation.folder, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
         files = ContainerFiles(engine, container)
         changed = (path for path, _ in files.changes(with_engines_own=False))
@@ -205,14 +230,6 @@ def _changed_programs(folder: Path, upper: str, lower: Sequence[str]) -> tuple[s
         return ()
     changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)
     return tuple(path[:_MAX_PATH_CHARACTERS] for path in changed[:MAX_PATHS])
-
-
-def _own_folders(spec: AttemptSpec) -> list[str]:
-    """Return the folders of a container in which its trial changes files, or has them mounted."""
-    folders = [output.path for output in spec.settings.runtime.outputs or ()]
-    folders += [files.path for files in spec.task.files or ()]
-    # A workspace that is the root of the image makes no folder ordinary.
-    return folders if spec.workspace == "/" else [*folders, spec.workspace]
 
 
 def _paths_below(top: Path) -> Iterator[str]:
@@ -243,10 +260,10 @@ def suspicious_paths(
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
         if ordinary_path is not None:
-            parents.update(relative_names.parents(ordinary_path))
+            parents.update(untrusted_files.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
             candidates.add(path)
-            parents.update(relative_names.parents(path))
+            parents.update(untrusted_files.parents(path))
         else:
             not_compared += 1
     paths = sorted(candidates - parents)

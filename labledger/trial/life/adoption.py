@@ -17,15 +17,16 @@ from datetime import timedelta
 from labledger import clock
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
+from labledger.experiment.grading import Sealing
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
+from labledger.trial.disk_space import output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.full_disks import output_unreadable_error
 from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
 from labledger.trial.life.container_start import find_container
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _CONTAINER_AND_FOLDER_GONE = (
@@ -121,10 +122,16 @@ def finish_stopped_container(
         with _collecting_errors(spec, context):
             state = context.engine.inspect_existing(container)
             part_start = min(wait_start, container_start.monotonic_start(state))
-            if spec.has_grader_container:
-                ended = separate_grader.grade_if_due(spec, context, state, part_start)
-            else:
-                ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
+            match spec.sealing:
+                case Sealing.SEPARATE:
+                    ended = separate_grader.grade_if_due(spec, context, state, part_start)
+                case Sealing.AFTER_AGENT:
+                    ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
+                case Sealing.DELIVERED:
+                    ended = delivery.exit_of(spec, state)
+                case _:
+                    expected = spec.kind.exit_statuses
+                    ended = ContainerExit.of(state, state.exit_status, expected)
     except NoSuchContainer:
         return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
     return _with_disks_and_times(spec, context, ended, part_start)

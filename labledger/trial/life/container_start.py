@@ -30,11 +30,11 @@ from labledger.experiment.grading import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
+from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.evidence.change_collection import StoppedContainer
-from labledger.trial.full_disks import OutputUnreadable
-from labledger.trial.image_facts import ImageFacts
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.trial_plan import ImageFacts
 
 
 def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:

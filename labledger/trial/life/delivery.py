@@ -23,12 +23,14 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import AgentPart, ContainerExit, combined_exit
+from labledger.trial.disk_space import not_delivered_error
+from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.full_disks import not_delivered_error
 from labledger.trial.life import inputs, trial_networks
 from labledger.trial.life.container_start import monotonic_start
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.two_part_trials import AgentPart, combined_exit
+from labledger.trial.output_folders import isolation_of
 
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""
@@ -51,7 +53,7 @@ def wait_for_trial(spec: AttemptSpec, context: TrialContext, container: str) -> 
     engine, limiter = context.engine, context.limiter
     if spec.sealing is not Sealing.DELIVERED:
         return limiter.wait(engine, spec, container)
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         report = _Report(spec, context, container)
         has_ended, status = limiter.wait_for(
@@ -144,7 +146,7 @@ def _store_agent_part(
     fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
     engine = context.engine
     state = engine.inspect_existing(container)
-    changes = inspect_changes(engine, spec, container, "before_grading", state)
+    changes = inspect_changes(engine, isolation_of(spec), container, "before_grading", state)
     started = clock.parse(state.started_at)
     ended = max(started, clock.of_timestamp(min(report.written_at, time.time())))
     agent_part = AgentPart.of(
@@ -168,7 +170,7 @@ def _store_agent_part(
         agent_part,
         unchecked_processes=report.unchecked,
         processes_left=_has_processes_left(spec, context, container),
-    ).write(spec)
+    ).write(spec.folder)
     fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
 
 
@@ -222,7 +224,7 @@ def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
     Its container must have stopped. The agent forged the end if the grader was said to have run
     and was not told to go, or if the agent was reported to have ended otherwise than it did.
     """
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         return ContainerExit.of(state, state.exit_status, ExitStatus.BEFORE_DELIVERY)
     go = delivered_at(spec)

@@ -21,11 +21,11 @@ from labledger.experiment.grading import Sealing
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
-from labledger.trial import contract
+from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life import staged_programs, task_file_delivery, trial_networks
-from labledger.trial.life.task_file_delivery import link_or_copy
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life import shared_files, trial_networks
+from labledger.trial.life.shared_files import link_or_copy
+from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
 
 _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
@@ -45,7 +45,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
-    staged_programs.share_trial_script(spec.plan.deps_dir, incoming)
+    shared_files.share_trial_script(spec.plan.deps_dir, incoming)
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
@@ -81,7 +81,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    task_file_delivery.unpack_agent_files(spec, folder)
+    shared_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
     spec.kind.fill(spec, folder)
@@ -105,7 +105,7 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     preamble = trial_networks.phase_preamble(spec, phase)
     write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
-        task_file_delivery.place_grader_files(spec, folder)
+        shared_files.place_grader_files(spec, folder)
 
 
 def _write_entrypoint_script(
@@ -212,7 +212,7 @@ def unseal(spec: AttemptSpec, phases: str) -> None:
     for path in folder.iterdir():
         shutil.rmtree(path)
     _fill(spec, folder)
-    write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)
+    attempt_notes.provide_phases(spec.folder, phases)
 
 
 def deliver(spec: AttemptSpec) -> None:

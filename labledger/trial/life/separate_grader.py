@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,61 +20,23 @@ from labledger import fault_points
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
-from labledger.files import artifact_tars
-from labledger.records.attempt_result import Phase
-from labledger.trial import attempt_notes, contract
+from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import redactor_for
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.evidence.container_exit import (
-    AgentPart,
-    ContainerExit,
-    combined_exit,
-    inspect_agent_part,
-)
-from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.declared_artifacts import take_artifacts
 from labledger.trial.life import container_start, inputs, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.trial_context import TrialContext
-from labledger.trial.trial_kind import FreshTrial
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.two_part_trials import AgentPart, combined_exit, inspect_agent_part
+from labledger.trial.output_folders import artifact_source
+from labledger.trial.trial_kinds import GraderPart
 
 _MAX_CONTAINERS = 3
 """How many grader's containers of a trial may disappear while one coordinator waits for them."""
 
 _GRADER_GONE = "its grader's container was removed; the grader runs again on the same artifacts"
-
-
-@dataclass(frozen=True, slots=True)
-class GraderPart(FreshTrial):
-    """The second container of a fresh trial: it runs the grader alone, on taken artifacts."""
-
-    phases_so_far: str = ""
-    """In the format of `trial.sh`."""
-    artifacts: TakenArtifacts | None = None
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return ("grader",)
-
-    @property
-    def exit_statuses(self) -> frozenset[int]:
-        return ExitStatus.GRADER_PART
-
-    @property
-    def earlier_phases(self) -> dict[str, Phase]:
-        return {}
-
-    def fill(self, _spec: AttemptSpec, folder: Path) -> None:
-        inputs.write_readable_file(folder / "in" / contract.PHASES_FILE, self.phases_so_far)
-
-    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
-        path = None
-        if self.artifacts is not None:
-            path = self.artifacts.tar(replace(spec, part=""))
-        return None if path is None else artifact_tars.chunks(path)
-
-    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
-        return () if self.artifacts is None else self.artifacts.folders()
 
 
 def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> AttemptSpec:
@@ -96,7 +57,7 @@ def is_due(spec: AttemptSpec) -> bool:
     """
     if not spec.has_grader_container or attempt_notes.is_marked_not_started(spec.folder):
         return False
-    return AgentPart.read(spec) is not None
+    return AgentPart.read(spec.folder) is not None
 
 
 def grade_if_due(
@@ -111,19 +72,19 @@ def grade_if_due(
     the call can be repeated. Raises `NoSuchContainer` if the agent's container is gone, and
     `WaitAbandoned` and `EngineUnavailable`.
     """
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         ended, agent_part = inspect_agent_part(context.engine, spec, state)
         if agent_part is None:
             return ended
         fault_points.fault_point("before_artifacts", spec.slot.schedule_idx)
-        taken = take_artifacts(context.engine, spec, state, redactor_for(spec))
+        taken = take_artifacts(context.engine, artifact_source(spec), state, redactor_for(spec))
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
         fault_points.fault_point("after_artifacts", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
         agent_part = replace(agent_part, disk_was_full=was_full, artifacts=taken)
-        agent_part.write(spec)
+        agent_part.write(spec.folder)
     return grade(spec, context, agent_part)
 
 
@@ -133,7 +94,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
     Return how the trial ended, and the monotonic time since which it was waited for.
     """
     wait_start = time.monotonic()
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     assert agent_part is not None
     state = find_container(context.engine, grader_spec(spec))
     runs = state is not None and state.has_started

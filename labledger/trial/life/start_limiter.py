@@ -1,9 +1,10 @@
-"""The limits of how many trials run, start and collect at once.
+"""What an attempt gets from its process: the limits of how many trials run, start and collect.
 
 The `StartLimiter` also knows until when the run's lease is certain to be valid (`allow_until`).
 Before a trial creates, starts or deletes something that another coordinator may use, it must ask
 the limiter, because this process may have been suspended for any time. All threads of an executor
-share one.
+share one. A thread that works on an attempt is lent a `TrialContext` by its executor: nothing that
+an attempt depends on is thread-local or global to the process.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
+from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.disk_space import FullDisks
 from labledger.trial.life.egress_proxies import restart_stopped_proxies
 
 
@@ -297,3 +301,22 @@ class StartLimiter:
             self._permits.free += permits
             self.running_trials -= permits
             self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContext:
+    """The collaborators of an attempt, for the thread that works on it."""
+
+    engine: Engine
+    """No other thread may use it meanwhile."""
+    limiter: StartLimiter
+    """Shared by all attempts of the executor."""
+    full_disks: FullDisks
+    """Shared by everything in this process that works on the run."""
+    report_restart: Callable[[AttemptSpec, str], None]
+    """Called with each restart reason, as soon as it is durable. Thread-safe."""
+
+    def record_restart(self, spec: AttemptSpec, reason: str) -> None:
+        """Record durably why an attempt is started again, and report it."""
+        attempt_notes.add_restart_reason(spec.folder, reason)
+        self.report_restart(spec, reason)

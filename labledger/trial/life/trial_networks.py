@@ -23,7 +23,7 @@ from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.egress_proxies import URL, EgressProxy, remove_proxies
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
 
 Part = Literal["agent", "grader"]
 """Whose network it is: that of setup and agent, or that of the grader."""

@@ -1,4 +1,4 @@
-"""Two-part trials: a container that is started a second time for its grader.
+"""Two-part trials: the stored agent part, and a container that is started again for its grader.
 
 With a grader that is sealed until the agent has ended (`after_agent`), the container stops after
 the agent part, so that the engine guarantees that no process of the agent is left. The grader's
@@ -9,23 +9,129 @@ A later coordinator finds there that the grader part is due.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
 
 from labledger import fault_points
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import Sealing
+from labledger.files.durable_files import write_file
+from labledger.records import JsonObject, canonical_json
+from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.container_exit import (
-    AgentPart,
-    ContainerExit,
-    combined_exit,
-    inspect_agent_part,
-)
-from labledger.trial.life import delivery, inputs, trial_networks
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
+from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
+from labledger.trial.life import inputs, trial_networks
 from labledger.trial.life.container_start import kill_overdue
-from labledger.trial.life.trial_context import TrialContext
+from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.output_folders import isolation_of
+
+_AGENT_PART = "first_part.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPart:
+    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
+
+    engines_start: str
+    """The engine's start time of this part; a second start of the container has another."""
+    started_at: str
+    ended_at: str
+    duration_ms: int
+    out_of_memory: bool
+    phases: str
+    """The phases so far, in the format of `trial.sh`."""
+    seen: FilesystemChanges
+    disk_was_full: bool
+    unchecked_processes: str | None = None
+    """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
+    processes_left: bool | None = None
+    """`delivered`, with processes kept: whether any runs on; None if it is not known."""
+    artifacts: TakenArtifacts | None = None
+    """What was taken for a separate grader."""
+
+    @classmethod
+    def of(
+        cls, state: ContainerState, ended: ContainerExit, phases: str, changes: FilesystemChanges
+    ) -> Self:
+        """Return the outcome of an agent part that ended as `ended`.
+
+        `state` is the container's. `changes` are those of its file system before grading.
+        """
+        return cls(
+            state.started_at,
+            ended.started_at,
+            ended.ended_at,
+            ended.duration_ms,
+            ended.out_of_memory,
+            phases,
+            changes,
+            ended.disk_was_full,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the stored outcome, or None if the agent part has not been stored."""
+        try:
+            fields = json.loads((folder / _AGENT_PART).read_bytes())
+        except FileNotFoundError:
+            return None
+        seen: JsonObject = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["seen"].items()
+        }
+        taken = fields.get("artifacts")
+        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
+        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
+
+    def write(self, folder: Path) -> None:
+        """Store the outcome durably. Raises `OSError`."""
+        write_file(folder / _AGENT_PART, canonical_json.dump_bytes(asdict(self)))
+
+
+def inspect_agent_part(
+    engine: Engine, spec: AttemptSpec, state: ContainerState
+) -> tuple[ContainerExit, AgentPart | None]:
+    """Return how the stopped container of an agent ended, and its part if the grader is due.
+
+    The agent can forge the exit status that says so, but not the phases. Raises
+    `EngineUnavailable`.
+    """
+    changes = inspect_changes(
+        engine, isolation_of(spec), state.container_id, "before_grading", state
+    )
+    ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
+    ended = replace(ended, changes=changes)
+    if state.exit_status != ExitStatus.AGENT_ENDED:
+        return ended, None
+    fields = phase_fields(spec.folder)
+    if "agent" not in fields:
+        return replace(ended, exit_status_forged=True), None
+    return ended, AgentPart.of(state, ended, phase_lines(fields), changes)
+
+
+def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
+    """Return both parts as one exit. Its duration excludes the time between the parts."""
+    return replace(
+        grader_part,
+        started_at=agent_part.started_at,
+        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
+        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
+        # `finish_stopped_container` adds whether a disk was full during the grader part.
+        disk_was_full=agent_part.disk_was_full,
+        agent_part_phases=agent_part.phases,
+        changes=agent_part.seen,
+        unchecked_processes=agent_part.unchecked_processes,
+        processes_left=agent_part.processes_left,
+        artifacts=agent_part.artifacts,
+    )
+
 
 _START_FAILED_STATUSES = frozenset({126, 127})
 """Exit statuses that the engine sets if the container's command is missing or cannot be run."""
@@ -40,7 +146,7 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
     """
     if spec.sealing is not Sealing.AFTER_AGENT:
         return False
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         return state.exit_status == ExitStatus.AGENT_ENDED
     return state.started_at == agent_part.engines_start
@@ -58,11 +164,7 @@ def run_grader_part_if_due(
     stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` while it
     waits for the grader part.
     """
-    if spec.sealing is Sealing.DELIVERED:
-        return delivery.exit_of(spec, state)
-    if spec.sealing is not Sealing.AFTER_AGENT:
-        return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
-    agent_part = AgentPart.read(spec)
+    agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         ended, agent_part = inspect_agent_part(context.engine, spec, state)
         if agent_part is None:
@@ -70,7 +172,7 @@ def run_grader_part_if_due(
         fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
         agent_part = replace(agent_part, disk_was_full=was_full)
-        agent_part.write(spec)
+        agent_part.write(spec.folder)
         fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)

@@ -32,17 +32,16 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import collect_result, infra_error_result
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.collect import collect_result, infra_error_result
+from labledger.trial.disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.full_disks import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.life import container_start, delivery, inputs, separate_grader, trial_networks
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
-from labledger.trial.life.trial_context import TrialContext
-from labledger.trial.trial_kind import EvidenceIncomplete
+from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
+from labledger.trial.stored_trial import EvidenceIncomplete
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
 """How the trials are sealed that may not be over when their container has ended."""

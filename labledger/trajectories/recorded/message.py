@@ -1,0 +1,125 @@
+"""What the APIs have in common: the messages of a request, and the answer to it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from labledger.gateway.families.event_stream import Event
+from labledger.records import JsonObject
+from labledger.trajectories.drafts import Draft, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool, as the model asked for it."""
+
+    id: str | None
+    name: Any
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a call returned, as the agent told the model."""
+
+    call_id: str | None
+    content: Any
+    name: str | None = None
+    """The tool's name, where an API has no ids of calls."""
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class Message:
+    """One message of a conversation."""
+
+    source: str
+    """`system`, `user` or `agent`."""
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    returned: list[Returned] = field(default_factory=list)
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        """What identifies an answer in later requests: what it says and calls, and its calls' ids.
+
+        Agents write texts with other spaces, and give calls ids that had none.
+        """
+        text = "".join("".join(self.texts).split())
+        calls = [[str(call.name), repr(_sorted(call.arguments))] for call in self.calls]
+        ids = sorted(call.id for call in self.calls if call.id)
+        said = hashlib.sha256(repr([text, calls]).encode("utf-8", "replace")).hexdigest()
+        by_ids = hashlib.sha256(repr(ids).encode("utf-8", "replace")).hexdigest()
+        return (by_ids, said) if ids else (said,)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it."""
+        return not (self.texts or self.reasoning or self.calls or self.returned)
+
+    def fill(self, draft: Draft) -> None:
+        """Give a draft what was said and called."""
+        for text in self.reasoning:
+            draft.think(text)
+        for text in self.texts:
+            draft.say(text)
+        for call in self.calls:
+            draft.call(call.id, call.name, call.arguments)
+
+
+class AnswerParts(Protocol):
+    """Puts an answer together."""
+
+    def take_event(self, event: Event) -> None:
+        """Read an event of a stream."""
+
+    def take_whole(self, document: Any) -> None:
+        """Read an answer that came in one piece."""
+
+    def message(self) -> Message:
+        """Return what was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiReader:
+    """How one API says what is said."""
+
+    messages: Callable[[JsonObject], Iterator[Message]]
+    """Yields the messages of a request's body."""
+    answer: Callable[[], AnswerParts]
+
+
+def joined(messages: Iterable[Message]) -> list[Message]:
+    """Return messages with those of the model that follow each other as one, without empty ones."""
+    together: list[Message] = []
+    for message in messages:
+        if message.is_empty:
+            continue
+        last = together[-1] if together else None
+        if last is not None and last.source == message.source == "agent":
+            last.texts += message.texts
+            last.reasoning += message.reasoning
+            last.calls += message.calls
+        else:
+            together.append(message)
+    return together
+
+
+def _sorted(value: Any) -> Any:
+    return sorted(value.items()) if isinstance(value, dict) else value
+
+
+def source_of(role: Any) -> str:
+    """Return whose a message is, by the role that an API gives it."""
+    if role in ("assistant", "model"):
+        return "agent"
+    return "system" if role in ("system", "developer") else "user"
+
+
+def id_of(value: Any) -> str | None:
+    """Return an id, cut as drafts cut it."""
+    return name_of(value)

@@ -1,0 +1,217 @@
+"""Steps from what the gateway recorded: each answer is a step, with what the agent told the model.
+
+A request repeats its conversation. It continues the one whose last answer it ends with, and only
+what follows that answer is new. Other requests begin conversations of their own: those of
+subagents, summaries and titles. Their steps carry `extra.conversation`, a number above 1. Of a
+conversation only the last answers' digests are held in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from labledger.gateway.families.event_stream import EventReader
+from labledger.gateway.recording import Recorded
+from labledger.records import JsonObject
+from labledger.records.canonical_json import sha256_hex
+from labledger.records.model_calls import Api, ModelCall, Usage
+from labledger.trajectories.atif import Metrics, Step
+from labledger.trajectories.drafts import Draft, OpenDrafts
+from labledger.trajectories.json_reading import LogFacts, parse
+from labledger.trajectories.recorded import READERS
+from labledger.trajectories.recorded.message import Message, joined
+
+_MAX_RECORD = 32 << 20
+"""How many bytes the record of one call may have."""
+_MAX_KNOWN = 10_000
+"""How many answers are recognized in later requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call that the gateway recorded."""
+
+    call: ModelCall
+    request: JsonObject
+    """The body of the request."""
+    answer: Iterable[bytes]
+    """The body of the answer, in pieces."""
+    streamed: bool
+    """Whether the answer is a stream of events."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    number: int
+    begin: str
+    """What it begins with, as a digest."""
+    last: tuple[str, ...] = ()
+    """The signatures of its last answer, or of its beginning."""
+    seen: int = 0
+    """How many messages its last request had."""
+    answered: bool = False
+    """Whether that request was answered."""
+
+
+def read_record(
+    folder: Path, calls: Iterable[ModelCall], facts: LogFacts
+) -> Iterator[RecordedCall]:
+    """Yield what the gateway recorded in a folder, in the order of the calls.
+
+    A record that is too large, or none, is counted in `facts`.
+    """
+    by_number = {call.call: call for call in calls}
+    for path in sorted(folder.glob("*.json")):
+        if path.stat().st_size > _MAX_RECORD:
+            facts.unread["a record that is too large"] += 1
+            continue
+        try:
+            recorded = Recorded.from_json(json.loads(path.read_bytes()))
+            call = by_number[recorded.call]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            facts.unread["a record without a call"] += 1
+            continue
+        kinds = [value for name, value in recorded.headers if name.lower() == "content-type"]
+        streamed = any("event-stream" in kind.lower() for kind in kinds)
+        yield RecordedCall(call, recorded.said, [recorded.body_bytes], streamed)
+
+
+def read(calls: Iterable[RecordedCall], facts: LogFacts) -> Iterator[Step]:
+    """Yield the steps of an attempt's calls, which are given in their order."""
+    reader = _Reader(facts)
+    for recorded in calls:
+        yield from reader.take(recorded)
+    yield from reader.drafts.end()
+
+
+class _Reader:
+    def __init__(self, facts: LogFacts) -> None:
+        self.drafts = OpenDrafts()
+        self._facts = facts
+        self._known: dict[str, _Conversation] = {}
+        """The conversation of each answer, and of each beginning, by its signature."""
+        self._count = 0
+
+    def take(self, recorded: RecordedCall) -> Iterator[Step]:
+        try:
+            api = READERS[Api(recorded.call.api)]
+        except (ValueError, KeyError):
+            self._facts.unread[f"a call of the API {recorded.call.api[:60]}"] += 1
+            return
+        messages = joined(api.messages(recorded.request))
+        conversation, new = self._place(messages)
+        for message in new:
+            yield from self._take_message(message, conversation, recorded.call.started_at)
+        said = _answer(recorded, self._facts)
+        if said is None or said.is_empty:
+            self._facts.unread["a call without an answer"] += 1
+            conversation.seen, conversation.answered = len(messages), False
+            return
+        by_begin = (conversation.begin + each for each in said.signatures)
+        self._remember((*by_begin, *said.signatures), conversation)
+        conversation.seen, conversation.answered = len(messages), True
+        self._facts.model = self._facts.model or recorded.call.model
+        yield from self.drafts.add(_draft(recorded.call, said, conversation.number))
+
+    def _place(self, messages: list[Message]) -> tuple[_Conversation, list[Message]]:
+        """Return the conversation that a request belongs to, and which of its messages are new."""
+        at = max(_answers(messages), default=-1)
+        begin = _digest(messages[: next(_answers(messages), len(messages))])
+        said = messages[at].signatures if at >= 0 else ()
+        # The beginning tells apart conversations with answers that are alike.
+        signatures = (*(begin + each for each in said), *said) if said else (begin,)
+        known = [self._known[each] for each in signatures if each in self._known]
+        for found in known:
+            if set(signatures) & set(found.last) and (at >= 0 or not found.answered):
+                # A request that was not answered is sent again.
+                seen = at + 1 if found.answered else max(at + 1, found.seen)
+                return found, messages[seen:]
+        self._count += 1
+        conversation = _Conversation(self._count, begin)
+        self._remember(signatures, conversation)
+        return conversation, messages[at + 1 :] if known and at >= 0 else messages
+
+    def _remember(self, signatures: tuple[str, ...], conversation: _Conversation) -> None:
+        while len(self._known) >= _MAX_KNOWN:
+            self._known.pop(next(iter(self._known)))
+        conversation.last = signatures
+        self._known |= dict.fromkeys(signatures, conversation)
+
+    def _take_message(
+        self, message: Message, conversation: _Conversation, at: str
+    ) -> Iterator[Step]:
+        draft = Draft(message.source, timestamp=at)
+        draft.extra = _extra(conversation.number)
+        if message.source == "agent":
+            # The agent itself put it into the model's mouth.
+            draft.llm_call_count = 0
+            message.reasoning = []
+        message.fill(draft)
+        for returned in message.returned:
+            extra: JsonObject = {"is_error": True} if returned.is_error else {}
+            if not self.drafts.result(
+                returned.call_id, returned.content, extra, name=returned.name
+            ):
+                draft.result(None, returned.content, extra)
+        if not draft.is_empty:
+            yield from self.drafts.add(draft)
+
+
+def _answers(messages: list[Message]) -> Iterator[int]:
+    """Yield where the answers of the model are."""
+    return (at for at, message in enumerate(messages) if message.source == "agent")
+
+
+def _digest(messages: list[Message]) -> str:
+    texts = repr([(message.source, message.texts) for message in messages])
+    return sha256_hex(texts.encode("utf-8", "replace"))
+
+
+def _answer(recorded: RecordedCall, facts: LogFacts) -> Message | None:
+    """Return what the model answered; None if it did not, or with an error."""
+    if recorded.call.status is not None and recorded.call.status >= 400:
+        return None
+    parts = READERS[Api(recorded.call.api)].answer()
+    if not recorded.streamed:
+        document = parse(b"".join(recorded.answer))
+        if document is None:
+            facts.unread["an answer that is no JSON"] += 1
+        parts.take_whole(document)
+        return parts.message()
+    events = EventReader()
+    for event in chain.from_iterable(map(events.feed, recorded.answer)):
+        parts.take_event(event)
+    return parts.message()
+
+
+def _draft(call: ModelCall, said: Message, conversation: int) -> Draft:
+    draft = Draft("agent", timestamp=call.started_at, llm_call_count=1)
+    draft.model_name = call.model_served or call.model
+    draft.metrics = metrics_of(call.usage)
+    draft.extra = {"call": call.call, **_extra(conversation)}
+    said.fill(draft)
+    return draft
+
+
+def _extra(conversation: int) -> JsonObject:
+    return {"conversation": conversation} if conversation > 1 else {}
+
+
+def metrics_of(usage: Usage | None) -> Metrics | None:
+    """Return usage as the gateway counted it; None if it is unknown."""
+    if usage is None:
+        return None
+    extra = {
+        "cache_write": usage.cache_write + usage.cache_write_1h,
+        "reasoning_tokens": usage.reasoning,
+    }
+    return Metrics(
+        usage.request,
+        usage.output,
+        usage.cache_read,
+        extra={name: count for name, count in extra.items() if count} or None,
+    )

@@ -1,0 +1,392 @@
+"""Turn an ended container into a validated result: status, rows, metrics and evidence.
+
+`collect_result` reads the trial folder; it does not need the container any more, so that it can be
+repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
+says about the container's end. What the container wrote is redacted before it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from labledger import clock, fault_points
+from labledger.experiment.grading import ResultSource
+from labledger.files import artifact_tars
+from labledger.files.artifact_store import ArtifactStore
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial import contract
+from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence import metrics
+from labledger.trial.evidence.change_collection import StoppedContainer, collect_changes
+from labledger.trial.evidence.container_exit import ContainerExit, unknown_isolation_facts
+from labledger.trial.evidence.evidence_collection import (
+    EVIDENCE_SCHEMA,
+    RESULT_SCHEMA,
+    EvidenceCollector,
+)
+from labledger.trial.evidence.grading import (
+    NOT_GRADED,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    GradedTrial,
+    GradingOutcome,
+    Judge,
+    outcome_by_exit_status,
+    reference_prediction,
+)
+from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
+from labledger.trial.output_folders import isolation_of, trial_outputs
+
+JUDGES = {
+    "contract": "labledger.trial.evidence.grading",
+    "rewards": "labledger.benchmarks.harbor.rewards",
+    "swebench": "labledger.benchmarks.swebench.judge",
+}
+"""The module whose function `grade` is the judge of a source of results. It is imported when a
+trial needs it: nothing of a benchmark is known here."""
+
+DISK_WAS_FULL = (
+    "the disk was full at some time between this trial's start and its end; what its processes "
+    "could not write then is missing, even if they reported no error"
+)
+"""The problem that the evidence of such a trial names."""
+
+WAS_PAUSED = (
+    "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
+    "what it waited for, went on meanwhile"
+)
+"""The problem that the evidence of such a trial names."""
+
+
+def collect_result(
+    spec: AttemptSpec,
+    container_exit: ContainerExit,
+    isolation: JsonObject,
+    container: StoppedContainer | None = None,
+    egress: JsonObject | None = None,
+) -> AttemptResult:
+    """Read a trial's outputs and return its result.
+
+    `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
+    needed only for a workspace that is not mounted; None if it is gone. `egress` is what the
+    trial's egress proxies did, recorded in evidence if there is something.
+    Raises `OSError` for failures of this host.
+    """
+    redactor = redactor_for(spec)
+    evidence = spec.kind.evidence(spec, redactor)
+    outcome = _outcome(spec, container_exit, redactor)
+    phases = _phases(spec, container_exit)
+    add_inputs(spec, evidence)
+    fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
+    evidence.collect_logs(_logged_phases(spec, container_exit, phases))
+    evidence.collect_rejected(outcome)
+    evidence.collect_reports(outcome)
+    result = evidence.collect_agent_result()
+    events, dropped = evidence.collect_events()
+    if spec.runs_agent and not spec.has_mounted_workspace:
+        autoloaded = collect_changes(evidence, container)
+    else:
+        autoloaded = evidence.collect_workspace()
+    evidence.collect_outputs("agent", "grader")
+    if spec.runs_agent:
+        collect_trajectory(evidence, LoggedAgent())
+    if container_exit.artifacts is not None:
+        evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
+        autoloaded = list(container_exit.artifacts.hooks)
+    if outcome.needs_prediction:
+        outcome.prediction = reference_prediction(
+            spec.stamp(container_exit.ended_at),
+            spec.plan.benchmark,
+            evidence.references,
+            has_result=result is not None,
+        )
+    if container_exit.disk_was_full:
+        evidence.add_problem("disk", DISK_WAS_FULL)
+    if container_exit.was_paused:
+        evidence.add_problem("container", WAS_PAUSED)
+    add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
+    if egress:
+        evidence.ext["egress"] = redactor.redact_json(egress)
+    if pressure := _pressure(spec, container_exit):
+        evidence.ext["pressure"] = pressure
+    sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
+    message = outcome.message and redactor.redact_message(outcome.message)
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=outcome.status,
+        reason=outcome.reason,
+        message=message,
+        started_at=container_exit.started_at,
+        ended_at=container_exit.ended_at,
+        duration_ms=container_exit.duration_ms,
+        container=spec.container_name,
+        image_ref=spec.image_ref,
+        image_id=spec.image_id,
+        exit_status=container_exit.exit_status,
+        outcome=result["outcome"] if result else None,
+        phases=phases,
+        predictions=(outcome.prediction,) if outcome.prediction else (),
+        scores=(outcome.score,) if outcome.score else (),
+        evidence=(
+            evidence_record(
+                spec,
+                evidence,
+                container_exit.ended_at,
+                container_exit.exit_status,
+                container_exit.duration_ms,
+            ),
+        ),
+        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
+        events=events,
+        events_dropped=dropped,
+        artifacts=tuple(evidence.artifacts.values()),
+    )
+
+
+def _outcome(
+    spec: AttemptSpec, container_exit: ContainerExit, redactor: Redactor
+) -> GradingOutcome:
+    if container_exit.start_refused is not None:
+        reason = Reason.GRADER_EXIT_NONZERO
+        return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
+    if container_exit.artifacts is not None and container_exit.artifacts.refused is not None:
+        return GradingOutcome(
+            SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, container_exit.artifacts.refused
+        )
+    if container_exit.exit_status_forged:
+        message = f"the agent ended the container, with status {container_exit.exit_status}"
+        return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
+    if container_exit.exit_status in ExitStatus.ALL:
+        return _outcome_by_script(spec, container_exit, container_exit.exit_status, redactor)
+    if container_exit.container_removed:
+        message = "the container was removed from outside; how it ended is not known"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
+    if container_exit.exit_status is None:
+        deadline_s = container_exit.deadline_s or spec.deadline_s
+        message = f"the container outlived its outer deadline of {deadline_s:g} s"
+        if container_exit.was_paused:
+            return GradingOutcome(
+                SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
+            )
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
+    if container_exit.out_of_memory and container_exit.exit_status in ExitStatus.OF_ENGINE:
+        message = "the memory limit killed the container's first process"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
+    if container_exit.exit_status in ExitStatus.OF_ENGINE:
+        message = f"the container was ended from outside (status {container_exit.exit_status})"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
+    return _ended_from_within(spec, container_exit)
+
+
+def _outcome_by_script(
+    spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
+) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
+    trial = GradedTrial(
+        stamp=spec.stamp(container_exit.ended_at),
+        benchmark=spec.plan.benchmark,
+        bindings=spec.plan.bindings,
+        source=spec.settings.grading.results or ResultSource(),
+        outputs=trial_outputs(spec),
+        redactor=redactor,
+        artifacts=lambda: _artifact_chunks(spec, container_exit),
+    )
+    limits_s = {phase: spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
+    outcome = graded_outcome(trial, exit_status, limits_s)
+    if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
+        where = " or ".join(map(str, spec.plan.disks))
+        message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
+    if container_exit.was_paused and outcome.reason is not None:
+        message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
+    if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
+        limit = spec.settings.runtime.resources.memory_bytes
+        limit_text = "" if limit is None else f" of {limit:,} bytes"
+        if spec.has_grader_container:
+            limit_text = " of one of its containers"
+        outcome.message = f"{outcome.message}; the memory limit{limit_text} was hit"
+    return outcome
+
+
+def graded_outcome(
+    trial: GradedTrial, exit_status: int, limits_s: Mapping[str, float]
+) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended, by what its grader left, if it ran.
+
+    `limits_s` are the time limits of its phases, in seconds.
+    """
+    outcome = outcome_by_exit_status(exit_status, limits_s, trial.outputs.folder)
+    if exit_status not in NOT_GRADED:
+        judge: Judge = import_module(JUDGES[trial.source.source]).grade
+        judge(trial, outcome)
+    return outcome
+
+
+def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:
+    """Return the tar that the grader's container got, in pieces; None if it got nothing."""
+    if not spec.runs_agent:
+        return spec.kind.container_files(spec)
+    taken = container_exit.artifacts
+    path = None if taken is None else taken.tar(spec.folder, ArtifactStore(spec.plan.store_root))
+    return None if path is None else artifact_tars.chunks(path)
+
+
+def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
+    """Return the outcome for an exit status that neither `trial.sh` nor the engine can have set."""
+    what = f"the container ended with status {container_exit.exit_status}"
+    # Storing the agent part has changed the trial folder.
+    if container_exit.agent_part_phases is None and not has_begun(spec.folder):
+        message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
+    message = f"{what}, which only a process in it can have caused"
+    if not spec.runs_agent:
+        return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
+    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
+
+
+def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase]:
+    """Return the phases that ran.
+
+    The container's `phases` file is trusted only if `trial.sh` ended the trial. If not, these are
+    the phases that the host stored between the two starts of a two-part trial.
+    """
+    phases = (
+        read_phases(_last_folder(spec, container_exit))
+        if _ended_by_trial_script(container_exit)
+        else parse_phases(container_exit.agent_part_phases or "")
+    )
+    kind = spec.kind
+    expected = {name: phase for name, phase in phases.items() if name in kind.phases}
+    return {**kind.earlier_phases, **expected}
+
+
+def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
+    """Return how short of processors and memory the trial was, as far as it is known."""
+    if not spec.runs_agent or not _ended_by_trial_script(container_exit):
+        return {}
+    in_parts = container_exit.agent_part_phases is not None
+    return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
+
+
+def _last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
+    """Return the folder of the container that ran last."""
+    return spec.folder if container_exit.agent_part_phases is None else spec.grader_folder
+
+
+def _logged_phases(
+    spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
+) -> list[str]:
+    """Return what may have logs: all phases unless it is known which ran, and the entrypoint."""
+    is_known = not spec.runs_agent or _ended_by_trial_script(container_exit)
+    logged = list(phases if phases and is_known else spec.settings.phases)
+    return [*([contract.ENTRYPOINT] if spec.starts_entrypoint else []), *logged]
+
+
+def _ended_by_trial_script(container_exit: ContainerExit) -> bool:
+    """Return True if `trial.sh` itself ended the trial."""
+    return container_exit.exit_status in ExitStatus.ALL and not container_exit.exit_status_forged
+
+
+def add_inputs(spec: AttemptSpec, evidence: EvidenceCollector) -> None:
+    """Add the authored task, bindings, policy and commands, and the image."""
+    phases = {
+        name: {"command": list(plan.command), "timeout_s": spec.settings.timeout_s(name)}
+        for name, plan in spec.settings.phases.items()
+    }
+    content = {
+        "task": spec.task.as_json(),
+        "bindings": spec.plan.bindings,
+        "policy": spec.plan.benchmark.policy.as_json(),
+        "phases": phases,
+        "image": {"ref": spec.image_ref, "id": spec.image_id},
+    }
+    evidence.references["trial_input"] = evidence.add_artifact(canonical_json.dump_bytes(content))
+
+
+def add_facts(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    isolation: JsonObject,
+    score: JsonObject | None = None,
+) -> None:
+    """Add isolation facts and those of the trial's kind to `ext` of evidence and score."""
+    evidence.ext["isolation"] = evidence.redactor.redact_json(isolation)
+    evidence.ext |= spec.kind.extension
+    if score is not None:
+        evidence.add_facts_to_score(score, spec.plan.grader)
+
+
+def evidence_record(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    ts: str,
+    exit_status: int | None,
+    duration_ms: int,
+) -> JsonObject:
+    """Return the record of what was collected; `exit_status` is None if it is not known."""
+    if spec.is_remote:
+        name, _, host_id = spec.host.rpartition("/")
+        evidence.ext["host"] = {"name": name, "id": host_id}
+    runtime = {
+        "executor": "docker",
+        "exit_status": exit_status,
+        "duration_ms": duration_ms,
+        "image_ref": spec.image_ref,
+        "image_id": spec.image_id,
+        "container": spec.container_name,
+    }
+    return evidence.record(spec.stamp(ts), runtime)
+
+
+def redactor_for(spec: AttemptSpec) -> Redactor:
+    """Return the redactor of a trial's secrets, except values that every record contains anyway."""
+    names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark.as_json()])
+    return Redactor(spec.plan.environment, (names, _record_words()))
+
+
+@cache
+def _record_words() -> str:
+    names = (PREDICTION_SCHEMA, SCORE_SCHEMA, EVIDENCE_SCHEMA, RESULT_SCHEMA)
+    return canonical_json.dumps([json_schemas.load_schema(name) for name in names])
+
+
+def infra_error_result(
+    spec: AttemptSpec, started_at: str, reason: str, message: str
+) -> AttemptResult:
+    """Return the result of an attempt without outputs, because the host or the engine failed."""
+    redactor = redactor_for(spec)
+    evidence = EvidenceCollector(trial_outputs(spec), redactor)
+    add_inputs(spec, evidence)
+    add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec), message))
+    # The machine's clock may have been set back since the attempt began.
+    now = max(started_at, clock.utc_now())
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=SlotStatus.INFRA_ERROR,
+        reason=reason,
+        message=redactor.redact_message(message),
+        started_at=started_at,
+        ended_at=now,
+        duration_ms=0,
+        container=spec.container_name,
+        image_ref=spec.image_ref,
+        image_id=spec.image_id,
+        evidence=(evidence_record(spec, evidence, now, None, 0),),
+        artifacts=tuple(evidence.artifacts.values()),
+    )

@@ -1,0 +1,211 @@
+"""The space on the disks that trials fill, and trials with which this host cannot go on.
+
+The lab folder and the engine's own folder are checked before a run begins and before each dispatch,
+so that a trial is not started whose output could not be stored. A failure because of a full disk
+does not always say so, and there may be free space again before anybody checks. So every check of a
+run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk space
+must call `FullDisks.check` just before. A trial that has ended and cannot be read, or cannot get
+its grader's files, has not failed: its container and folder stay, the run stops, and a resumed run
+goes on with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.engine.engine_errors import ContainerFailed
+from labledger.errors import DiskFull, LabLedgerError
+from labledger.records import JsonObject
+from labledger.trial.attempt_spec import AttemptSpec
+
+FULL_BYTES = 1 << 20
+"""A disk with less free space than this counts as full: the next write may fail."""
+
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The error numbers of a full disk and of an exhausted quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
+    """The free space of a file system."""
+
+    bytes: int
+    files: int | None
+    """Free inodes; None if the file system has no limit."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes < FULL_BYTES or self.files == 0
+
+
+def free_space(path: Path) -> FreeSpace | None:
+    """Return the free space at a path, None if it is not known."""
+    try:
+        usage = os.statvfs(path)
+    except OSError:
+        return None
+    return FreeSpace(usage.f_bavail * usage.f_frsize, usage.f_favail if usage.f_files else None)
+
+
+class FullDisks:
+    """When each disk was last seen full. Thread-safe: a run's threads share it."""
+
+    def __init__(self) -> None:
+        self._last_full: dict[int, float] = {}
+        """When each device was last seen full, by the monotonic clock."""
+        self._lock = threading.Lock()
+
+    def free_space(self, path: Path) -> FreeSpace | None:
+        """Return the free space at a path, None if that is not known. A full disk is recorded."""
+        space = free_space(path)
+        if space is not None and space.is_full:
+            self.record_full(path)
+        return space
+
+    def check(self, paths: Iterable[Path]) -> None:
+        """Record which of these disks are full. Call this just before freeing space on them."""
+        for path in paths:
+            self.free_space(path)
+
+    def record_full(self, path: Path) -> None:
+        """Record that a write at a path has failed because the disk is full."""
+        with suppress(OSError):
+            device = path.stat().st_dev
+            with self._lock:
+                self._last_full[device] = time.monotonic()
+
+    def record_write_error(self, path: Path, error: BaseException) -> None:
+        """Record a full disk if `error` says that the disk at `path` is full."""
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+            self.record_full(path)
+
+    def were_full_since(self, paths: Iterable[Path], since: float) -> bool:
+        """Return True if one of these disks is full, or was since the monotonic time `since`."""
+        return any(self._last_seen_full(path) >= since for path in paths)
+
+    def _last_seen_full(self, path: Path) -> float:
+        self.free_space(path)
+        try:
+            return self._last_full.get(path.stat().st_dev, -math.inf)
+        except OSError:
+            return -math.inf
+
+
+class OutputUnreadable(LabLedgerError):
+    """A trial has ended and cannot be read on this host. Its container and folder stay."""
+
+
+def output_unreadable_error(
+    spec: AttemptSpec, error: OSError | ContainerFailed
+) -> OutputUnreadable | DiskFull:
+    """Return the exception to raise if `error` occurs while an ended trial is collected."""
+    problem = _problem(spec, error)
+    message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container still exists and will not "
+        "be run again"
+    )
+    return _error(error, message, hint)
+
+
+def not_delivered_error(
+    spec: AttemptSpec, error: OSError | ContainerFailed
+) -> OutputUnreadable | DiskFull:
+    """Return the exception to raise if `error` occurs while a grader's files are delivered."""
+    message = (
+        f"slot {spec.slot.schedule_idx} waits for its grader's files, which could not be "
+        f"delivered: {_problem(spec, error)}"
+    )
+    hint = (
+        f"fix that, then `labledger resume {spec.run_id}`: the container waits, and will not be "
+        "run again"
+    )
+    return _error(error, message, hint)
+
+
+def _problem(spec: AttemptSpec, error: OSError | ContainerFailed) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror} ({error.filename or spec.folder})"
+    return error.message
+
+
+def _error(
+    error: OSError | ContainerFailed, message: str, hint: str
+) -> OutputUnreadable | DiskFull:
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        return DiskFull(message)
+    return OutputUnreadable(message, hint=hint)
+
+
+MIN_FREE_BYTES = 512 << 20
+"""Default of `--min-free`: the free bytes required before a run begins and before each dispatch."""
+
+_MIN_FREE_INODES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The folders that a run fills, and how many bytes must be free in each."""
+
+    locations: Mapping[Path, str]
+    """What each folder holds, by its path."""
+    min_free_bytes: int = MIN_FREE_BYTES
+    full_disks: FullDisks = field(default_factory=FullDisks)
+    """Where each check records the disks that it finds full."""
+
+    @classmethod
+    def of(
+        cls, lab_root: Path, engine_info: JsonObject, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> DiskSpace:
+        """Return the space in the lab folder and, if on this machine, in the engine's folder."""
+        locations = {lab_root: "the lab"}
+        if (root := engine_data_folder(engine_info)) is not None:
+            locations[root] = "Docker's containers"
+        return cls(locations, min_free_bytes)
+
+    def find_shortage(self) -> str | None:
+        """Return how much space is missing and where, or None if there is enough."""
+        shortages = (self._shortage_at(path, use) for path, use in self.locations.items())
+        return next((shortage for shortage in shortages if shortage), None)
+
+    def report(self) -> str:
+        """Return how much space is free in each location, for a person."""
+        measured = ((path, free_space(path)) for path in self.locations)
+        return ", ".join(
+            f"{free.bytes / 1e9:.1f} GB free at {path}" for path, free in measured if free
+        )
+
+    def _shortage_at(self, path: Path, use: str) -> str | None:
+        free = self.full_disks.free_space(path)
+        if free is None:
+            return None
+        if free.bytes < self.min_free_bytes:
+            missing = self.min_free_bytes - free.bytes
+            return (
+                f"{_megabytes(missing)} more must be free at {path}, for {use}: "
+                f"{_megabytes(free.bytes)} are free, --min-free asks for "
+                f"{_megabytes(self.min_free_bytes)}"
+            )
+        if free.is_full:
+            return f"the disk is full at {path}, for {use}"
+        if free.files is not None and self.min_free_bytes > 0 and free.files < _MIN_FREE_INODES:
+            return f"only {free.files} more files can be created at {path}, for {use}"
+        return None
+
+
+def engine_data_folder(engine_info: JsonObject) -> Path | None:
+    """Return the folder in which the engine stores containers, if it is on this machine."""
+    root = Path(engine_info.get("DockerRootDir") or "")
+    return root if root.is_absolute() and free_space(root) is not None else None
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"

@@ -1,0 +1,286 @@
+"""Where the outputs of an attempt are, and how its events and output folders are read.
+
+`events.jsonl` has one JSON object a line. Number, size and complexity of events are limited, and
+memory use does not grow with them: many go to a file in the artifact store's folder. Every event is
+redacted. Of other files the smallest are stored first, up to a cap, so that one huge log does not
+hide the results; files with secrets are left out whole. What was left out is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.errors import MalformedJson
+from labledger.files import artifact_tars, workspace_listing
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import replace_file
+from labledger.files.tars import END
+from labledger.files.untrusted_files import UnsafeFile, UntrustedFile, head_chunks
+from labledger.files.workspace_listing import Entry
+from labledger.files.workspace_seed import Seed
+from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import Event, EventFile
+from labledger.records.identity import TrialIds
+from labledger.trial.evidence.redaction import Redactor
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMount:
+    """An output folder of a trial."""
+
+    name: str
+    """Relative to the trial folder."""
+    path: str
+    """In the container."""
+    phase: str
+    """`agent` or `grader`: the phase that writes there."""
+
+    def name_in_tar(self, relative: str) -> str:
+        """Return the name of one of its files in the tars that are evidence."""
+        return f"{self.path.strip('/')}/{relative}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutputs:
+    """Where the outputs of an attempt are on this host, whose they are, and how they are read."""
+
+    ids: tuple[TrialIds, ...]
+    """The attempt's own, and then those of other trials that its outputs may name."""
+    folder: Path
+    """The trial folder."""
+    grader_folder: Path
+    """That of the container in which the grader runs."""
+    mounts: tuple[OutputMount, ...]
+    """The output folders."""
+    workspace: str
+    """The workspace's path in the container."""
+    has_mounted_workspace: bool
+    seed: Seed
+    """What the workspace began with."""
+    store: ArtifactStore
+    event_file: EventFile
+    """Where its events go if they are many."""
+    max_log_bytes: int
+
+    def folder_of(self, phase: str) -> Path:
+        """Return the folder of the container in which a phase runs."""
+        return self.grader_folder if phase == "grader" else self.folder
+
+    def of_phase(self, phase: str) -> list[OutputMount]:
+        """Return the output folders of a phase, `agent` or `grader`."""
+        return [output for output in self.mounts if output.phase == phase]
+
+    def of_grader(self, path: str) -> Path | None:
+        """Return this host's folder of the grader's output folder at a path in the container."""
+        for output in self.of_phase("grader"):
+            if output.path == path.rstrip("/"):
+                return self.grader_folder / output.name
+        return None
+
+
+MAX_EVENTS = 100_000
+"""How many events of a trial become rows. The whole file is also stored as an artifact."""
+MAX_INVALID_LINES = 100_000
+"""After this many invalid lines, the rest of the file is not read."""
+MAX_EVENT_VALUES = 2_000_000
+"""How many JSON values the events of a trial may hold together: a line is parsed in memory."""
+MAX_BYTES_IN_MEMORY = 256 << 10
+"""Events of more bytes are written to a file."""
+
+
+def read_events(
+    file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
+) -> tuple[tuple[Event, ...] | EventFile, int]:
+    """Return the valid events in a file's first `cap` bytes, redacted and in order.
+
+    Return also the number of lines left out. More than `MAX_BYTES_IN_MEMORY` of events are written
+    to `target`, durably. A line is left out if it is not a JSON object, or if the lines before it
+    have used up the limit of events or of values.
+    """
+    # Values are counted line by line, which is slow, only if there can be too many.
+    must_count = 1 + sum(_separators(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
+    file.seek(0)
+    with ExitStack() as stack:
+        reader = _Reader(redactor, MAX_EVENT_VALUES if must_count else None)
+        while cap > 0 and (line := file.readline(cap)):
+            cap -= len(line)
+            if not line.isspace():
+                reader.add_line(line)
+            if reader.file is None and reader.held_bytes > MAX_BYTES_IN_MEMORY:
+                reader.move_to(stack.enter_context(replace_file(target.path)))
+        if reader.file is None:
+            return tuple(reader.events), reader.dropped
+    return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
+
+
+def _separators(content: bytes) -> int:
+    """Return how many characters the content has that can precede a JSON value."""
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
+
+
+@dataclass(slots=True)
+class _Reader:
+    redactor: Redactor
+    values_left: int | None
+    """How many more JSON values are accepted; None if they need not be counted."""
+    events: list[Event] = field(default_factory=list)
+    file: BinaryIO | None = None
+    """Where events are written instead of being held in memory."""
+    held_bytes: int = 0
+    """The size of the lines whose events are held in memory, in bytes."""
+    count: int = 0
+    dropped: int = 0
+    _invalid_lines: int = 0
+    _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of what was written to the file."""
+        return self._hasher.hexdigest()
+
+    def add_line(self, line: bytes) -> None:
+        body = self._parse_line(line) if self._still_reads else None
+        if body is None:
+            self.dropped += 1
+            return
+        if self.file is None:
+            self.events.append(Event.of(self.count, body))
+            self.held_bytes += len(line)
+        else:
+            self._write([body])
+        self.count += 1
+
+    def move_to(self, file: BinaryIO) -> None:
+        """Write the events read so far, and all that follow, to `file`."""
+        self.file = file
+        self._write(event.body for event in self.events)
+        self.events.clear()
+
+    @property
+    def _still_reads(self) -> bool:
+        return self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
+
+    def _parse_line(self, line: bytes) -> JsonObject | None:
+        if self.values_left is not None:
+            values = canonical_json.count_values(line, self.values_left)
+            if values > self.values_left:
+                return None
+            self.values_left -= values
+        try:
+            body = canonical_json.loads(line)
+        except MalformedJson:
+            body = None
+        if not isinstance(body, dict):
+            self._invalid_lines += 1
+            return None
+        redacted: JsonObject = self.redactor.redact_json(body)
+        return redacted
+
+    def _write(self, bodies: Iterable[JsonObject]) -> None:
+        assert self.file is not None
+        for body in bodies:
+            line = canonical_json.dump_bytes(body) + b"\n"
+            self._hasher.update(line)
+            self.file.write(line)
+
+
+@dataclass(slots=True)
+class OutputFiles:
+    """The files of a phase's output folders by their names in the tar."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
+    """Where each of them is on the host."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Why a file or folder is not in the tar."""
+
+    @classmethod
+    def of_phase(cls, outputs: TrialOutputs, phase: str, redactor: Redactor) -> OutputFiles:
+        """List the output folders of a phase and choose what can be stored."""
+        files = cls()
+        folder = outputs.folder_of(phase)
+        for output in outputs.of_phase(phase) if folder.is_dir() else ():
+            files._list(folder / output.name, output.name_in_tar)
+        files._leave_out_secrets(redactor)
+        files._leave_out_largest()
+        return files
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the tar in pieces. Raises `UnsafeFile` or `OSError`."""
+        return artifact_tars.tar_of_paths(self.entries, self.paths)
+
+    @property
+    def size(self) -> int:
+        """Of the tar, in bytes."""
+        return artifact_tars.size_of(self.entries)
+
+    @property
+    def problem(self) -> str | None:
+        """What was left out, in a sentence; None if nothing was."""
+        if not self.left_out:
+            return None
+        name, why = next(iter(sorted(self.left_out.items())))
+        count = len(self.left_out)
+        return f"{count:,} left out, the first of them {name}: {why}"
+
+    def _list(self, folder: Path, name_in_tar: Callable[[str], str]) -> None:
+        listed = workspace_listing.list_folder(folder)
+        if listed.truncated:
+            self.left_out[name_in_tar("…")] = "there are too many files to list them all"
+        for relative in listed.left_out:
+            self.left_out[name_in_tar(relative)] = "a folder whose files are not stored"
+        empty = {relative: Entry("folder", 0) for relative in listed.empty or ()}
+        for relative, entry in (listed.entries | empty).items():
+            name = name_in_tar(relative)
+            if "\ufffd" in relative:
+                self.left_out[name] = "its name is not UTF-8"
+            elif entry.kind == "other":
+                self.left_out[name] = "not a regular file"
+            elif entry.kind == "file" and entry.sha256 is None:
+                self.left_out[name] = "too large, or has several names"
+            else:
+                self.entries[name], self.paths[name] = entry, folder / relative
+
+    def _leave_out_secrets(self, redactor: Redactor) -> None:
+        for name, entry in list(self.entries.items()):
+            try:
+                holds_secret = redactor.contains_secret(
+                    chain([name.encode(), b"\n"], self._content(name, entry))
+                )
+            except (UnsafeFile, OSError):
+                self._leave_out(name, "could not be read")
+                continue
+            if holds_secret:
+                self._leave_out(name, "holds a secret")
+
+    def _content(self, name: str, entry: Entry) -> Iterable[bytes]:
+        path = self.paths[name]
+        match entry.kind:
+            case "file":
+                return UntrustedFile(path.parent, path.name).chunks(entry.size)
+            case "link":
+                return [os.fsencode(os.readlink(path))]  # noqa: PTH115
+            case _:
+                return ()
+
+    def _leave_out_largest(self) -> None:
+        size = len(END)
+        for name, entry in sorted(self.entries.items(), key=lambda item: (item[1].size, item[0])):
+            own_size = artifact_tars.size_of({name: entry}) - len(END)
+            if size + own_size > artifact_tars.CAP:
+                self._leave_out(
+                    name, f"more than {artifact_tars.CAP:,} bytes with the smaller ones"
+                )
+            else:
+                size += own_size
+
+    def _leave_out(self, name: str, why: str) -> None:
+        del self.entries[name], self.paths[name]
+        self.left_out[name] = why

@@ -1,0 +1,349 @@
+"""The files that trials of a run share: staged programs, and the files of tasks.
+
+`stage_dependencies` copies the staged files of every phase into the run folder once; `trial.sh`
+lies beside them. Containers mount these files for reading only, so that a difference from the
+frozen digests was made from outside. Look for one before the files are used by another process.
+
+Each tar with files of a task is unpacked once into the run folder. The agent's files are mounted
+from there, in trials of their variants only. The grader's are linked beside its phase script,
+wherever that is, so that they are sealed as the script is; `files.sh` copies them to their paths
+just before the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from labledger import resources
+from labledger.errors import LedgerError
+from labledger.experiment.staged_files import StagedFile
+from labledger.experiment.task_row import TaskFiles
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import new_file, publish, sync_folder, sync_tree
+from labledger.files.workspace_seed import TarSeed
+from labledger.records import JsonObject, canonical_json
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.stored_trial import EvidenceIncomplete
+
+_SEALED = "sealed"
+"""The folder beside the staged files with those of a sealed grader."""
+COPY_SCRIPT = "files.sh"
+"""The script beside `grader.sh` that `trial.sh` runs before it, as the container's user."""
+
+_COPY_FAILED = 125
+"""The grader's exit status if its files could not be copied."""
+_FILES = "files"
+_UNPACKED = "unpacked"
+_COPIES = "copies"
+_READABLE = 0o755
+
+_TRIAL_SCRIPT = re.compile(r"trial-([0-9a-f]{16})\.sh")
+
+
+def trial_script_name() -> str:
+    """Return the name of `trial.sh` among a run's staged files, which depends on its content.
+
+    If another version of labledger continues a run, the run folder holds the scripts of both.
+    """
+    return f"trial-{canonical_json.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
+
+
+def share_trial_script(deps: Path, incoming: Path) -> None:
+    """Copy `trial.sh` to the folder that all containers of a run mount, unless it has been copied.
+
+    The copy gets its name when it is complete and durable. Any user of a container can read it.
+    Raises `LedgerError` if a copy that exists was changed.
+    """
+    script = deps / trial_script_name()
+    if script.exists():
+        _require_unchanged(deps.parent, _script_changes(script))
+        return
+    with new_file(incoming, f"{script.name}.") as file:
+        file.write(resources.trial_script().read_bytes())
+        os.fchmod(file.fileno(), 0o644)
+        publish(file, script)
+
+
+def stage_dependencies(
+    files: Mapping[str, Sequence[StagedFile]], store: ArtifactStore, deps: Path, *, sealed: bool
+) -> None:
+    """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
+
+    `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
+    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Raises
+    `LedgerError` if a file is missing from the artifact store or was changed there, or if the
+    folders exist and differ from `files`.
+    """
+    if deps.exists():
+        _require_unchanged(deps.parent, find_changes(files, deps, sealed=sealed))
+        return
+    incoming = _new_folder(deps.with_name(".deps"))
+    if sealed:
+        sealed_folder = _new_folder(deps.with_name(_SEALED))
+        _copy_staged_files(files["grader"], store, sealed_folder)
+        _open_folders(sealed_folder)
+        sync_tree(sealed_folder)
+        (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
+    for phase, staged in files.items():
+        if not (sealed and phase == "grader"):
+            _copy_staged_files(staged, store, incoming / phase)
+    _open_folders(incoming)
+    # An existing folder of this name counts as complete, also after a power cut.
+    sync_tree(incoming)
+    incoming.rename(deps)
+    sync_folder(deps.parent)
+
+
+def _new_folder(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _copy_staged_files(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> None:
+    for file in files:
+        target = folder / file.name
+        try:
+            source = store.checked(file.sha256)
+        except FileNotFoundError as error:
+            raise LedgerError(
+                f"could not stage {file.name} for the trials: its artifact {error.filename} is "
+                "gone",
+                hint="restore .lab/artifacts from a copy; without it, start a new run",
+            ) from None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(0o755 if file.executable else 0o644)
+
+
+def _open_folders(top: Path) -> None:
+    """Let any user of a container read the folders from `top` down."""
+    for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+
+
+def require_unchanged_files_of_tasks(
+    run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
+) -> None:
+    """Compare what was unpacked of the files of tasks, of all or of these tars, with the tars.
+
+    Raises `LedgerError` if one differs.
+    """
+    _require_unchanged(run_folder, find_changes_of_task_files(run_folder, store, tars))
+
+
+def _require_unchanged(run_folder: Path, changes: Iterator[str]) -> None:
+    """Raise `LedgerError` for the first of `changes`."""
+    if (change := next(changes, None)) is not None:
+        raise LedgerError(
+            f"what the trials of this run get is not what it was started with: {change}; "
+            "no further trial was started",
+            hint="trials that ran since may have used it, so find out who changed it; to go on "
+            f"with what the run was started with, wait until none of its containers runs, delete "
+            f"deps, sealed and unpacked in {run_folder}, and resume",
+        )
+
+
+def find_changes(
+    files: Mapping[str, Sequence[StagedFile]], deps: Path, *, sealed: bool
+) -> Iterator[str]:
+    """Yield how the staged programs of a run differ from `files`, each as a sentence.
+
+    Files that are no part of `files` count as differences. The folder `deps` must exist.
+    """
+    tops = [deps]
+    expected: dict[Path, StagedFile] = {}
+    for phase, staged in files.items():
+        top = deps / phase
+        if sealed and phase == "grader":
+            tops.append(top := deps.with_name(_SEALED))
+        expected |= {top / file.name: file for file in staged}
+    for path in (path for top in tops for path in _files_below(top)):
+        file = expected.pop(path, None)
+        if file is not None:
+            yield from _file_changes(path, file)
+        elif sealed and path == deps / "grader":
+            if not path.is_symlink() or path.readlink() != Path(contract.SEALED, "grader"):
+                yield f"{path} was changed"
+        elif path.parent == deps and _TRIAL_SCRIPT.fullmatch(path.name):
+            yield from _script_changes(path)
+        else:
+            yield f"{path} was added"
+    yield from (f"{path} is missing" for path in expected)
+
+
+def _files_below(top: Path) -> Iterator[Path]:
+    """Yield everything below a folder but the folders, without following links."""
+    for folder, folders, names in os.walk(top):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in sorted([*names, *links]))
+
+
+def _file_changes(path: Path, file: StagedFile) -> Iterator[str]:
+    if _digest(path) != file.sha256:
+        yield f"{path} was changed"
+    elif file.executable and not path.stat().st_mode & 0o100:
+        yield f"{path} is no longer executable"
+
+
+def _script_changes(path: Path) -> Iterator[str]:
+    """Compare a copy of `trial.sh` with the digest in its name."""
+    match = _TRIAL_SCRIPT.fullmatch(path.name)
+    if match is None or not (_digest(path) or "").startswith(match[1]):
+        yield f"{path} was changed"
+
+
+def _digest(path: Path) -> str | None:
+    """Return the SHA-256 (hex) of a regular file, None for anything else."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
+    """Return the read-only mounts of the task's files for the agent of the trial's variant."""
+    return [
+        contract.mount(_unpacked(spec, files), files.path, read_only=True)
+        for files in _agent_files(spec)
+        if not files.writable
+    ]
+
+
+def writable_copies(spec: AttemptSpec) -> dict[str, str]:
+    """Return the agent's own copies of files: names in the trial folder, and their paths."""
+    return {
+        f"{_COPIES}/{index}": files.path
+        for index, files in enumerate(_agent_files(spec))
+        if files.writable
+    }
+
+
+def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
+    """Unpack what an agent's container mounts; its own copies into `folder`, a trial folder.
+
+    Raises `LedgerError` if a tar is gone.
+    """
+    for index, files in enumerate(_agent_files(spec)):
+        source = _unpack(spec, files)
+        if files.writable:
+            shutil.copytree(source, folder / _COPIES / str(index), symlinks=True)
+
+
+def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
+    files = spec.task.files or () if spec.runs_agent else ()
+    return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
+
+
+def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
+    """Put the task's files for its grader, and the script that copies them, into `folder`.
+
+    `folder` has the grader's phase script. Raises `LedgerError` if a tar is gone, in a regrading
+    `EvidenceIncomplete`.
+    """
+    graders = [files for files in spec.task.files or () if files.recipient == "grader"]
+    if not graders:
+        return
+    (folder / _FILES).mkdir()
+    (folder / _FILES).chmod(_READABLE)
+    for index, files in enumerate(graders):
+        source = _unpack(spec, files)
+        shutil.copytree(
+            source, folder / _FILES / str(index), symlinks=True, copy_function=link_or_copy
+        )
+    script = folder / COPY_SCRIPT
+    script.write_text(_copy_script(graders), "utf-8")
+    script.chmod(0o644)
+
+
+def find_changes_of_task_files(
+    run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
+) -> Iterator[str]:
+    """Yield how unpacked files of tasks differ from their tars, each as a sentence.
+
+    `tars` are digests; None compares whatever was unpacked into the run folder.
+    """
+    unpacked = run_folder / _UNPACKED
+    if tars is None:
+        tars = sorted(path.name for path in unpacked.glob("[!.]*"))
+    for sha256 in tars:
+        folder = unpacked / sha256
+        if not os.path.lexists(folder):
+            continue
+        try:
+            change = TarSeed(store, sha256).find_change(folder)
+        except FileNotFoundError as error:
+            change = f"cannot be compared with its tar, which is gone: {error.filename}"
+        except LedgerError as error:
+            change = f"cannot be compared with its tar: {error.message}"
+        if change is not None:
+            yield f"{folder} {change}"
+
+
+def link_or_copy(source: str, target: str) -> str:
+    """Make `target` another name of a file, or a copy where the file system has no such names."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+    return target
+
+
+def _copy_script(graders: list[TaskFiles]) -> str:
+    """Return the script that replaces what is at each path, links included, by a fresh copy."""
+    lines = ["umask 022"]
+    for index, files in enumerate(graders):
+        path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
+        lines += [
+            f"rm -rf -- {path} || exit {_COPY_FAILED}",
+            f"mkdir -p -- {parent} || exit {_COPY_FAILED}",
+            f'cp -RP -- "${{0%/*}}/{_FILES}/{index}" {path} || exit {_COPY_FAILED}',
+        ]
+        if files.user is not None:
+            lines.append(f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}")
+    return "\n".join(lines) + "\n"
+
+
+def _unpacked(spec: AttemptSpec, files: TaskFiles) -> Path:
+    return spec.plan.run_dir / _UNPACKED / files.tar
+
+
+def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
+    """Unpack a tar into the run folder, unless it has been, and return the folder.
+
+    The folder gets its name when it is complete and durable, so threads and coordinators may do
+    this at the same time.
+    """
+    folder = _unpacked(spec, files)
+    if folder.exists():
+        return folder
+    store = ArtifactStore(spec.plan.store_root)
+    if not store.contains(files.tar):
+        path = store.path(files.tar)
+        message = f"files of task {spec.task.task_id} for {files.path} are gone: {path}"
+        if not spec.runs_agent:
+            raise EvidenceIncomplete(message)
+        hint = "restore .lab/artifacts from a copy; without it, start a new run"
+        raise LedgerError(message, hint=hint)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{files.tar[:16]}."))
+    try:
+        TarSeed(store, files.tar).fill(partial)
+        partial.chmod(_READABLE)
+        sync_tree(partial)
+        partial.rename(folder)
+    except (OSError, LedgerError):
+        shutil.rmtree(partial, ignore_errors=True)
+        if not folder.exists():  # Another thread may have been first.
+            raise
+    sync_folder(folder.parent)
+    return folder

@@ -1,0 +1,368 @@
+"""The kinds of trials: a fresh trial, its part in a separate grader's container, and a regrading.
+
+A fresh trial runs all its phases. In a regrading only the grader runs, in a new container with the
+restored outputs of a stored trial, and only its outputs are read from the trial folder: for
+everything from before grading, the record refers to the stored artifacts. A stored trial that never
+reached its grading is carried over unchanged. One whose evidence cannot be restored exactly becomes
+a `grade_error`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from labledger import clock
+from labledger.engine.engine import Engine
+from labledger.experiment.grading import GradingMode
+from labledger.experiment.task_row import workspace_seed
+from labledger.files import artifact_tars
+from labledger.files.artifact_store import ArtifactStore
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult, Event, EventFile, Phase
+from labledger.records.identity import TrialIds
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial import attempt_notes, contract
+from labledger.trial.attempt_spec import AttemptSpec, TrialKind
+from labledger.trial.collect import add_facts, add_inputs, evidence_record, redactor_for
+from labledger.trial.contract import PHASE_NAMES, ExitStatus
+from labledger.trial.evidence import metrics
+from labledger.trial.evidence.container_exit import (
+    ContainerExit,
+    facts_of_separate_grader,
+    facts_of_trial,
+    facts_without_agent,
+)
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
+from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
+from labledger.trial.output_folders import isolation_of, trial_outputs
+from labledger.trial.restored_container import snapshot_chunks
+from labledger.trial.restored_inputs import restore_trial_folder
+from labledger.trial.stored_trial import (
+    EvidenceIncomplete,
+    StoredArtifacts,
+    StoredTrial,
+    artifact_chunks,
+    artifact_folders,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshTrial(TrialKind):
+    """A trial that runs every phase in a workspace filled from its seed."""
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return PHASE_NAMES
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.SINGLE_START
+
+    @property
+    def earlier_phases(self) -> Mapping[str, Phase]:
+        return {}
+
+    @property
+    def other_ids(self) -> tuple[TrialIds, ...]:
+        return ()
+
+    @property
+    def extension(self) -> JsonObject:
+        return {}
+
+    def is_carried_over(self, _spec: AttemptSpec) -> bool:
+        return False
+
+    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+        if spec.has_mounted_workspace:
+            workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        if spec.has_mounted_workspace or spec.task.workspace is None:
+            return None
+        return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
+
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        return container_exit
+
+    def isolation_facts(
+        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+    ) -> JsonObject:
+        if container_exit.artifacts is not None:
+            return facts_of_separate_grader(engine, isolation_of(spec), container_exit)
+        return facts_of_trial(engine, isolation_of(spec), container_exit)
+
+    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
+        return EvidenceCollector(trial_outputs(spec), redactor)
+
+
+@dataclass(frozen=True, slots=True)
+class GraderPart(FreshTrial):
+    """The second container of a fresh trial: it runs the grader alone, on taken artifacts."""
+
+    phases_so_far: str = ""
+    """In the format of `trial.sh`."""
+    artifacts: TakenArtifacts | None = None
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("grader",)
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.GRADER_PART
+
+    @property
+    def earlier_phases(self) -> dict[str, Phase]:
+        return {}
+
+    def fill(self, _spec: AttemptSpec, folder: Path) -> None:
+        attempt_notes.provide_phases(folder, self.phases_so_far)
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        path = None
+        if self.artifacts is not None:
+            path = self.artifacts.tar(spec.folder.parent, ArtifactStore(spec.plan.store_root))
+        return None if path is None else artifact_tars.chunks(path)
+
+    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+        return () if self.artifacts is None else self.artifacts.folders()
+
+
+class RegradedEvidence(EvidenceCollector):
+    """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
+
+    The trajectory, and listing and patch of the workspace, are those of the stored trial: they say
+    what was graded, not what the new grader changed there.
+    """
+
+    def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
+        super().__init__(trial_outputs(spec), redactor)
+        self.stored = StoredArtifacts.of(spec, trial)
+        redactor.count += trial.redactions
+
+    def refer_to_everything(self) -> None:
+        """Refer to all stored evidence, including its grading: for a trial that is carried over."""
+        self._refer_to(*self.stored.references)
+        trial = self.stored.trial
+        for reference in trial.extension("rejected").values():
+            self._add_stored(str(reference))
+        self.ext |= deepcopy(trial.evidence.get("ext", {}))
+
+    def _refer_to(self, *names: str) -> None:
+        for name in names:
+            if (problem := self.stored.problem(name)) is not None:
+                self.add_problem(name, problem)
+            if (reference := self.stored.references.get(name)) is not None:
+                self.references[name] = reference
+                self._add_stored(reference)
+
+    def _add_stored(self, reference: str) -> None:
+        if (artifact := self.stored.artifact(reference)) is not None:
+            self.artifacts[artifact.sha256] = artifact
+
+    def collect_logs(self, phases: list[str]) -> None:
+        for phase in (contract.ENTRYPOINT, "setup", "agent"):
+            self._refer_to(f"{phase}_stdout", f"{phase}_stderr")
+        super().collect_logs([phase for phase in phases if phase == "grader"])
+
+    def collect_agent_result(self) -> JsonObject | None:
+        self._refer_to("trial_output")
+        content = self.stored.read("trial_output")
+        return None if content is None else self.parse_agent_result(content)
+
+    def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
+        self._refer_to("events")
+        content = self.stored.read("events") or b""
+        return self.read_events(io.BytesIO(content), len(content))
+
+    def collect_outputs(self, *phases: str) -> None:
+        if "agent" in phases and self.outputs.of_phase("agent"):
+            self._refer_to("agent_outputs")
+        super().collect_outputs(*(phase for phase in phases if phase == "grader"))
+
+    def collect_workspace(self) -> list[str]:
+        names = ("before", "after", "patch", "files", "changes", "snapshot")
+        self._refer_to(*(f"workspace_{name}" for name in names))
+        collected = (name for name in self.stored.references if name.startswith("collect_"))
+        self._refer_to("artifacts", *collected, TRAJECTORY, TRAJECTORY_INDEX)
+        stored_ext = self.stored.trial.evidence.get("ext", {})
+        for key in ("artifacts", "artifacts_with_secrets", TRAJECTORY):
+            if key in stored_ext:
+                self.ext[key] = deepcopy(stored_ext[key])
+        autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
+        return autoloaded if isinstance(autoloaded, list) else []
+
+
+_GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
+_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
+"""Reasons of agent failures after which a trial is never graded."""
+_AGENT_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class RegradedTrial(TrialKind):
+    """A trial that runs the grader alone, on the restored outputs of a stored trial."""
+
+    stored: StoredTrial
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("grader",)
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.GRADER_PART
+
+    @property
+    def earlier_phases(self) -> Mapping[str, Phase]:
+        return self.stored.phases_before_grading
+
+    @property
+    def other_ids(self) -> tuple[TrialIds, ...]:
+        return (self.stored.ids,)
+
+    @property
+    def extension(self) -> JsonObject:
+        ids = self.stored.ids
+        return {"regrades": {"run_id": ids.run_id, "trial_id": ids.trial_id}}
+
+    def is_carried_over(self, spec: AttemptSpec) -> bool:
+        """Return True unless the trial was graded, or would have been under this run's policy."""
+        status, reason = self.stored.record["status"], self.stored.record["reason"]
+        can_be_graded = status in _AGENT_FAILED and reason not in _UNGRADABLE
+        return status not in _GRADED and not (
+            can_be_graded and spec.plan.benchmark.policy.grade_failed_agents
+        )
+
+    def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
+        """Return the result of a trial that has nothing to grade: that of the stored trial."""
+        record = self.stored.record
+        evidence = self.evidence(spec, redactor_for(spec))
+        evidence.refer_to_everything()
+        outcome = _Outcome(
+            SlotStatus(record["status"]),
+            record["reason"],
+            record["message"],
+            record["exit_status"],
+            record["ended_at"],
+            record["duration_ms"],
+            self.stored.phases,
+        )
+        return _result(spec, evidence, outcome)
+
+    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+        restore_trial_folder(spec, self.stored, folder)
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        if spec.grading_mode is GradingMode.SEPARATE:
+            return artifact_chunks(StoredArtifacts.of(spec, self.stored))
+        return None if spec.has_mounted_workspace else snapshot_chunks(spec, self.stored)
+
+    def emptied_folders(self, spec: AttemptSpec) -> tuple[str, ...]:
+        if spec.grading_mode is not GradingMode.SEPARATE:
+            return ()
+        return artifact_folders(StoredArtifacts.of(spec, self.stored))
+
+    def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
+        """Return the result of a trial that cannot be restored. `why` becomes its message."""
+        redactor = redactor_for(spec)
+        evidence = self.evidence(spec, redactor)
+        add_inputs(spec, evidence)
+        evidence.collect_logs([])
+        evidence.collect_workspace()
+        duration_ms = self._before_grading_ms
+        started_at = clock.parse(self.stored.record["started_at"])
+        outcome = _Outcome(
+            SlotStatus.GRADE_ERROR,
+            Reason.EVIDENCE_INCOMPLETE,
+            redactor.redact_message(why),
+            None,
+            clock.iso(started_at + timedelta(milliseconds=duration_ms)),
+            duration_ms,
+            self.stored.phases_before_grading,
+        )
+        return _result(spec, evidence, outcome)
+
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        duration_ms = self._before_grading_ms + container_exit.duration_ms
+        return replace(
+            container_exit, started_at=self.stored.record["started_at"], duration_ms=duration_ms
+        )
+
+    @property
+    def _before_grading_ms(self) -> int:
+        """How long the stored trial took without its grader, in milliseconds."""
+        grader = self.stored.phases.get("grader")
+        duration_ms: int = self.stored.record["duration_ms"]
+        return max(0, duration_ms - (grader.duration_ms if grader else 0))
+
+    def isolation_facts(
+        self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
+    ) -> JsonObject:
+        return facts_without_agent(engine, isolation_of(spec), self.stored.extension("isolation"))
+
+    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
+        return RegradedEvidence(spec, redactor, self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The fields of a result that differ between carried-over and incomplete trials."""
+
+    status: SlotStatus
+    reason: str | None
+    message: str | None
+    exit_status: int | None
+    ended_at: str
+    duration_ms: int
+    phases: dict[str, Phase]
+
+
+def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) -> AttemptResult:
+    record = evidence.stored.trial.record
+    result: JsonObject | None = None
+    events: tuple[Event, ...] | EventFile = ()
+    dropped: int = record["events_dropped"]
+    with suppress(EvidenceIncomplete):
+        result = evidence.collect_agent_result()
+    with suppress(EvidenceIncomplete):
+        events, dropped = evidence.collect_events()
+    add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
+    sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=outcome.status,
+        reason=outcome.reason,
+        message=outcome.message,
+        started_at=record["started_at"],
+        ended_at=outcome.ended_at,
+        duration_ms=outcome.duration_ms,
+        container=spec.container_name,
+        image_ref=record["image"]["ref"],
+        image_id=record["image"]["id"],
+        exit_status=outcome.exit_status,
+        outcome=record["outcome"],
+        phases=outcome.phases,
+        evidence=(
+            evidence_record(
+                spec, evidence, outcome.ended_at, outcome.exit_status, outcome.duration_ms
+            ),
+        ),
+        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
+        events=events,
+        events_dropped=dropped,
+        artifacts=tuple(evidence.artifacts.values()),
+    )

@@ -1,0 +1,171 @@
+"""What all trials of one variant of a run share: their settings, and what their images say.
+
+A `TrialPlan` is made from the experiment and the ledger. The facts of an image, its WORKDIR, USER
+and HEALTHCHECK, are read from the engine just before an attempt runs. A trial waits for a health
+check as the first part of its setup, in its container: nobody else is needed for it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from labledger import resources
+from labledger.experiment import name_references
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import (
+    Benchmark,
+    GraderIdentity,
+    MetricDefinition,
+    PhasePlan,
+    VariantPlan,
+)
+from labledger.experiment.trial_settings import VariantSettings
+from labledger.records import JsonObject
+
+_POLL_S = 1.0
+"""How often a health check is tried before the engine would have counted a failure."""
+_MARGIN_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class HealthWait:
+    """Waits until an image's HEALTHCHECK succeeds, or fails as often as the engine would let it."""
+
+    command: str
+    """For a shell."""
+    interval_s: float
+    timeout_s: float
+    grace_s: float
+    """Failures that begin in this time do not count: the engine counts none before it."""
+    retries: int
+
+    @classmethod
+    def of_config(cls, config: JsonObject) -> Self | None:
+        """Return what an image's configuration says; None without a health check."""
+        check = config.get("Healthcheck") or {}
+        words = list(map(str, check.get("Test") or ()))
+        if words[:1] == ["CMD-SHELL"]:
+            words = [*(config.get("Shell") or ("/bin/sh", "-c")), *words[1:]]
+        elif words[:1] == ["CMD"]:
+            words = words[1:]
+        else:
+            return None
+        interval_s = _seconds(check.get("Interval"), 30)
+        folder = shlex.quote(str(config.get("WorkingDir") or "/"))
+        return cls(
+            f"cd {folder} && {shlex.join(words)}",
+            interval_s,
+            _seconds(check.get("Timeout"), 30),
+            max(interval_s, _seconds(check.get("StartPeriod"), 0)),
+            int(check.get("Retries") or 3),
+        )
+
+    def before(self, setup: PhasePlan | None) -> PhasePlan:
+        """Return the setup phase that waits first and then runs `setup`, if there is one."""
+        own = setup or PhasePlan((), {}, 0)
+        numbers = (self.interval_s, self.timeout_s, self.grace_s * 100, _POLL_S, self.retries)
+        script = resources.health_check_script().read_text("utf-8")
+        words = ("sh", "-c", script, "healthcheck.sh", self.command, *(f"{n:g}" for n in numbers))
+        tries_s = self.retries * (self.interval_s + self.timeout_s)
+        limit_s = self.grace_s + self.timeout_s + tries_s + _MARGIN_S
+        command = (*map(name_references.escape, words), *own.command)
+        return PhasePlan(command, own.env, own.timeout_s + limit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What an image's configuration says."""
+
+    folder: str = "/"
+    """Its WORKDIR."""
+    user: str = ""
+    """Its USER; empty for root."""
+    health: HealthWait | None = None
+
+    @classmethod
+    def of_config(cls, config: JsonObject) -> Self:
+        return cls(
+            str(config.get("WorkingDir") or "/"),
+            str(config.get("User") or ""),
+            HealthWait.of_config(config),
+        )
+
+
+def _seconds(nanoseconds: int | None, default: float) -> float:
+    return nanoseconds / 1e9 if nanoseconds else default
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """The settings that all trials of one variant of a run share."""
+
+    ledger_id: str
+    run_dir: Path
+    store_root: Path
+    bindings: JsonObject
+    settings: VariantSettings
+    benchmark: Benchmark
+    metrics: tuple[MetricDefinition, ...]
+    images: Mapping[str, str]
+    """Image id (`sha256:…`) by the name the experiment gives."""
+    environment: Mapping[str, str] = field(repr=False)
+    """Values from the environment by name: secrets, never stored."""
+    grader: GraderIdentity
+    """Recorded in each score."""
+    is_sealed: bool = False
+    """Whether the agent must not be able to read the grader's files."""
+    engine_root: Path | None = None
+    """The engine's data folder, if known: containers' own file systems are on its disk."""
+    image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
+    """By image id. `worker` adds those of a trial whose settings depend on them."""
+    egress_image: str | None = None
+    """Image id of the egress proxies; None if the engine has no such image."""
+
+    @classmethod
+    def of(
+        cls,
+        experiment: ExperimentPlan,
+        variant: VariantPlan,
+        *,
+        ledger_id: str,
+        run_dir: Path,
+        store_root: Path,
+        engine_root: Path | None,
+        images: Mapping[str, str],
+        environment: Mapping[str, str],
+        egress_image: str | None = None,
+    ) -> TrialPlan:
+        """Return the plan of one variant of an experiment."""
+        return cls(
+            ledger_id=ledger_id,
+            run_dir=run_dir,
+            store_root=store_root,
+            bindings=variant.bindings,
+            settings=VariantSettings.of(experiment, variant),
+            benchmark=experiment.benchmark,
+            metrics=experiment.metrics,
+            images=images,
+            environment={name: environment[name] for name in experiment.environment},
+            grader=experiment.grader_identity,
+            is_sealed=experiment.is_sealed,
+            engine_root=engine_root,
+            egress_image=egress_image,
+        )
+
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        """One path on each disk that the trials write to."""
+        return (self.run_dir,) if self.engine_root is None else (self.run_dir, self.engine_root)
+
+    @property
+    def deps_dir(self) -> Path:
+        return self.run_dir / "deps"
+
+    @property
+    def sealed_dir(self) -> Path:
+        """The folder with the staged files of a sealed grader."""
+        return self.run_dir / "sealed"
