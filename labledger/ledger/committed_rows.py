@@ -143,14 +143,13 @@ def lines_by_slot(
     run_id: str,
     run_no: int,
     start: int,
-    stop: int | None = None,
 ) -> Iterator[tuple[int, Collection[str]]]:
     """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any.
 
     The lines of very many events are read when they are iterated, which must be before the next
     slot is requested.
     """
-    key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
+    key = (run_no, start, _AFTER_LAST_SLOT)
     trials = None if kind in _VERBATIM else _InOrder(_trials(connection, run_id, key))
     for idx, group in _rows_by_slot(connection, kind, key, holds_events=False):
         lines = _lines(kind, None if trials is None else trials.of_slot(idx), group)
@@ -421,6 +420,4 @@ TABLES: dict[str, FlatTable] = {
 
 def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
     """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
-    result = connection.execute(TABLES[kind].sql, (run_no,))
-    while batch := result.fetchmany(200):
-        yield from map(tuple, batch)
+    yield from map(tuple, connection.execute(TABLES[kind].sql, (run_no,)))

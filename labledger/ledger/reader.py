@@ -69,6 +69,7 @@ SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
+_TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -252,25 +253,17 @@ class LedgerReader:
     def task_ids(self, run_id: str) -> Iterator[str]:
         """Yield the id of each task, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            sql = "SELECT task_id FROM run_task WHERE run_no = ? ORDER BY task_idx"
-            yield from connection.execute(sql, (run_no,)).scalars()
+            yield from connection.execute(_TASKS_SQL, (run_no,)).scalars()
 
     def task_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task by its id, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx", (run_no,)
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[1] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     def task_row_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task's whole frozen row by the task's id."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, payload_digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
-                (run_no,),
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     # -- staged results and dispatches
 
@@ -316,17 +309,10 @@ class LedgerReader:
             for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
-    def record_lines(
-        self, run_id: str, kind: str, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, str]]:
-        """Yield `schedule_idx` and line of each record of one of `RECORD_KINDS`.
-
-        The records are those of slots `start` to `stop` (exclusive).
-        """
+    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield slot and line of each record of one of `RECORD_KINDS`, from slot `start` on."""
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in committed_rows.lines_by_slot(
-                connection, kind, run_id, run_no, start, stop
-            ):
+            for idx, lines in committed_rows.lines_by_slot(connection, kind, run_id, run_no, start):
                 for line in lines:
                     yield idx, line
 

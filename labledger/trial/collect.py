@@ -43,6 +43,7 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.metrics import pressure_of
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 JUDGES = {
@@ -96,6 +97,8 @@ def collect_result(
     else:
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
+    if spec.runs_agent:
+        collect_trajectory(evidence, LoggedAgent())
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)

@@ -41,6 +41,8 @@ from labledger.trial.evidence.container_exit import (
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
+from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
 from labledger.trial.output_folders import isolation_of, trial_outputs
 from labledger.trial.restored_container import snapshot_chunks
 from labledger.trial.restored_inputs import restore_trial_folder
@@ -139,8 +141,8 @@ class GraderPart(FreshTrial):
 class RegradedEvidence(EvidenceCollector):
     """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
 
-    Listing and patch of the workspace are those of the stored trial: they say what was graded,
-    not what the new grader changed there.
+    The trajectory, and listing and patch of the workspace, are those of the stored trial: they say
+    what was graded, not what the new grader changed there.
     """
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
@@ -192,9 +194,9 @@ class RegradedEvidence(EvidenceCollector):
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
         collected = (name for name in self.stored.references if name.startswith("collect_"))
-        self._refer_to("artifacts", *collected)
+        self._refer_to("artifacts", *collected, TRAJECTORY, TRAJECTORY_INDEX)
         stored_ext = self.stored.trial.evidence.get("ext", {})
-        for key in ("artifacts", "artifacts_with_secrets"):
+        for key in ("artifacts", "artifacts_with_secrets", TRAJECTORY):
             if key in stored_ext:
                 self.ext[key] = deepcopy(stored_ext[key])
         autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")

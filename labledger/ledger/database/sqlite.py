@@ -101,14 +101,14 @@ def readonly_engine(path: Path) -> Engine:
 
 
 @contextmanager
-def reading(path: Path, action: str, hint: str | None = None) -> Iterator[Connection]:
+def reading(path: Path, action: str) -> Iterator[Connection]:
     """Open a ledger to read one snapshot of it. If that fails, it could not `action`.
 
     Raises what `readonly_engine` does, and what `translated` makes of an error in the block.
     """
     engine = readonly_engine(path)
     try:
-        with translated(action, path, hint), engine.connect() as connection:
+        with translated(action, path), engine.connect() as connection:
             yield connection
     finally:
         engine.dispose()
