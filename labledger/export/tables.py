@@ -245,7 +245,7 @@ def _paths(form: str) -> dict[str, Path]:
     Raises `InvalidInput` if there is no such format.
     """
     if form == "jsonl":
-        return {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
+        return {**mirrors.ALL_PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
         raise InvalidInput("the export", [Problem(Parameter("format"), message)])

@@ -3,10 +3,10 @@
 Views and triggers are compared by their text. Tables are compared by their columns and constraints
 in any order: a table that a migration altered lists them in another order than a new one.
 
-Of a run that is what was planned (the run's row, variants, tasks, slots and parts: the first part
-has the genesis digest, each later one the digest of its own row), and what it was started with,
-progress, staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check
-that cannot read its rows yields a problem instead of raising.
+Of a run that is what was planned (the run's row, prices, variants, tasks, slots and parts: the
+first part has the genesis digest, each later one the digest of its own row), and what it was
+started with, progress, staged results, the dispatch journal, budget, lease, gradings and
+`slot_outcome`. A check that cannot read its rows yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 
 
 def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
-    """Yield the problems of a run's row, variants, tasks with their payloads, slots and parts."""
+    """Yield the problems of a run's row, prices, variants, tasks with payloads, slots and parts."""
     row = connection.execute(_RUN_SQL, (run_no,)).one()
     genesis = Genesis(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
     rows = [tuple(row) for row in connection.execute(_PARTS_SQL, (run_no,))]
@@ -130,7 +130,9 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     for digest, part_rows in zip((genesis, *added), parts, strict=True):
         for kind, number, (idx, *values) in part_rows:
             is_numbered &= idx == number
-            if kind == "variant":
+            if kind == "price":
+                digest.add_price(*values)
+            elif kind == "variant":
                 digest.add_variant(*values)
             elif kind == "slot":
                 digest.add_slot(*values)
@@ -142,14 +144,17 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
                     yield None, f"the payload of task {task_id} was changed"
         ends.append(end)
     if (end, genesis.hexdigest()) != (total, genesis_digest) or not is_numbered:
-        yield None, "the run's row, variants, tasks or slots were changed"
+        yield None, "the run's row, prices of models, variants, tasks or slots were changed"
     first_idx = ends[0]
     for number, (part, part_digest, stored) in enumerate(
         zip(appended, added, rows, strict=True), 2
     ):
         is_in_place = (part["part"], part["first_idx"]) == (number, first_idx)
         if not is_in_place or part_digest.hexdigest(part) != stored[-1]:
-            yield None, f"part {number} of the run, or its variants, tasks or slots, were changed"
+            message = (
+                f"part {number} of the run, or its prices, variants, tasks or slots, were changed"
+            )
+            yield None, message
         first_idx += part["slot_count"]
 
 

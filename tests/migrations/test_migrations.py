@@ -136,7 +136,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0013": "3767e22502afd4ff13b16223d3fe712c7f2a16276a8b1ec2ea5bf059b8617abf"
+        "0014": "349ae731cbc968e7c25c740255168b81019c83be0be0833af16d0522aade0ad9"
     }
 
 
