@@ -207,7 +207,7 @@ class GatewayClient:
         return GatewayUnavailable(f"the model gateway of {self._folder.parent} {what}", hint=hint)
 
 
-_PROCESS = "labledger.gateway.process"
+_PROCESS = "labledger.gateway"
 
 
 class _Connection(http.client.HTTPConnection):
