@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from labledger.checks.check_results import CheckResult
 from labledger.errors import Exit, ExtraMissing, InvalidInput
-from labledger.execution.gateway_keeper import models_of, price_table, providers_of
+from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.resources import require_for
@@ -34,9 +34,10 @@ def check_models(
             "leave `on=` out",
         )
     try:
-        require_for("the gateway of models", "agents", "aiohttp")
+        require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
         yield _failed(error.message, error.hint)
+        return
     providers = providers_of(models)
     try:
         keys = read_keys(providers, environment)
@@ -46,7 +47,7 @@ def check_models(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
-    prices = price_table(models)
+    prices = prices_of(plan)
     capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
     for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
         if prices.price_of(provider, model) is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from labledger.errors import LabLedgerError
@@ -15,8 +16,9 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
-from labledger.records.model_prices import PriceTable
+from labledger.records.model_prices import NO_PRICES, PriceTable
 from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.resources import require_for
 
 _INTERVAL_S = 3.0
 
@@ -29,11 +31,24 @@ def models_of(experiment: ExperimentPlan) -> list[ModelSettings]:
     return [each.runtime.models for each in settings if each.runtime.models is not None]
 
 
-def price_table(models: Iterable[ModelSettings]) -> PriceTable:
-    """Return the prices of granted models, of those that have one."""
-    authored = (price for each in models for price in each.prices or ())
-    by_key = {(price.provider, price.model, price.from_tokens): price for price in authored}
-    return PriceTable(tuple(by_key.values()), "the experiment")
+def prices_of(experiment: ExperimentPlan) -> PriceTable:
+    """Return the prices of the models that an experiment's agents may ask, of those that have one.
+
+    Raises `ExtraMissing` if that needs the package with prices, and it is not installed.
+    """
+    models = models_of(experiment)
+    if not models:
+        return NO_PRICES
+    require_for("prices of models", "agents", "genai_prices")
+    from labledger.gateway.prices import price_table
+
+    own = dict.fromkeys(price for each in models for price in each.prices or ())
+    granted = dict.fromkeys(
+        (each.known_providers[name], model)
+        for each in models
+        for name, model in each.granted_models()
+    )
+    return price_table(granted, own, datetime.now(UTC))
 
 
 def providers_of(models: Iterable[ModelSettings]) -> list[ProviderConfig]:

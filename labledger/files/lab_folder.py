@@ -77,7 +77,7 @@ class LabFolder:
 
     @property
     def gateway(self) -> Path:
-        """The folder of the gateway's files on this host."""
+        """The folder of the model gateway: its sockets, its log, what attempts used."""
         return self.root / "gateway"
 
     def run_folder(self, run_id: str) -> Path:

@@ -23,7 +23,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.budget import BUDGET_PARAMETERS, check_limits
-from labledger.execution.gateway_keeper import models_of, price_table
+from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences
@@ -237,7 +237,7 @@ def _new_part(
             source_path=str(experiment.source),
             images=images,
         ),
-        prices=price_table(models_of(experiment.plan)),
+        prices=prices_of(experiment.plan),
         variants=tuple(
             Variant(variant.variant_id, variant.role, variant.bindings)
             for variant in experiment.plan.variants

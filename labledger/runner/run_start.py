@@ -39,7 +39,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.execution.budget import check_limits
-from labledger.execution.gateway_keeper import models_of, price_table
+from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
@@ -389,5 +389,5 @@ def _new_run(
         budget=options.budget,
         settings=given_settings(options),
         tags=identity.tags,
-        prices=price_table(models_of(experiment.plan)),
+        prices=prices_of(experiment.plan),
     )
