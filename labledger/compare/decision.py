@@ -1,7 +1,7 @@
 """Decide what a comparison shows, whether its gates are passed, and whether it may say so yet.
 
 Decisions and gates use the same intervals, which hold together for all comparisons of the family.
-Their sentences are in `compare.sentences`. A fixed-sample test that is looked at again and again
+Their sentences are in `comparison_sentences`. A fixed-sample test that is looked at again and again
 while slots are committed shows differences that do not exist. So a comparison of runs that can
 grow, or have grown after a look, uses a confidence sequence, which holds at all looks together, or
 states no interval and no decision.

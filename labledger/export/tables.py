@@ -248,7 +248,7 @@ def _paths(form: str) -> dict[str, Path]:
     """
     if form == "jsonl":
         return {
-            **mirrors.PATHS,
+            **mirrors.ALL_PATHS,
             "summary": summary.PATH,
             "chain": mirrors.CHAIN_PATH,
             "trajectories": trajectories.PATH,

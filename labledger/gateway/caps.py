@@ -65,7 +65,8 @@ class Account:
         self.in_flight = 0
         self._tokens = 0
         self._cost = 0
-        self._changed: set[asyncio.Event] = set()
+        self._waiting: dict[asyncio.Event, None] = {}
+        """Those who wait, in their order."""
 
     def add(self, call: ModelCall, cost: int | None, most: int | None) -> None:
         """Count a call that has ended."""
@@ -77,7 +78,7 @@ class Account:
         self._tokens += sign * worst.usage.total
         self._cost += sign * (worst.cost or 0)
         if sign < 0:
-            for event in self._changed:
+            for event in self._waiting:
                 event.set()
 
     def excess(self, limits: CallLimits, worst: WorstCase, *, alone: bool) -> CapReached | None:
@@ -102,11 +103,11 @@ class Account:
     def changes(self) -> Iterator[asyncio.Event]:
         """Yield an event that is set when a call under way has ended."""
         event = asyncio.Event()
-        self._changed.add(event)
+        self._waiting[event] = None
         try:
             yield event
         finally:
-            self._changed.discard(event)
+            del self._waiting[event]
 
 
 class Caps:

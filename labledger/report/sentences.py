@@ -1,6 +1,6 @@
 """The sentences of a report about a run, the same on the page and in Markdown.
 
-Sentences about a comparison are in `compare.sentences`; figures are formatted by `labledger.text`.
+Sentences about a comparison are in `comparison_sentences`; `labledger.text` formats figures.
 """
 
 from __future__ import annotations
