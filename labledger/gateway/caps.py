@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labledger.gateway.families.family import Asked
-from labledger.gateway.status import Totals
+from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
 from labledger.records.model_grants import CallLimits
 from labledger.records.model_prices import PICODOLLARS, PriceTable
@@ -59,9 +59,9 @@ class CapReached(Exception):
 class Account:
     """What some attempts used together, and what their calls under way may still use."""
 
-    def __init__(self, name: str, totals: Totals | None = None) -> None:
+    def __init__(self, name: str, totals: CallTotals | None = None) -> None:
         self.name = name
-        self.totals = totals or Totals()
+        self.totals = totals or CallTotals()
         self.in_flight = 0
         self._tokens = 0
         self._cost = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command_env, command_line, run_forked
 from gateways import KEY, PATHS, RUN, SOURCE, ServedGateway, request_body, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
@@ -335,3 +336,30 @@ def test_a_key_that_cannot_be_read_is_named(source: KeySource, problem: str) -> 
     """The message has the place and the cause."""
     with pytest.raises(InvalidInput, match=problem):
         read_keys(of(source))
+
+
+def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvider) -> None:
+    """`serve` runs until `stop`; `status` shows what variants used, in words and in JSON."""
+    lab = tmp_path / ".lab"
+    words = command_line("gateway", "serve")
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=command_env(), stderr=subprocess.DEVNULL
+    ) as serving:
+        client = GatewayClient(lab / "gateway")
+        wait_until(client.status)
+        gateway = ServedGateway(lab)
+        gateway.ensure()
+        trial = gateway.trial(provider.url)
+        assert trial.ask("anthropic", "say well").status == 200
+        second = run_forked("gateway", "serve", folder=tmp_path)
+        assert second.returncode == 2
+        assert "another gateway serves" in second.stderr
+        shown = run_forked("gateway", "status", folder=tmp_path)
+        assert RUN in shown.stdout
+        assert "$0.0001" in shown.stdout
+        document = json.loads(run_forked("gateway", "status", "--json", folder=tmp_path).stdout)
+        assert document["variants"][0]["totals"]["calls"] == 1
+        assert "has ended" in run_forked("gateway", "stop", folder=tmp_path).stderr
+        assert serving.wait(60) == 0
+    assert "no gateway runs" in run_forked("gateway", "status", folder=tmp_path).stderr
+    assert run_forked("gateway", "status", "--json", folder=tmp_path).stdout == "null\n"
