@@ -105,7 +105,7 @@ def collect_result(
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if spec.runs_agent:
-        collect_trajectory(evidence, LoggedAgent())
+        collect_trajectory(evidence, _logged_agent(spec))
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)
@@ -116,19 +116,8 @@ def collect_result(
             evidence.references,
             has_result=result is not None,
         )
-    if container_exit.disk_was_full:
-        evidence.add_problem("disk", DISK_WAS_FULL)
-    if container_exit.was_paused:
-        evidence.add_problem("container", WAS_PAUSED)
     add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
-    if egress:
-        evidence.ext["egress"] = redactor.redact_json(egress)
-    if models is not None:
-        evidence.ext["models"] = models.as_json()
-        for problem in models.problems:
-            evidence.add_problem("models", problem)
-    if pressure := _pressure(spec, container_exit):
-        evidence.ext["pressure"] = pressure
+    _add_circumstances(spec, evidence, container_exit, egress, models)
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
     return attempt_result(
@@ -150,6 +139,39 @@ def collect_result(
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
     )
+
+
+def _add_circumstances(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    container_exit: ContainerExit,
+    egress: JsonObject | None,
+    models: ModelUse | None,
+) -> None:
+    """Add what the trial ran with, and what happened to it and around it."""
+    redactor = evidence.redactor
+    if container_exit.disk_was_full:
+        evidence.add_problem("disk", DISK_WAS_FULL)
+    if container_exit.was_paused:
+        evidence.add_problem("container", WAS_PAUSED)
+    if egress:
+        evidence.ext["egress"] = redactor.redact_json(egress)
+    if spec.plan.agent is not None and spec.runs_agent:
+        evidence.ext["agent"] = redactor.redact_json(spec.plan.agent.evidence())
+    if models is not None:
+        evidence.ext["models"] = models.as_json()
+        for problem in models.problems:
+            evidence.add_problem("models", problem)
+    if pressure := _pressure(spec, container_exit):
+        evidence.ext["pressure"] = pressure
+
+
+def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
+    agent = spec.plan.agent
+    if agent is None:
+        return LoggedAgent()
+    profile = agent.profile
+    return LoggedAgent(profile.profile, profile.version, profile.model, profile.logs)
 
 
 def _metrics(
