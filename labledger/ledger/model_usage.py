@@ -75,10 +75,7 @@ _NAMES = tuple(field.name for field in fields(ModelUse))
 _SUMMED = _NAMES[3:]
 USAGE_SQL = f"SELECT {', '.join(_NAMES)} FROM variant_usage WHERE run_id = :run"  # noqa: S608
 """The SQL of what the variants of a run used, as the columns of `ModelUse`."""
-_USAGE_SQL = (
-    f"SELECT {', '.join(_NAMES)} FROM variant_usage "  # noqa: S608
-    "WHERE run_id = (SELECT root_id FROM grading WHERE run_no = ?)"
-)
+_ROOT_SQL = "SELECT root_id FROM grading WHERE run_no = ?"
 _STAGED_SQL = """
 SELECT schedule_idx, payload FROM staged_result
 WHERE run_no = ? AND payload LIKE '%"model_calls":%' ORDER BY schedule_idx, attempt"""
@@ -86,7 +83,8 @@ WHERE run_no = ? AND payload LIKE '%"model_calls":%' ORDER BY schedule_idx, atte
 
 def read_model_usage(connection: Connection, run_no: int) -> list[ModelUse]:
     """Return what each variant of a run used of each model, in the order of the variants."""
-    return [ModelUse(*row) for row in connection.execute(_USAGE_SQL, (run_no,))]
+    root_id = connection.execute(_ROOT_SQL, (run_no,)).scalar_one()
+    return [ModelUse(*row) for row in connection.execute(USAGE_SQL, {"run": root_id})]
 
 
 def read_staged_calls(connection: Connection, run_no: int) -> dict[int, list[ModelCall]]:
