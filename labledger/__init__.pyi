@@ -10,7 +10,10 @@ from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
 from .api.experiments import plan_run as plan_run
 from .api.experiments import preflight as preflight
+from .api.gateway import gateway_status as gateway_status
+from .api.gateway import serve_gateway as serve_gateway
 from .api.gateway import serve_scripted_provider as serve_scripted_provider
+from .api.gateway import stop_gateway as stop_gateway
 from .api.hosts import ClusterHost as ClusterHost
 from .api.hosts import clean_hosts as clean_hosts
 from .api.hosts import declare_host_lost as declare_host_lost
@@ -108,6 +111,10 @@ from .execution.executor import HostState as HostState
 from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
 from .execution.run_events import StopRequest as StopRequest
+from .gateway.status import CallTotals as CallTotals
+from .gateway.status import GatewayStatus as GatewayStatus
+from .gateway.status import KeyPace as KeyPace
+from .gateway.status import VariantTotals as VariantTotals
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import Grading as Grading

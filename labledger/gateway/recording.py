@@ -20,6 +20,7 @@ from labledger.files.durable_files import create_file
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, NoAnswer
 from labledger.gateway.headers import Headers
+from labledger.gateway.journal import JournalBroken
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.json_codec import Section
@@ -139,9 +140,16 @@ class Recording:
         self._cut = True
 
     async def end(self) -> None:
-        """Write the record, durably. Raises `OSError`."""
+        """Write the record, durably, unless it was written. Raises `JournalBroken`."""
         if self._begun:
+            self._begun = False
             await asyncio.get_running_loop().run_in_executor(None, self._write)
+
+    def end_now(self) -> None:
+        """Do the same for an answer that ends too early, while nothing may be awaited."""
+        if self._begun:
+            self._begun, self._cut = False, True
+            self._write()
 
     def _write(self) -> None:
         try:
@@ -159,8 +167,12 @@ class Recording:
             cut=self._cut,
             replaced=self.asked.replaced,
         )
-        with create_file(self.folder / f"{self.call:06d}.json") as file:
-            file.write(dump_bytes(recorded.as_json()) + b"\n")
+        path = self.folder / f"{self.call:06d}.json"
+        try:
+            with create_file(path) as file:
+                file.write(dump_bytes(recorded.as_json()) + b"\n")
+        except OSError as error:
+            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
 
 
 def read_records(folder: Path) -> Iterator[Recorded]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
@@ -38,6 +38,7 @@ from labledger.ledger.lookup import (
     current_grading_run_no,
     digest_bytes,
     ledger_id,
+    open_artifact,
     read_artifact,
     run_number,
     unchanged,
@@ -357,6 +358,14 @@ class LedgerReader:
         """
         with self._snapshot("read an artifact") as connection:
             return read_artifact(connection, self._store, sha256)
+
+    def open_artifact(self, sha256: str) -> BinaryIO:
+        """Return an open file of an artifact (64 hex digits) of any size.
+
+        The content is checked against its digest. Raises `LedgerError`.
+        """
+        with self._snapshot("read an artifact") as connection:
+            return open_artifact(connection, self._store, sha256)
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from labledger import clock
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain, run_rows, slot_checks, stored_runs
 from labledger.ledger.database import migrations, statements, views_and_triggers
@@ -157,7 +158,6 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
         first_idx += part["slot_count"]
 
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _PROGRESS_SQL = """
 SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.updated_at,
   progress.ended_at, schedule.total_slots,
@@ -289,7 +289,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     if epoch < (last_epoch or 0):
         yield None, f"the progress is in epoch {epoch}; a slot was committed in {last_epoch}"
     RunStatus(status)  # Raises `ValueError`, which the caller reports, if it is unknown.
-    if not _TIME.fullmatch(updated_at):
+    if not clock.TIME.fullmatch(updated_at):
         yield None, f"the progress says {updated_at!r} where it should say a time"
     if ended_at is not None and (
         status == RunStatus.RUNNING.value or ended_at not in (updated_at, last_commit)
@@ -313,7 +313,8 @@ def _check_staged_results(
             folder = Path() if store is None else store.staged_events
             result = AttemptResult.from_json(json.loads(payload), folder)
             key = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
-            if canonical_json.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
+            is_staged_form = canonical_json.dumps(result.as_json()) == payload
+            if not is_staged_form or not clock.TIME.fullmatch(staged_at):
                 yield idx, "a staged result is not in the form in which results are staged"
             elif key != (idx, attempt, slot_commit_id(run_id, idx), run_id):
                 yield idx, "a staged result is about another slot or attempt"
@@ -344,7 +345,7 @@ def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Itera
     ):
         if not container.endswith(f"-{run_id}-{idx}-{attempt}"):
             yield idx, f"the journal names a container of another slot: {container!r}"
-        if not 1 <= dispatch_epoch <= epoch or not _TIME.fullmatch(dispatched_at):
+        if not 1 <= dispatch_epoch <= epoch or not clock.TIME.fullmatch(dispatched_at):
             yield idx, "the journal has a dispatch of no possible time"
 
 
@@ -354,5 +355,5 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
         if not math.isfinite(amount):
             yield None, f"the budget of {kind} is no amount: {amount}"
     for lease_epoch, run_epoch, *times in connection.execute(_LEASE_SQL, (run_no,)):
-        if lease_epoch != run_epoch or not all(map(_TIME.fullmatch, times)):
+        if lease_epoch != run_epoch or not all(map(clock.TIME.fullmatch, times)):
             yield None, "the row of lease is not that of the run's owner"

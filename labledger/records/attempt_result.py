@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from labledger.records import JsonObject
-from labledger.records.canonical_json import sha256_hex
+from labledger.records.canonical_json import MAX_DEPTH, sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.records.json_codec import JsonForm
 from labledger.records.model_calls import ModelCall
@@ -262,6 +262,8 @@ their mirror, so that the digests and mirrors of other runs stay as they were.""
 MAX_LINE_BYTES = 64 << 20
 """No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
 becomes six at most."""
+MAX_RECORD_DEPTH = MAX_DEPTH + 8
+"""A record contains JSON of an agent, which may nest as deep as `MAX_DEPTH`."""
 
 
 @dataclass(frozen=True, slots=True)

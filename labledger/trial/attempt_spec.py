@@ -242,23 +242,23 @@ class TrialKind(ABC):
         """The statuses with which `trial.sh` can end a container that is started once."""
 
     @property
-    @abstractmethod
     def earlier_phases(self) -> Mapping[str, Phase]:
         """The phases that ran before, in another container."""
+        return {}
 
     @property
-    @abstractmethod
     def other_ids(self) -> tuple[TrialIds, ...]:
         """Identities that outputs in its container may name in addition to the attempt's own."""
+        return ()
 
     @property
-    @abstractmethod
     def extension(self) -> JsonObject:
         """What evidence and score of the kind have in addition under `ext`."""
+        return {}
 
-    @abstractmethod
-    def is_carried_over(self, spec: AttemptSpec) -> bool:
+    def is_carried_over(self, _spec: AttemptSpec) -> bool:
         """Return True if nothing runs, because the result is a copy of another trial's."""
+        return False
 
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
         """Return the result of an attempt for which nothing runs.
@@ -292,9 +292,9 @@ class TrialKind(ABC):
         Only workspaces in a folder of the image are filled so.
         """
 
-    @abstractmethod
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
         """Return a container's exit with the times of the earlier phases included."""
+        return container_exit
 
     @abstractmethod
     def isolation_facts(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from labledger import clock, fault_points
 from labledger.experiment.grading import ResultSource
@@ -120,38 +121,23 @@ def collect_result(
         evidence.ext["pressure"] = pressure
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=outcome.status,
         reason=outcome.reason,
         message=message,
         started_at=container_exit.started_at,
         ended_at=container_exit.ended_at,
         duration_ms=container_exit.duration_ms,
-        container=spec.container_name,
-        image_ref=spec.image_ref,
-        image_id=spec.image_id,
         exit_status=container_exit.exit_status,
         outcome=result["outcome"] if result else None,
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        evidence=(
-            evidence_record(
-                spec,
-                evidence,
-                container_exit.ended_at,
-                container_exit.exit_status,
-                container_exit.duration_ms,
-            ),
-        ),
         metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,
-        artifacts=tuple(evidence.artifacts.values()),
     )
 
 
@@ -329,14 +315,19 @@ def add_facts(
         evidence.add_facts_to_score(score, spec.plan.grader)
 
 
-def evidence_record(
+def attempt_result(
     spec: AttemptSpec,
     evidence: EvidenceCollector,
-    ts: str,
-    exit_status: int | None,
+    *,
+    ended_at: str,
     duration_ms: int,
-) -> JsonObject:
-    """Return the record of what was collected; `exit_status` is None if it is not known."""
+    exit_status: int | None = None,
+    **fields: Any,
+) -> AttemptResult:
+    """Return the result of an attempt with all that was collected. Nothing may follow.
+
+    `exit_status` is None if it is not known. `fields` are the other fields of the result.
+    """
     if spec.is_remote:
         name, _, host_id = spec.host.rpartition("/")
         evidence.ext["host"] = {"name": name, "id": host_id}
@@ -348,7 +339,20 @@ def evidence_record(
         "image_id": spec.image_id,
         "container": spec.container_name,
     }
-    return evidence.record(spec.stamp(ts), runtime)
+    image = {"image_ref": spec.image_ref, "image_id": spec.image_id}
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        container=spec.container_name,
+        ended_at=ended_at,
+        duration_ms=duration_ms,
+        exit_status=exit_status,
+        evidence=(evidence.record(spec.stamp(ended_at), runtime),),
+        artifacts=tuple(evidence.artifacts.values()),
+        **image | fields,
+    )
 
 
 def redactor_for(spec: AttemptSpec) -> Redactor:
@@ -373,20 +377,13 @@ def infra_error_result(
     add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec), message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=SlotStatus.INFRA_ERROR,
         reason=reason,
         message=redactor.redact_message(message),
         started_at=started_at,
         ended_at=now,
         duration_ms=0,
-        container=spec.container_name,
-        image_ref=spec.image_ref,
-        image_id=spec.image_id,
-        evidence=(evidence_record(spec, evidence, now, None, 0),),
-        artifacts=tuple(evidence.artifacts.values()),
     )

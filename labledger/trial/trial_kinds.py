@@ -29,7 +29,7 @@ from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec, TrialKind
-from labledger.trial.collect import add_facts, add_inputs, evidence_record, redactor_for
+from labledger.trial.collect import add_facts, add_inputs, attempt_result, redactor_for
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.container_exit import (
@@ -67,21 +67,6 @@ class FreshTrial(TrialKind):
     def exit_statuses(self) -> frozenset[int]:
         return ExitStatus.SINGLE_START
 
-    @property
-    def earlier_phases(self) -> Mapping[str, Phase]:
-        return {}
-
-    @property
-    def other_ids(self) -> tuple[TrialIds, ...]:
-        return ()
-
-    @property
-    def extension(self) -> JsonObject:
-        return {}
-
-    def is_carried_over(self, _spec: AttemptSpec) -> bool:
-        return False
-
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         if spec.has_mounted_workspace:
             workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
@@ -90,9 +75,6 @@ class FreshTrial(TrialKind):
         if spec.has_mounted_workspace or spec.task.workspace is None:
             return None
         return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
-
-    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
-        return container_exit
 
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
@@ -120,10 +102,6 @@ class GraderPart(FreshTrial):
     @property
     def exit_statuses(self) -> frozenset[int]:
         return ExitStatus.GRADER_PART
-
-    @property
-    def earlier_phases(self) -> dict[str, Phase]:
-        return {}
 
     def fill(self, _spec: AttemptSpec, folder: Path) -> None:
         attempt_notes.provide_phases(folder, self.phases_so_far)
@@ -339,30 +317,21 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         events, dropped = evidence.collect_events()
     add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=outcome.status,
         reason=outcome.reason,
         message=outcome.message,
         started_at=record["started_at"],
         ended_at=outcome.ended_at,
         duration_ms=outcome.duration_ms,
-        container=spec.container_name,
         image_ref=record["image"]["ref"],
         image_id=record["image"]["id"],
         exit_status=outcome.exit_status,
         outcome=record["outcome"],
         phases=outcome.phases,
-        evidence=(
-            evidence_record(
-                spec, evidence, outcome.ended_at, outcome.exit_status, outcome.duration_ms
-            ),
-        ),
         metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,
-        artifacts=tuple(evidence.artifacts.values()),
     )

@@ -136,7 +136,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0014": "4e44e0b5a291c46617fbb0cb65dc9f4c21f95c98daf1daeed70947e2e1027cb0"
+        "0015": "e65f731bbab9ac362ef522564b905b8933c56963fafaa51bf6c79ef585a35310"
     }
 
 

@@ -180,7 +180,9 @@ def logs(
     schedule_idx: arguments.ScheduleIdx,
     phase: Annotated[
         list[str] | None,
-        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
+        typer.Option(
+            help="setup, agent, grader, events, steps; repeatable. By default the phases."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
@@ -224,6 +226,8 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     _print_calls(ledger, records, full=full)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
+    if records["evidence"] and "trajectory" in records["evidence"][-1]["evidence"]:
+        _print_steps(ledger, slot, full=full)
 
 
 def _print_trial_record(trial: JsonObject) -> None:
@@ -364,6 +368,19 @@ def _print_text(name: str, content: bytes, *, full: bool) -> None:
     out_lines(_indented("\n".join(shown)))
     if len(shown) < len(lines):
         out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+
+
+def _print_steps(ledger: Ledger, slot: JsonObject, *, full: bool) -> None:
+    """Print what the agent did, the beginning unless all of it is asked for."""
+    out("--- steps")
+    printed = 0
+    for piece in ledger.logs(slot["run_id"], slot["schedule_idx"], ["steps"]):
+        lines = piece.content.decode("utf-8", "replace").rstrip("\n").split("\n")
+        if not full and printed + len(lines) > _HEAD_LINES:
+            out("    … and more; --full prints them, and `labledger logs --phase steps` them alone")
+            return
+        out_lines(_indented("\n".join(lines)))
+        printed += len(lines)
 
 
 def _indented(text: str) -> str:

@@ -28,11 +28,10 @@ from labledger.ledger.digest_chain import (
     SLOT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import MAX_LINE_BYTES, ONLY_IF_ANY
+from labledger.records.attempt_result import MAX_LINE_BYTES, MAX_RECORD_DEPTH, ONLY_IF_ANY
 
 _RUN_NO = 1
 _MAX_CHAIN_LINE_BYTES = 256 << 20
-_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
 _ROWS_PER_BATCH = 500
 
 _INSERT_PROGRESS = """
@@ -224,7 +223,7 @@ def _lines(path: Path, max_bytes: int) -> Iterator[Iterator[tuple[bytes, JsonObj
             number += 1
             if not line.endswith(b"\n"):
                 raise InvalidMirrorLine("the line is incomplete or too long")
-            value = canonical_json.loads(line[:-1], max_depth=_MAX_DEPTH)
+            value = canonical_json.loads(line[:-1], max_depth=MAX_RECORD_DEPTH)
             if not isinstance(value, dict):
                 raise InvalidMirrorLine("the line is not a JSON object")
             yield line[:-1], value

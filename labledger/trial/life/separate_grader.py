@@ -74,7 +74,7 @@ def grade_if_due(
     """
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
-        ended, agent_part = inspect_agent_part(context.engine, spec, state)
+        ended, agent_part = inspect_agent_part(spec, context, state, part_start)
         if agent_part is None:
             return ended
         fault_points.fault_point("before_artifacts", spec.slot.schedule_idx)
@@ -82,8 +82,7 @@ def grade_if_due(
         if taken.refused is not None:
             return replace(ended, artifacts=taken)
         fault_points.fault_point("after_artifacts", spec.slot.schedule_idx)
-        was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        agent_part = replace(agent_part, disk_was_full=was_full, artifacts=taken)
+        agent_part = replace(agent_part, artifacts=taken)
         agent_part.write(spec.folder)
     return grade(spec, context, agent_part)
 

@@ -106,8 +106,6 @@ def _collect_result(
             # `trial.sh` was killed before it could make its files readable, or did not own all of
             # them.
             _fix_permissions(context.engine, spec)
-            if spec.has_grader_container and spec.grader_folder.is_dir():
-                _fix_permissions(context.engine, separate_grader.grader_spec(spec))
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = container_start.stopped_container(spec, context)
@@ -177,8 +175,6 @@ def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
     _delete(spec, context)
     if spec.folder.exists():
         _fix_permissions(context.engine, spec)
-        if spec.has_grader_container and spec.grader_folder.is_dir():
-            _fix_permissions(context.engine, separate_grader.grader_spec(spec))
         _delete(spec, context)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
@@ -316,7 +312,12 @@ def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
 
 
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
-    """Run a helper container that gives the host's user all permissions on a trial's outputs."""
+    """Run a helper container that gives the host's user all permissions on a trial's outputs.
+
+    Another one does the same for the outputs of a separate grader.
+    """
+    if spec.has_grader_container and spec.grader_folder.is_dir():
+        _fix_permissions(engine, separate_grader.grader_spec(spec))
     name = f"{spec.container_name}-sweep-{secrets.token_hex(4)}"
     container = engine.create(name, permission_container_config(spec))
     try:
