@@ -30,7 +30,6 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
-from labledger.trial.contract import trial_folder
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -279,9 +278,14 @@ class Ledger:
 
     def _open_journals(self, run: RunInfo) -> Iterator[tuple[int, Path]]:
         """Yield the journal of calls of each trial that runs on this machine, with its slot."""
+        open_slots = self._open_slots(run)
+        if not open_slots:
+            return
+        from labledger.trial.contract import trial_folder
+
         folder = self._lab.run_folder(run.run_id)
         dispatches = self._reader.last_dispatches(run.run_id, run.next_schedule_idx)
-        for idx in self._open_slots(run):
+        for idx in open_slots:
             journal = trial_folder(folder, idx, dispatches[idx].attempt) / JOURNAL
             if journal.exists():
                 yield idx, journal
