@@ -14,6 +14,7 @@ import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
 from ledger_templates import built_once
+from sample_trials import Trials
 
 from labledger.errors import LedgerError
 from labledger.ledger.database.model import Spent
@@ -26,9 +27,13 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_metrics import call_cost, known_cost, model_metrics
+from labledger.records.model_metrics import USUAL_METRICS, call_cost, known_cost, model_metrics
 from labledger.records.model_prices import NO_PRICES, PICODOLLARS, ModelPrice, PriceTable
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.runner.attempt_queues import StoredTrials
+from labledger.trial.collect import trial_metrics
+from labledger.trial.evidence import metrics
+from labledger.trial.trial_kinds import RegradedTrial
 
 PRICES = PriceTable(
     (
@@ -297,6 +302,31 @@ def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
     graded.regrade(path, kit.RUN, 2, "FF")
     assert rows(path, "SELECT DISTINCT generation FROM runs") == [(2,)]
     assert {view: rows(path, f"SELECT * FROM {view}") for view in before} == before
+
+
+def test_a_regrading_keeps_what_was_counted(
+    writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """The metrics of a trial that is graded again are what the gateway counted when it ran."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    known = kit.with_calls(kit.result(0), kit.model_call())
+    writer.commit_result(lease, known)
+    writer.commit_result(lease, kit.with_calls(kit.result(1), kit.model_call(1, **kit.UNKNOWN)))
+    writer.commit_result(lease, kit.result(2))
+    stored = StoredTrials(reader, kit.RUN)
+    counted = [stored.trial(idx).counted for idx in range(3)]
+    assert counted == [model_metrics(known.model_calls, kit.PRICES), (), None]
+    definition = {"id": "cost_usd", "from": "result", "pointer": "/cost"}
+    spec = Trials(tmp_path, {}).spec(metrics=(definition,))
+    sources = metrics.Sources({"cost": 32}, None, (), {}, 0)
+    found = []
+    for idx in range(3):
+        again = replace(spec, kind=RegradedTrial(stored.trial(idx)))
+        of_trial = trial_metrics(again, sources, again.kind.counted)
+        found.append([(metric.metric_id, metric.source) for metric in of_trial])
+    claim = ("claimed_cost_usd", "result")
+    assert found[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
+    assert found[1:] == [[claim], [("cost_usd", "result")]]
 
 
 def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
