@@ -1,5 +1,11 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
+from .agents.agent_trees import InstalledAgent as InstalledAgent
+from .api.agents import AgentInfo as AgentInfo
+from .api.agents import AgentOption as AgentOption
+from .api.agents import find_agent as find_agent
+from .api.agents import install_agents as install_agents
+from .api.agents import list_agents as list_agents
 from .api.benchmark_checks import BenchmarkCheck as BenchmarkCheck
 from .api.benchmark_checks import CheckedTrial as CheckedTrial
 from .api.benchmark_checks import Finding as Finding
