@@ -103,7 +103,7 @@ def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None
                 return None
             command = [str(tools.node), str(tools.npm), "view", source.package, "version"]
             return run("npm view", command, timeout_s=_LOOK_UP_S).strip() or None
-        command = [*_pip(Path(sys.executable)), "index", "versions", source.package, *_PIP_FLAGS]
+        command = [*_pip(Path(sys.executable)), "index", "versions", source.package]
         match = re.search(r"\(([^()\s]+)\)", run("pip index", command, timeout_s=_LOOK_UP_S))
         return match[1] if match else None
     except ClientFailed:
