@@ -40,6 +40,7 @@ CLASSES = {
     "prediction": "PredictionRow",
     "score": "ScoreRow",
     "evidence_record": "EvidenceRow",
+    "model_call": "ModelCallRow",
 }
 """What a commit publishes: tables whose rows are passed on as values with names and types."""
 

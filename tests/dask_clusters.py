@@ -18,7 +18,7 @@ from pathlib import Path
 import commands
 from waiting import wait_until
 
-from labledger.hosts import certificates, connect
+from labledger.hosts import cluster_file, connect
 from labledger.hosts.host_transport import FoundHost
 
 
@@ -29,7 +29,7 @@ class DaskCluster:
         self.folder = folder
         self.tls = folder / "tls" if tls else None
         if self.tls is not None:
-            certificates.make_certificates(self.tls)
+            cluster_file.make_certificates(self.tls)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]

@@ -7,11 +7,13 @@ import http.client
 import json
 import secrets
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labledger.gateway.client import GatewayClient
 from labledger.gateway.unix_sockets import connect
@@ -160,9 +162,11 @@ class ServedGateway:
         self.client = GatewayClient(lab / "gateway")
         self._number = 0
 
+    keys: ClassVar = {SOURCE: KEY}
+
     def ensure(self) -> None:
         """Start it unless it runs, with the key."""
-        self.client.ensure(RUN, {SOURCE: KEY})
+        self.client.ensure(RUN, self.keys)
 
     def trial(self, upstream: str, **fields: Any) -> GatewayTrial:
         """An open trial with a grant."""
@@ -181,11 +185,32 @@ class ServedGateway:
 
 
 @contextmanager
-def served_gateway(lab: Path) -> Iterator[ServedGateway]:
-    """Yield a gateway in a process of its own, which ends with the block."""
+def served_gateway(lab: Path, **settings: float) -> Iterator[ServedGateway]:
+    """Yield a gateway in a process of its own, which ends with the block.
+
+    With settings of `PaceSettings`, it is a child of this process.
+    """
     gateway = ServedGateway(lab)
+    child = _start_with(lab, settings) if settings else None
     gateway.ensure()
     try:
         yield gateway
     finally:
         gateway.client.stop()
+        if child is not None:
+            assert child.wait(60) == 0
+
+
+def _start_with(lab: Path, settings: Mapping[str, float]) -> subprocess.Popen[str]:
+    program = f"""
+from pathlib import Path
+from labledger.gateway.pacing import PaceSettings
+from labledger.gateway.process import serve
+settings = PaceSettings(**{dict(settings)!r})
+serve(Path({str(lab / "gateway")!r}), lambda: print("started", flush=True), settings=settings)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == "started\n"
+    return child

@@ -15,6 +15,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
+from labledger.records.model_prices import ModelPrice, PriceTable
 from labledger.records.outcomes import RunStatus
 
 
@@ -67,18 +68,20 @@ def result_again(slot: Slot, verdict: str) -> AttemptResult:
 @built_once
 def grown_run(folder: Path) -> Path:
     """A ledger whose run began with four slots, was extended by two and then by one, and was in
-    part run again. All slots are committed."""
+    part run again. All slots are committed. Each extension brought prices of models."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4)
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx))
-        extend(writer, lease, 6)
+        extend(writer, lease, 6, prices=kit.PRICES)
         for idx in range(3, 6):
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
-        extend(writer, lease, 7)
+        dearer = replace(kit.PRICES.prices[0], input=9)
+        new = ModelPrice("openai", "large", output=10)
+        extend(writer, lease, 7, prices=PriceTable((dearer, new), "demo 2.0"))
         rerun(writer, lease, 1, 3, first=7)
         writer.commit_result(lease, kit.result(6))
         with LedgerReader.open(path) as reader:

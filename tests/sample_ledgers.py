@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,9 @@ from labledger.records.attempt_result import (
     Phase,
 )
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.model_calls import CallState, ModelCall, Usage
+from labledger.records.model_metrics import beside_counted, model_metrics
+from labledger.records.model_prices import ModelPrice, PriceTable
 from labledger.records.outcomes import SlotStatus
 
 RUN = "run-1"
@@ -213,10 +217,52 @@ def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:
     return LedgerWriter.open(path, store, now=clock) if clock else LedgerWriter.open(path, store)
 
 
-def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
+def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN, **changes: Any) -> Lease:
     """A new run of `total` slots, owned."""
-    writer.create_run(new_run(run_id), tasks((total + 1) // 2), slots(total))
+    writer.create_run(new_run(run_id, **changes), tasks((total + 1) // 2), slots(total))
     return writer.leases.acquire(run_id, OWNER, 30.0)
+
+
+def model_call(number: int = 1, **changes: Any) -> ModelCall:
+    """A call that was answered and whose usage is known; 1,000 tokens in, 10 out."""
+    fields: JsonObject = {
+        "call": number,
+        "started_at": TIMES[0],
+        "provider": "anthropic",
+        "api": "anthropic-messages",
+        "model": "small",
+        "state": CallState.ANSWERED,
+        "status": 200,
+        "model_served": "small-2026",
+        "usage": Usage(600, 300, 70, 30, 10, 4),
+        "raw_usage": {"output_tokens": 10, "input_tokens": 600},
+        "first_byte_ms": 90,
+        "duration_ms": 1000,
+        "waited_ms": 250,
+        "request_id": f"req_{number}",
+        "reserved": Usage(2000, output=100),
+    }
+    return ModelCall(**{**fields, **changes})
+
+
+PRICES = PriceTable(
+    (
+        ModelPrice("anthropic", "small", 0, 1_000_000, 5_000_000, 100_000, 1_250_000, 2_000_000),
+        ModelPrice("anthropic", "small", 200_000, 2_000_000, 7_500_000, 200_000, 2_500_000),
+    ),
+    "demo 1.0",
+)
+"""Two prices of a model, of which the second has none for tokens that are cached for an hour."""
+
+
+def with_calls(result: AttemptResult, *calls: ModelCall) -> AttemptResult:
+    """A result whose attempt made these calls, with the metrics that the gateway makes of them."""
+    counted = model_metrics(calls, PRICES)
+    return replace(result, model_calls=calls, metrics=beside_counted(result.metrics, counted))
+
+
+UNKNOWN: JsonObject = {"state": CallState.UNKNOWN, "status": None, "usage": None, "raw_usage": None}
+"""What a call is that the gateway never saw end."""
 
 
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
@@ -270,6 +316,8 @@ def make_older(path: Path, revision: str) -> None:
                 "run_part",
                 "host_fence",
                 "run_tally",
+                "model_price",
+                "model_call",
             )
             needed = {name for name in later if name in sql}
             if needed <= tables:

@@ -1,6 +1,6 @@
-"""The model gateway's library: the scripted provider.
+"""The model gateway's library: serving it, what it says of itself, and a scripted provider.
 
-The HTTP library is needed for both, and imported when a function is called.
+The HTTP library is needed for serving, and imported when a function is called.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from labledger.files.lab_folder import LabFolder
+from labledger.gateway.client import GatewayClient
+from labledger.gateway.status import GatewayStatus
 from labledger.resources import require_for
 
 
@@ -42,3 +45,70 @@ def serve_scripted_provider(
         report(f"the scripted provider listens on http://127.0.0.1:{bound}")
 
     serve_script(read_script(Path(script)), port, started)
+
+
+def serve_gateway(
+    *, lab_dir: str | Path | None = None, report: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve the model gateway of a lab, until the process is interrupted or nobody needs it.
+
+    Runs start it by themselves where they need it, as a process of its own. It has no keys until a
+    run brings them.
+
+    Args:
+        lab_dir: The lab folder; by default as for a run.
+        report: Called with a sentence once it answers.
+
+    Raises:
+        LabLedgerError: Another gateway serves the lab.
+        ExtraMissing: aiohttp is not installed.
+
+    Example:
+        >>> import labledger
+        >>> labledger.serve_gateway(report=print)
+        the gateway serves /home/me/study/.lab
+    """
+    require_for("the model gateway", "agents", "aiohttp")
+    from labledger.gateway.process import serve
+
+    lab = LabFolder.find(lab_dir)
+    lab.create()
+    serve(lab.gateway, lambda: report(f"the gateway serves {lab.root}"))
+
+
+def gateway_status(*, lab_dir: str | Path | None = None) -> GatewayStatus | None:
+    """Return what the model gateway of a lab says of itself; None if none runs on this machine.
+
+    Args:
+        lab_dir: The lab folder; by default as for a run.
+
+    Raises:
+        LabLedgerError: It does not answer, or is of another version.
+
+    Example:
+        >>> import labledger
+        >>> status = labledger.gateway_status()
+        >>> status and status.open_attempts
+        4
+    """
+    return GatewayClient(LabFolder.find(lab_dir).gateway).status()
+
+
+def stop_gateway(*, lab_dir: str | Path | None = None) -> bool:
+    """End the model gateway of a lab on this machine. Return whether one ran.
+
+    Calls under way are cut. Attempts stay open, and are served again by the next gateway, which a
+    coordinator that runs starts within seconds.
+
+    Args:
+        lab_dir: The lab folder; by default as for a run.
+
+    Raises:
+        LabLedgerError: It does not answer, or does not end.
+
+    Example:
+        >>> import labledger
+        >>> labledger.stop_gateway()
+        True
+    """
+    return GatewayClient(LabFolder.find(lab_dir).gateway).stop()

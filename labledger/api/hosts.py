@@ -144,9 +144,9 @@ def make_certificates(folder: str | Path) -> list[Path]:
         >>> labledger.make_certificates("certificates")[0].name
         'ca.pem'
     """
-    from labledger.hosts import certificates
+    from labledger.hosts import cluster_file
 
-    return certificates.make_certificates(Path(folder))
+    return cluster_file.make_certificates(Path(folder))
 
 
 def clean_hosts(

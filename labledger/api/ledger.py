@@ -298,7 +298,8 @@ class Ledger:
         Args:
             run_id: The run.
             schedule_idx: The slot's number in the schedule.
-            phases: `setup`, `agent`, `grader`, `events`; none for the three phases.
+            phases: `setup`, `agent`, `grader`, `events`, `steps` (what the agent did, as text, once
+                the trial has been collected); none for the three phases.
             follow: Go on until the trial's result is committed or waits to be.
 
         Raises:
@@ -555,7 +556,8 @@ class Ledger:
         `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them; without
         `out`, it replaces those in the run folder. `csv` and `parquet` write tables with fixed
         columns; without `out`, into the folder `tables` of the run folder. With `what="all"`,
-        `out` is a folder. Tables may be those of several runs, ``RUN1+RUN2``, with `out` given.
+        which has all but the trajectories, `out` is a folder. Tables may be those of several
+        runs, ``RUN1+RUN2``, with `out` given.
 
         Raises:
             InvalidInput: There is no such kind of record or format.

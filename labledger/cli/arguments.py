@@ -122,6 +122,17 @@ RunId = Annotated[
         help="A run's id, as `labledger runs` lists it.", autocompletion=complete_run_id
     ),
 ]
+ScheduleIdx = Annotated[int, typer.Argument(help="The slot's number in the schedule.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Metric = Annotated[
+    str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
+]
+LowerIsBetter = Annotated[
+    bool | None,
+    typer.Option(
+        "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
+    ),
+]
 LabDir = Annotated[
     Path | None,
     typer.Option(

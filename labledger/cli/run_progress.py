@@ -153,7 +153,9 @@ class RunProgress:
                 self.finished += 1
                 self.in_flight = max(0, self.in_flight - 1)
                 for kind in self.spent.keys() & event.keys():
-                    self.spent[kind] = self.spent[kind].plus(event[kind])
+                    is_complete = kind not in event.get("incomplete", ())
+                    amount = Spent.of(event[kind], is_complete=is_complete)
+                    self.spent[kind] = self.spent[kind].plus(amount)
             case "slot_committed":
                 self.committed = event["schedule_idx"] + 1
                 self.waiting = event["waiting"]

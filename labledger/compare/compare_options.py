@@ -18,7 +18,21 @@ PASS_RATE = "pass_rate"  # noqa: S105
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
-_EQUIVALENCE = ("equivalent_within", "require_equivalent")
+
+class Gate(StrEnum):
+    """What a comparison must show, by the parameter that sets its limit."""
+
+    FAIL_IF_WORSE = "fail_if_worse"
+    REQUIRE_NOT_WORSE = "require_not_worse"
+    REQUIRE_EQUIVALENT = "require_equivalent"
+
+    @property
+    def stored_name(self) -> str:
+        """The name of the gate in `comparison_v1`: the option of the command line."""
+        return f"--{self.value.replace('_', '-')}"
+
+
+_EQUIVALENCE = ("equivalent_within", Gate.REQUIRE_EQUIVALENT)
 
 
 def _named(choices: type[_Choice], parameter: str, word: str) -> _Choice:
@@ -145,13 +159,9 @@ class CompareOptions:
         return self.is_rate or self.lower_is_better is not None
 
     @property
-    def gates(self) -> dict[str, float]:
-        """The limit of each gate that is set, by its parameter."""
-        limits = {
-            "fail_if_worse": self.fail_if_worse,
-            "require_not_worse": self.require_not_worse,
-            "require_equivalent": self.require_equivalent,
-        }
+    def gates(self) -> dict[Gate, float]:
+        """The limit of each gate that is set."""
+        limits = {gate: getattr(self, gate) for gate in Gate}
         return {gate: limit for gate, limit in limits.items() if limit is not None}
 
     @property
@@ -185,19 +195,21 @@ class CompareOptions:
         if self.all_pairs:
             message = "is for a baseline and its treatments, not for `all_pairs=True`"
             problems += [Problem(Parameter(gate), message) for gate in self.gates]
-        problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
+        problems += [
+            problem for gate in self.gates.items() for problem in self._gate_problems(*gate)
+        ]
         if self.equivalent_within is not None:
             problems += self._limit("equivalent_within", self.equivalent_within)
         if self.seed < 0:
             problems.append(Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more"))
         return problems
 
-    def _gate(self, parameter: str, limit: float) -> list[Problem]:
-        problems = self._limit(parameter, limit)
-        if parameter != "require_equivalent" and not self.has_direction:
+    def _gate_problems(self, gate: Gate, limit: float) -> list[Problem]:
+        problems = self._limit(gate, limit)
+        if gate is not Gate.REQUIRE_EQUIVALENT and not self.has_direction:
             message = f"which values of {self.metric} are worse is not known"
             hint = "add `lower_is_better=True` or `lower_is_better=False`"
-            problems.append(Problem(Parameter(parameter), message, hint=hint))
+            problems.append(Problem(Parameter(gate), message, hint=hint))
         return problems
 
     def _limit(self, parameter: str, limit: float) -> list[Problem]:

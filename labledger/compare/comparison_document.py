@@ -7,9 +7,10 @@ against the schema. All modules that present a comparison read these types.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Self
 
-from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand, Validity
+from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand, Gate, Validity
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
@@ -152,11 +153,35 @@ class TaskRow:
     """Distinct reasons, each with its side, such as ``b: infra_error``."""
 
 
+class Conclusion(StrEnum):
+    """What a comparison shows of B."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    HIGHER = "higher"
+    LOWER = "lower"
+    NOT_SHOWN = "not_shown"
+    NOTHING_PAIRED = "nothing_paired"
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether a difference is shown."""
+        return self not in (Conclusion.NOT_SHOWN, Conclusion.NOTHING_PAIRED)
+
+
+class Nearness(StrEnum):
+    """Whether both sides are shown to differ by less than a limit."""
+
+    EQUIVALENT = "equivalent"
+    """Every value in the difference's interval is smaller than it, in either direction."""
+    DIFFERENT = "different"
+    """No value is."""
+    NOT_SHOWN = "not_shown"
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    verdict: Annotated[
-        str, one_of("better", "worse", "higher", "lower", "not_shown", "nothing_paired")
-    ]
+    verdict: Conclusion
     """`better`, `worse`, `higher`, `lower` (of B), `not_shown`, or `nothing_paired`."""
     text: Text
     """A plain sentence or two."""
@@ -168,7 +193,7 @@ class Equivalence:
 
     limit: NonNegative
     """In the metric's unit; a share for pass rates."""
-    verdict: Annotated[str, one_of("equivalent", "different", "not_shown")]
+    verdict: Nearness
     """`equivalent` if every value in the difference's interval is smaller than the limit, in either
     direction; `different` if none is; else `not_shown`."""
     text: Text
@@ -217,7 +242,7 @@ class Compared:
     equivalence: Annotated[Equivalence | None, LATER] = None
     """Whether both sides are shown to differ by less than a limit; None where it was not asked
     for."""
-    decision: Decision = Decision("nothing_paired", "")
+    decision: Decision = Decision(Conclusion.NOTHING_PAIRED, "")
     """Set last, because it needs everything above."""
 
     @property
@@ -249,7 +274,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    option: Annotated[str, one_of("--fail-if-worse", "--require-not-worse", "--require-equivalent")]
+    option: Annotated[str, one_of(*(gate.stored_name for gate in Gate))]
     """The gate, by the option of the command line, as the format `comparison_v1` names it."""
     limit: NonNegative
     b: Text

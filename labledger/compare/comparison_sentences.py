@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labledger.compare.compare_options import ErrorCounting, Estimand, Validity
+from labledger.compare.compare_options import ErrorCounting, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
+    Conclusion,
     Detectable,
+    Nearness,
     Significance,
 )
 from labledger.compare.statistics.samples import Estimate
@@ -30,13 +32,13 @@ from labledger.text import (
     significant,
 )
 
-VERDICTS: Mapping[str, str] = {
-    "better": "Better",
-    "worse": "Worse",
-    "higher": "Higher",
-    "lower": "Lower",
-    "not_shown": "No difference shown",
-    "nothing_paired": "Nothing to compare",
+VERDICTS: Mapping[Conclusion, str] = {
+    Conclusion.BETTER: "Better",
+    Conclusion.WORSE: "Worse",
+    Conclusion.HIGHER: "Higher",
+    Conclusion.LOWER: "Lower",
+    Conclusion.NOT_SHOWN: "No difference shown",
+    Conclusion.NOTHING_PAIRED: "Nothing to compare",
 }
 """What a decision is called in a table, by its verdict."""
 
@@ -184,7 +186,7 @@ def shown(
     difference: Estimate,
     test: Significance,
     document: Comparison,
-    verdict: str,
+    verdict: Conclusion,
 ) -> str:
     """Return that a difference is shown; `verdict` is `better`, `worse`, `higher` or `lower`."""
     a, b = compared.labels
@@ -192,7 +194,7 @@ def shown(
     where = f"on {estimand(document)}"
     figure = amount(difference.value, document)
     evidence = _evidence(compared, difference, test, document)
-    if verdict in ("better", "worse"):
+    if verdict in (Conclusion.BETTER, Conclusion.WORSE):
         return f"{b} is {verdict} than {a} {where}: {figure} {direction} {evidence}"
     subject = document.metric
     if compared.same_trials:
@@ -267,13 +269,13 @@ def headline(compared: Compared, document: Comparison) -> str:
     of = "" if document.is_rate else f" {document.metric}"
     size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
-    if equivalent is not None and equivalent.verdict == "equivalent":
+    if equivalent is not None and equivalent.verdict is Nearness.EQUIVALENT:
         size += f"; equivalent within {amount(equivalent.limit, document)}"
-    if verdict == "not_shown":
+    if verdict is Conclusion.NOT_SHOWN:
         return f"no difference was shown between {a} and {b} {where} ({size})"
     if compared.same_trials and document.is_rate:
         return f"of the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
-    if verdict in ("higher", "lower"):
+    if verdict in (Conclusion.HIGHER, Conclusion.LOWER):
         return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
     return f"{b} is {verdict} than {a} {where} ({size})"
 
@@ -330,7 +332,7 @@ def no_gate_test(compared: Compared) -> str:
 
 
 def gate(
-    parameter: str,
+    kind: Gate,
     limit: float,
     compared: Compared,
     difference: Estimate,
@@ -343,7 +345,7 @@ def gate(
     size = amount(limit, document)
     interval = _interval(compared, difference, document)
     where = f"on {estimand(document)} ({interval}{correction(document)})"
-    if parameter == "fail_if_worse":
+    if kind is Gate.FAIL_IF_WORSE:
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
 
@@ -352,15 +354,15 @@ def gate(
 
 
 def equivalence(
-    compared: Compared, difference: Estimate, document: Comparison, limit: float, verdict: str
+    compared: Compared, difference: Estimate, document: Comparison, limit: float, verdict: Nearness
 ) -> str:
     """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
     a, b = compared.labels
     size = amount(limit, document)
     interval = _interval(compared, difference, document)
     where = f"on {estimand(document)} ({interval}{correction(document)})"
-    if verdict == "equivalent":
+    if verdict is Nearness.EQUIVALENT:
         return f"{b} is shown to be equivalent to {a} within {size} {where}"
-    if verdict == "different":
+    if verdict is Nearness.DIFFERENT:
         return f"{b} is shown to differ from {a} by {size} or more {where}"
     return f"{b} is not shown to be equivalent to {a} within {size} {where}"

@@ -1,7 +1,7 @@
 """One comparison in words: its title, the rows of its table, and its facts.
 
 The terminal, Markdown and the report's page lay out what this module returns. Figures and sentences
-are those of `compare.sentences`.
+are those of `comparison_sentences`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide what a comparison shows, whether its gates are passed, and whether it may say so yet.
 
 Decisions and gates use the same intervals, which hold together for all comparisons of the family.
-Their sentences are in `compare.sentences`. A fixed-sample test that is looked at again and again
+Their sentences are in `comparison_sentences`. A fixed-sample test that is looked at again and again
 while slots are committed shows differences that do not exist. So a comparison of runs that can
 grow, or have grown after a look, uses a confidence sequence, which holds at all looks together, or
 states no interval and no decision.
@@ -15,13 +15,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from labledger.compare import comparison_sentences
-from labledger.compare.compare_options import CompareOptions, Estimand, Validity
+from labledger.compare.compare_options import CompareOptions, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
+    Conclusion,
     Decision,
     Equivalence,
     GateResult,
+    Nearness,
 )
 from labledger.compare.pairs import LeftOut, Paired
 from labledger.compare.side_trials import CombinedRuns, Side, Trials
@@ -131,17 +133,18 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     """
     difference, test = compared.difference, compared.test
     if difference is None:
-        return Decision("nothing_paired", comparison_sentences.nothing_paired(compared))
+        return Decision(Conclusion.NOTHING_PAIRED, comparison_sentences.nothing_paired(compared))
     if compared.validity == Validity.NONE:
         return Decision(
-            "not_shown", comparison_sentences.unfinished(compared, difference, document)
+            Conclusion.NOT_SHOWN, comparison_sentences.unfinished(compared, difference, document)
         )
     if test is None:
         text = comparison_sentences.not_replicated(compared, difference, document)
-        return Decision("not_shown", text)
+        return Decision(Conclusion.NOT_SHOWN, text)
     if not is_shown(compared, document):
         return Decision(
-            "not_shown", comparison_sentences.not_shown(compared, difference, test, document)
+            Conclusion.NOT_SHOWN,
+            comparison_sentences.not_shown(compared, difference, test, document),
         )
     verdict = _verdict(compared, difference, document)
     return Decision(
@@ -155,12 +158,13 @@ def is_shown(compared: Compared, document: Comparison) -> bool:
     return test is not None and test.p_decisive < document.level
 
 
-def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> str:
+def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> Conclusion:
     """Return `better` or `worse`, or `higher` or `lower` where no side can be called better."""
     is_higher = difference.value > 0
     if compared.same_trials or document.lower_is_better is None:
-        return "higher" if is_higher else "lower"
-    return "better" if is_higher is not document.lower_is_better else "worse"
+        return Conclusion.HIGHER if is_higher else Conclusion.LOWER
+    is_better = is_higher is not document.lower_is_better
+    return Conclusion.BETTER if is_better else Conclusion.WORSE
 
 
 def decide_equivalence(
@@ -175,55 +179,52 @@ def decide_equivalence(
         return None
     difference = compared.difference
     if difference is None or compared.test is None:
-        return Equivalence(limit, "not_shown", f"{comparison_sentences.no_gate_test(compared)}.")
+        return Equivalence(
+            limit, Nearness.NOT_SHOWN, f"{comparison_sentences.no_gate_test(compared)}."
+        )
     verdict = _equivalence(difference, limit)
     text = f"{comparison_sentences.equivalence(compared, difference, document, limit, verdict)}."
     return Equivalence(limit, verdict, text)
 
 
-def _equivalence(difference: Estimate, limit: float) -> str:
+def _equivalence(difference: Estimate, limit: float) -> Nearness:
     low, high = difference.low, difference.high
     if low is None or high is None:
-        return "not_shown"
+        return Nearness.NOT_SHOWN
     if -limit < low and high < limit:
-        return "equivalent"
-    return "different" if low >= limit or high <= -limit else "not_shown"
+        return Nearness.EQUIVALENT
+    return Nearness.DIFFERENT if low >= limit or high <= -limit else Nearness.NOT_SHOWN
 
 
 def decide_gates(
-    comparisons: Sequence[Compared], document: Comparison, limits: Mapping[str, float]
+    comparisons: Sequence[Compared], document: Comparison, limits: Mapping[Gate, float]
 ) -> Iterator[GateResult]:
     """Yield the result of each gate for each comparison; without pairs, a gate is missed.
 
     `limits` are those of `CompareOptions.gates`. The intervals are those of the whole family, so
     that a gate is missed by chance as seldom with twenty treatments as with one.
     """
-    for parameter, limit in limits.items():
-        option = f"--{parameter.replace('_', '-')}"
+    for gate, limit in limits.items():
         for compared in comparisons:
-            passed, text = _gate(parameter, limit, compared, document)
-            yield GateResult(option, limit, str(compared.b.side), passed, text)
+            passed, text = _gate(gate, limit, compared, document)
+            yield GateResult(gate.stored_name, limit, str(compared.b.side), passed, text)
 
 
-def _gate(
-    parameter: str, limit: float, compared: Compared, document: Comparison
-) -> tuple[bool, str]:
+def _gate(gate: Gate, limit: float, compared: Compared, document: Comparison) -> tuple[bool, str]:
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, comparison_sentences.no_gate_test(compared)
-    if parameter == "require_equivalent":
+    if gate is Gate.REQUIRE_EQUIVALENT:
         verdict = _equivalence(difference, limit)
         text = comparison_sentences.equivalence(compared, difference, document, limit, verdict)
-        return verdict == "equivalent", text
+        return verdict is Nearness.EQUIVALENT, text
     gain = _gain_bounds(difference, document)
-    if parameter == "fail_if_worse":
+    if gate is Gate.FAIL_IF_WORSE:
         is_shown = gain is not None and gain[1] < -limit
         passed = not is_shown
     else:
         is_shown = passed = gain is not None and gain[0] > -limit
-    return passed, comparison_sentences.gate(
-        parameter, limit, compared, difference, document, is_shown
-    )
+    return passed, comparison_sentences.gate(gate, limit, compared, difference, document, is_shown)
 
 
 def _gain_bounds(difference: Estimate, document: Comparison) -> tuple[float, float] | None:

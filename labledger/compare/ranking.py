@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from labledger.compare import comparison_sentences, decision, estimates
-from labledger.compare.comparison_document import Compared, Comparison, Standing
+from labledger.compare.comparison_document import Compared, Comparison, Nearness, Standing
 from labledger.compare.estimates import Sample
 from labledger.compare.side_trials import Side
 from labledger.text import count, counted
@@ -226,10 +226,10 @@ def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Compar
 def _decision(compared: Compared) -> str:
     verdict = compared.decision.verdict
     word = comparison_sentences.VERDICTS[verdict].lower()
-    if verdict not in ("not_shown", "nothing_paired"):
+    if verdict.is_difference:
         word = f"B is {word}"
     equivalence = compared.equivalence
-    shown = equivalence is not None and equivalence.verdict == "equivalent"
+    shown = equivalence is not None and equivalence.verdict is Nearness.EQUIVALENT
     return f"{word}, equivalent" if shown else word
 
 
@@ -257,7 +257,7 @@ def _exceeded(first: Standing, comparison: Comparison) -> str:
         for compared in comparison.comparisons
         if first.side in (compared.a.side, compared.b.side)
         and compared.difference is not None
-        and compared.decision.verdict not in ("not_shown", "nothing_paired")
+        and compared.decision.verdict.is_difference
     ]
     sign = -1 if comparison.lower_is_better else 1
     if any(sign * gain <= 0 for gain in gains):

@@ -1,24 +1,29 @@
 """`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
 
-The cost of a trial is the value of the experiment's metrics with the ids `cost_usd`, `tokens_in`
-and `tokens_out`. The limits belong to the run, not to the command: the ledger stores them, and
-every later coordinator applies them.
+What a trial spent is what the gateway counted of its calls to models; without calls, it is the
+value of the experiment's metrics with the ids `cost_usd`, `tokens_in` and `tokens_out`. The limits
+belong to the run, not to the command: the ledger stores them, and every later coordinator applies
+them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.execution.gateway_keeper import models_of
 from labledger.execution.run_events import Listener, run_event
-from labledger.experiment.plan_sections import MetricDefinition
+from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.counts import UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_metrics import USUAL_METRICS
+from labledger.records.model_prices import NO_PRICES, PriceTable
 
 BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
 """The parameter that limits each kind of spending."""
@@ -35,6 +40,8 @@ class Budget:
     spent: dict[str, Spent]
     """By kind. Empty for a regrading, which runs no agent."""
     emit: Listener
+    prices: PriceTable = NO_PRICES
+    """Those that calls to models are reckoned with."""
     _warned: set[str] = field(default_factory=set)
     _at_stop: Mapping[str, Spent] = field(default_factory=dict)
     """What was spent when dispatch was stopped; empty before."""
@@ -44,26 +51,40 @@ class Budget:
         """Return the run's budget, with the spending of every result that is durable already."""
         if run.regrades is not None:
             return cls({}, {}, emit)
-        return cls(run.budget, reader.spent_so_far(run.run_id), emit)
+        spent, prices = reader.spent_so_far(run.run_id), reader.prices(run.run_id)
+        return cls(run.budget, spent, emit, prices)
 
     def add(self, result: AttemptResult) -> None:
-        """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
-        for kind, amount in self.attempt_spending(result).items():
-            self.spent[kind] = self.spent[kind].plus(amount)
-            if amount is None and kind in self.limits and kind not in self._warned:
+        """Add what an attempt spent. Emit a warning if not all of a limited kind is known."""
+        for kind, spent in self.attempt_spending(result).items():
+            self.spent[kind] = self.spent[kind].plus(spent)
+            if spent.unknown and kind in self.limits and kind not in self._warned:
                 self._warned.add(kind)
-                message = (
-                    f"slot {result.schedule_idx} does not report its {kind}: "
-                    f"{_STORED_NAMES[kind]} counts only trials that do"
+                unknown = (
+                    f"does not report its {kind}: {_STORED_NAMES[kind]} counts only trials that do"
                 )
+                if result.model_calls:
+                    unknown = (
+                        f"has calls to models whose {kind} is not known: {_STORED_NAMES[kind]} "
+                        "counts only the others"
+                    )
+                message = f"slot {result.schedule_idx} {unknown}"
                 self.emit(run_event("warning", message=message))
 
-    def attempt_spending(self, result: AttemptResult) -> dict[str, float | None]:
-        """Return what an attempt spent of each kind, None for kinds that it did not report.
+    def attempt_spending(self, result: AttemptResult) -> dict[str, Spent]:
+        """Return what an attempt spent of each kind. Empty for a regrading."""
+        return attempt_spending(result, self.prices) if self.spent else {}
 
-        Empty for a regrading.
+    def event_fields(self, result: AttemptResult) -> JsonObject:
+        """Return what the event of a finished attempt says of its spending.
+
+        It has each kind, null if nothing of it is known; `incomplete` names those of which a part
+        is known.
         """
-        return attempt_spending(result) if self.spent else {}
+        spending = self.attempt_spending(result)
+        amounts = {kind: spent.amount for kind, spent in spending.items()}
+        incomplete = [kind for kind, one in spending.items() if one.unknown and one.total]
+        return amounts | ({"incomplete": incomplete} if incomplete else {})
 
     def exhausted(self) -> tuple[str, ...]:
         """Return the kinds whose limit is reached."""
@@ -125,12 +146,15 @@ def _count_of_trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
-def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float]) -> None:
+def check_limits(experiment: ExperimentPlan, limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` for a negative limit, or a limit of a kind that is not measured.
 
-    `metrics` are those of the experiment. An infinite limit means no limit.
+    Kinds are measured by the metrics of the experiment, or by the gateway of its agents' models. An
+    infinite limit means no limit.
     """
-    measured = {metric.metric_id for metric in metrics}
+    measured = {metric.metric_id for metric in experiment.metrics}
+    if models_of(experiment):
+        measured |= set(USUAL_METRICS)
     problems = []
     for kind, limit in limits.items():
         if not limit >= 0:

@@ -117,6 +117,32 @@ class DispatchPause:
 
 
 @dataclass(slots=True)
+class Refusals:
+    """How many trials in a row could not be started. The engine or the trials may be at fault."""
+
+    in_row: int = 0
+    last: float = 0.0
+    """When the last of them was refused, by the monotonic clock."""
+    message: str = ""
+    """Why the last of them could not be started."""
+
+    def record(self, message: str) -> None:
+        self.in_row += 1
+        self.last = time.monotonic()
+        self.message = message
+
+    def record_start(self, created: float) -> bool:
+        """Record that a container created at `created` (monotonic clock) could be started.
+
+        Return whether that was after the last refusal: then the engine does not refuse everything.
+        """
+        is_newer = created > self.last
+        if is_newer:
+            self.in_row = 0
+        return is_newer
+
+
+@dataclass(slots=True)
 class DispatchPauses:
     """Every cause that can pause a run's dispatch."""
 
@@ -127,10 +153,7 @@ class DispatchPauses:
     engine: DispatchPause = field(init=False)
     disk: DispatchPause = field(init=False)
     refusals: DispatchPause = field(init=False)
-    _refusals_in_row: int = 0
-    """How many trials in a row could not be started."""
-    _last_refusal: float = 0.0
-    _refusal_message: str = ""
+    _refused: Refusals = field(default_factory=Refusals)
     _allowed_probes: int = 0
     """How many trials may be dispatched as a test while the engine refuses them."""
 
@@ -160,22 +183,16 @@ class DispatchPauses:
         self._allowed_probes = max(0, self._allowed_probes - count)
 
     def record_refusal(self, message: str) -> None:
-        """Record that a trial could not be started. The engine or the trial may be at fault."""
-        self._refusals_in_row += 1
-        self._last_refusal = time.monotonic()
-        self._refusal_message = message
-        if self._refusals_in_row >= REFUSALS_BEFORE_PAUSE:
+        """Record that a trial could not be started."""
+        self._refused.record(message)
+        if self._refused.in_row >= REFUSALS_BEFORE_PAUSE:
             self.refusals.begin(
-                f"{self._refusals_in_row} trials in a row could not be started: {message}"
+                f"{self._refused.in_row} trials in a row could not be started: {message}"
             )
 
     def record_start(self, created: float) -> None:
-        """Record that a container created at `created` (monotonic clock) could be started.
-
-        If that was after the last refusal, the engine does not refuse everything.
-        """
-        if created > self._last_refusal:
-            self._refusals_in_row = 0
+        """Record that a container created at `created` (monotonic clock) could be started."""
+        if self._refused.record_start(created):
             self.refusals.end()
 
     def record_progress(self) -> None:
@@ -197,7 +214,7 @@ class DispatchPauses:
     def _allow_probe(self) -> str:
         """Allow one dispatch: only a trial that starts shows that the engine works again."""
         self._allowed_probes = 1
-        return f"no trial could be started ({self._refusal_message})"
+        return f"no trial could be started ({self._refused.message})"
 
 
 def _check_engine() -> str | None:

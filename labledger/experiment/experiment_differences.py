@@ -53,16 +53,21 @@ def document_differences(
     """Return the `differences` of two stored experiments."""
     before, after = result_part(old_document), result_part(new_document)
     old_digest, new_digest = before["dataset"].pop("digest"), after["dataset"].pop("digest")
+    sentences = _part_sentences(before, after)
+    tasks = list(task_sentences(old_task_digests, new_task_digests))
+    if not tasks and old_digest != new_digest:
+        tasks = ["the order of the tasks changed, or a file for the agents of certain variants"]
+    return sentences + tasks
+
+
+def _part_sentences(before: JsonObject, after: JsonObject) -> list[str]:
+    """Return a sentence for each difference of two result parts, of which nothing is kept."""
     sentences = list(file_sentences(before.pop("files"), after.pop("files")))
     sentences += image_sentences(before.pop("images", {}), after.pop("images", {}))
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
         before[key], after[key] = items_by_id(before[key], id_key), items_by_id(after[key], id_key)
         sentences += membership_sentences(noun, before[key], after[key])
-    sentences += field_sentences(before, after)
-    tasks = list(task_sentences(old_task_digests, new_task_digests))
-    if not tasks and old_digest != new_digest:
-        tasks = ["the order of the tasks changed, or a file for the agents of certain variants"]
-    return sentences + tasks
+    return [*sentences, *field_sentences(before, after)]
 
 
 def items_by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
@@ -232,30 +237,16 @@ def changes(
     before, after = result_part(old_document), result_part(new.document)
     for part in (before, after):
         del part["dataset"]["digest"]
-    sentences = list(
-        file_sentences(
-            before.pop("files"), _without_new_files(after.pop("files"), growth, old_document)
-        )
-    )
-    old_images, new_images = before.pop("images", {}), after.pop("images", {})
-    kept = {ref: digest for ref, digest in new_images.items() if ref in old_images}
-    sentences += image_sentences(old_images, kept)
-    before["variants"] = items_by_id(before["variants"], "variant_id")
-    after["variants"] = items_by_id(after["variants"], "variant_id")
-    for name in growth.variants:
-        after["variants"].pop(name, None)
-    # Their order says nothing about cells that exist.
-    kept_names = [name for name in before["variants"] if name in after["variants"]]
-    after["variants"] = {name: after["variants"][name] for name in kept_names}
-    sentences += membership_sentences("variant", before["variants"], after["variants"])
-    before["metrics"] = items_by_id(before["metrics"], "id")
-    after["metrics"] = items_by_id(after["metrics"], "id")
-    sentences += membership_sentences("metric", before["metrics"], after["metrics"])
-    old_count = before["design"].pop("replications")
-    new_count = after["design"].pop("replications")
-    if new_count < old_count:
-        sentences.append(f"design.replications was {old_count} and is {new_count}")
-    sentences += field_sentences(before, after)
+    after["files"] = _without_new_files(after["files"], growth, old_document)
+    images = after.pop("images", {})
+    after["images"] = {ref: images[ref] for ref in images if ref in before.get("images", {})}
+    # The order of the variants says nothing about cells that exist.
+    variants = items_by_id(after["variants"], "variant_id")
+    names = [variant["variant_id"] for variant in before["variants"]]
+    after["variants"] = [variants[name] for name in names if name in variants]
+    if after["design"]["replications"] > before["design"]["replications"]:
+        after["design"]["replications"] = before["design"]["replications"]
+    sentences = _part_sentences(before, after)
     rows = {task.task_id: task.row_digest for task in new.tasks if task.task_id in old_row_digests}
     sentences += task_sentences(old_row_digests, rows)
     if not sentences:

@@ -13,7 +13,6 @@ import csv
 import itertools
 import json
 import math
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -120,8 +119,6 @@ a later batch, an early 1 is then the text "1", not "1.0".
 
 _TIME = "time"
 """The type of a column of times."""
-_TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-"""Times as `clock.iso` writes them, so that a time can be written as it was."""
 
 _COLUMN_TYPES: dict[frozenset[type], str] = {
     frozenset(): "null",
@@ -255,7 +252,7 @@ def _is_time(value: str | None) -> bool:
     if value is None:
         return True
     try:
-        return _TIME_TEXT.fullmatch(value) is not None and clock.iso(clock.parse(value)) == value
+        return clock.TIME.fullmatch(value) is not None and clock.iso(clock.parse(value)) == value
     except ValueError:
         return False
 

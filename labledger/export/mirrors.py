@@ -23,7 +23,7 @@ from labledger.files.durable_files import Fence, open_output, set_aside, write_f
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import MAX_LINE_BYTES, SlotRecords
+from labledger.records.attempt_result import MAX_LINE_BYTES, ONLY_IF_ANY, SlotRecords
 
 if TYPE_CHECKING:
     from labledger.ledger.slot_checks import Piece
@@ -80,7 +80,26 @@ PATHS = {
     "metrics": Path("facts/metrics_long.jsonl"),
     "events": Path("facts/events.jsonl"),
 }
-"""Each mirror's file in the run folder, by the kind of its records."""
+"""The mirrors that every run has: their files in the run folder, by the kind of their records."""
+
+ALL_PATHS = {**PATHS, "model_calls": Path("facts/model_calls.jsonl")}
+"""All mirrors: a run has those of `ONLY_IF_ANY` from its first such record on."""
+
+
+def _paths(reader: LedgerReader, run_id: str, folder: Path) -> dict[str, Path]:
+    """Return the mirrors that a run has, or should have, in a folder."""
+    paths = {kind: folder / relative for kind, relative in ALL_PATHS.items()}
+    return {
+        kind: path
+        for kind, path in paths.items()
+        if not _may_be_missing(kind, path) or any(reader.record_lines(run_id, kind))
+    }
+
+
+def _may_be_missing(kind: str, path: Path) -> bool:
+    """Return whether there is no such mirror, and a run without records of the kind has none."""
+    return kind in ONLY_IF_ANY and not os.path.lexists(path)
+
 
 _BLOCK_BYTES = 1 << 16
 
@@ -120,8 +139,7 @@ class MirrorWriter:
         Raises `LabLedgerError`.
         """
         self.close()
-        for kind, relative in PATHS.items():
-            path = self.run_dir / relative
+        for kind, path in _paths(reader, run_id, self.run_dir).items():
             with _file_errors_reported(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._fence():
@@ -144,6 +162,8 @@ class MirrorWriter:
         Raises `LedgerError` if a file cannot be written; it then still ends in a whole line, and
         the next `repair` appends what is missing.
         """
+        if self._mirrors:
+            self._begin_mirrors(records)
         for kind, mirror in self._mirrors.items():
             lines = records.lines(kind)
             try:
@@ -158,6 +178,15 @@ class MirrorWriter:
                     mirror.write_whole(content)
             except OSError as error:
                 raise _write_error(mirror.path, error) from error
+
+    def _begin_mirrors(self, records: SlotRecords) -> None:
+        """Create the mirrors of `ONLY_IF_ANY` that these records are the first of."""
+        for kind in ONLY_IF_ANY - self._mirrors.keys():
+            if records.lines(kind):
+                path = self.run_dir / ALL_PATHS[kind]
+                with _file_errors_reported(path):
+                    set_aside(path)
+                    self._mirrors[kind] = _Mirror.open(path)
 
     def sync(self) -> None:
         """Make everything appended so far durable. Raises `LedgerError`."""
@@ -177,9 +206,10 @@ def rebuild(
 
 def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
     """Regenerate every mirror under `folder`, laid out as in a run folder. Return the files."""
-    for kind, relative in PATHS.items():
-        rebuild(reader, run_id, kind, folder / relative)
-    return [folder / relative for relative in PATHS.values()]
+    paths = _paths(reader, run_id, folder)
+    for kind, path in paths.items():
+        rebuild(reader, run_id, kind, path)
+    return list(paths.values())
 
 
 def compare(
@@ -194,11 +224,27 @@ def compare(
     not consist of them is compared with the ledger, line by line, which takes much longer.
     """
     differences = (
-        first_difference(run_dir / relative, _with_labels(reader.record_lines(run_id, kind)))
-        for kind, relative in PATHS.items()
-        if verified is None or not consists_of(run_dir / relative, verified.get(kind, ()))
+        first_difference(path, _with_labels(reader.record_lines(run_id, kind)))
+        for kind, path in _paths_to_compare(reader, run_id, run_dir, verified)
     )
     return [difference for difference in differences if difference is not None]
+
+
+def _paths_to_compare(
+    reader: LedgerReader,
+    run_id: str,
+    run_dir: Path,
+    verified: Mapping[str, Sequence[Piece]] | None,
+) -> Iterator[tuple[str, Path]]:
+    """Yield the mirrors that do not consist of what is verified, with their kinds."""
+    if verified is None:
+        yield from _paths(reader, run_id, run_dir).items()
+        return
+    for kind, relative in ALL_PATHS.items():
+        path, pieces = run_dir / relative, verified.get(kind, ())
+        is_whole = _may_be_missing(kind, path) and not any(piece.size for piece in pieces)
+        if not is_whole and not consists_of(path, pieces):
+            yield kind, path
 
 
 def _with_labels(records: Iterator[tuple[int, str]]) -> Iterator[tuple[str, bytes]]:

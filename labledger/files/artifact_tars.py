@@ -17,18 +17,20 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol, Self
+from typing import IO, BinaryIO, Self
 
 from labledger.errors import LabLedgerError
 from labledger.files.tars import (
     BLOCK,
     END,
+    Readable,
     SizeChanged,
     TarEntry,
     content_of,
     each_member,
     open_stream,
     padded,
+    read_whole,
     tar_chunks,
 )
 from labledger.files.untrusted_files import (
@@ -53,12 +55,6 @@ MAX_NAMED = 20
 """How many names that were left out are recorded."""
 MAX_NOTABLE = 100
 _MAX_NAME_CHARACTERS = 300
-
-
-class Readable(Protocol):
-    """A stream that can be read once."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class ArtifactsRefused(LabLedgerError):
@@ -255,11 +251,7 @@ class _Blocks:
     stream: Readable
 
     def read(self, size: int) -> bytes:
-        pieces = []
-        while size > 0 and (piece := self.stream.read(size)):
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+        return read_whole(self.stream, size)
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:

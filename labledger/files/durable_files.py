@@ -48,7 +48,7 @@ def replace_file(
 
 
 @contextmanager
-def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+def create_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that gets the new name `path`, durable, when the block ends without error.
 
     Until then it has no name: nothing is left of it if this process is killed. On a file system
@@ -56,9 +56,9 @@ def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
     is taken by then, and `OSError`.
     """
     make_folder(path.parent)
-    descriptor = _open_nameless(path.parent, mode)
+    descriptor = _open_nameless(path.parent)
     if descriptor is None:
-        with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
+        with new_file(path.parent, f".{path.name}.") as handle:
             yield handle
             _refuse_existing(path)
             publish(handle, path)
@@ -72,10 +72,10 @@ def create_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def _open_nameless(folder: Path, mode: int) -> int | None:
+def _open_nameless(folder: Path) -> int | None:
     """Open a new file without a name in `folder`; None if that cannot be, or it could get none."""
     try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in _NAMELESS_REFUSED:
             return None

@@ -75,6 +75,11 @@ class LabFolder:
         """The folder of the logs of images that were built."""
         return self.root / "builds"
 
+    @property
+    def gateway(self) -> Path:
+        """The folder of the model gateway: its sockets, its log, what attempts used."""
+        return self.root / "gateway"
+
     def run_folder(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
 

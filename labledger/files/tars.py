@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import create_file
@@ -92,6 +92,21 @@ def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[
 def padded(size: int) -> int:
     """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
     return size + -size % BLOCK
+
+
+class Readable(Protocol):
+    """A stream that can be read once."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_whole(stream: Readable, size: int) -> bytes:
+    """Return the next `size` bytes of a stream; fewer only where it ends."""
+    pieces = []
+    while size > 0 and (piece := stream.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 def open_stream(stream: Any) -> tarfile.TarFile:
@@ -263,7 +278,7 @@ def _parse_header(header: bytes) -> TarEntry:
     return entry
 
 
-def _chunks(content: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
+def _chunks(content: Readable, size: int) -> Iterator[bytes]:
     remaining = size
     while remaining:
         piece = _read_exactly(content, min(remaining, _PIECE))
@@ -273,11 +288,8 @@ def _chunks(content: BinaryIO | gzip.GzipFile, size: int) -> Iterator[bytes]:
         raise ArchiveDamaged("is not an archive of labledger: it holds something between files")
 
 
-def _read_exactly(content: BinaryIO | gzip.GzipFile, size: int) -> bytes:
-    pieces = []
-    while size and (piece := content.read(size)):
-        pieces.append(piece)
-        size -= len(piece)
-    if size:
+def _read_exactly(content: Readable, size: int) -> bytes:
+    piece = read_whole(content, size)
+    if len(piece) < size:
         raise ArchiveDamaged("ends early: it was not written or copied completely")
-    return b"".join(pieces)
+    return piece

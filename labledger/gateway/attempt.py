@@ -216,7 +216,9 @@ class Attempt:
 
     async def _answer(self, request: web.BaseRequest, admitted: Admitted, call: OpenCall) -> Answer:
         if self._replay is not None:
-            return self._replay.answer(canonical_request(admitted.target, admitted.document))
+            return self._replay.answer(
+                canonical_request(admitted.target, admitted.document).request
+            )
         headers: Headers = [
             (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
             for name, value in request.raw_headers

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labledger.gateway.families.family import Asked
-from labledger.gateway.status import Totals
+from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
 from labledger.records.model_grants import CallLimits
 from labledger.records.model_prices import PICODOLLARS, PriceTable
@@ -59,13 +59,14 @@ class CapReached(Exception):
 class Account:
     """What some attempts used together, and what their calls under way may still use."""
 
-    def __init__(self, name: str, totals: Totals | None = None) -> None:
+    def __init__(self, name: str, totals: CallTotals | None = None) -> None:
         self.name = name
-        self.totals = totals or Totals()
+        self.totals = totals or CallTotals()
         self.in_flight = 0
         self._tokens = 0
         self._cost = 0
-        self._changed: set[asyncio.Event] = set()
+        self._waiting: dict[asyncio.Event, None] = {}
+        """Those who wait, in their order."""
 
     def add(self, call: ModelCall, cost: int | None, most: int | None) -> None:
         """Count a call that has ended."""
@@ -77,7 +78,7 @@ class Account:
         self._tokens += sign * worst.usage.total
         self._cost += sign * (worst.cost or 0)
         if sign < 0:
-            for event in self._changed:
+            for event in self._waiting:
                 event.set()
 
     def excess(self, limits: CallLimits, worst: WorstCase, *, alone: bool) -> CapReached | None:
@@ -102,11 +103,11 @@ class Account:
     def changes(self) -> Iterator[asyncio.Event]:
         """Yield an event that is set when a call under way has ended."""
         event = asyncio.Event()
-        self._changed.add(event)
+        self._waiting[event] = None
         try:
             yield event
         finally:
-            self._changed.discard(event)
+            del self._waiting[event]
 
 
 class Caps:

@@ -90,14 +90,15 @@ class GatewayClient:
         answer = self._ask("GET", "/status", None)
         return None if answer is None else GatewayStatus.from_json(answer)
 
-    def stop(self) -> None:
-        """End the gateway, and return when it has ended; nothing if none runs.
+    def stop(self) -> bool:
+        """End the gateway, and return when it has ended, and whether one ran.
 
         Calls under way are cut. Open attempts are taken up by the next gateway.
         """
         if self._ask("POST", "/stop", None) is None:
-            return
+            return False
         self._wait_until_ended()
+        return True
 
     def _wait_until_ended(self) -> None:
         give_up = time.monotonic() + _START_S
@@ -206,7 +207,7 @@ class GatewayClient:
         return GatewayUnavailable(f"the model gateway of {self._folder.parent} {what}", hint=hint)
 
 
-_PROCESS = "labledger.gateway.process"
+_PROCESS = "labledger.gateway"
 
 
 class _Connection(http.client.HTTPConnection):

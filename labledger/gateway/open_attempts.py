@@ -15,7 +15,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import replace_file
-from labledger.gateway.status import Totals
+from labledger.gateway.status import CallTotals
 from labledger.records import JsonObject
 
 SCHEMA = "labledger.gateway_attempts.v1"
@@ -30,7 +30,7 @@ Variant = tuple[str, str]
 class ClosedTotals:
     """What the closed attempts of a variant used."""
 
-    totals: Totals = field(default_factory=Totals)
+    totals: CallTotals = field(default_factory=CallTotals)
     at: str = ""
     """When the last of them was closed."""
 
@@ -76,13 +76,13 @@ class OpenAttempts:
         elif row["event"] == "closed":
             if row["folder"] is not None:
                 self.folders.pop(Path(row["folder"]))
-            self._add(variant, Totals.from_json(row["totals"]), row["at"])
+            self._add(variant, CallTotals.from_json(row["totals"]), row["at"])
         elif row["event"] == "lost":
             self.folders.pop(Path(row["folder"]))
         else:
             raise ValueError(f"found the event {row['event']!r}")
 
-    def _add(self, variant: Variant, totals: Totals, at: str) -> None:
+    def _add(self, variant: Variant, totals: CallTotals, at: str) -> None:
         closed = self.closed.setdefault(variant, ClosedTotals())
         closed.totals, closed.at = closed.totals.plus(totals), at
 
@@ -91,7 +91,7 @@ class OpenAttempts:
         self._append(_opened_row(folder, variant))
         self.folders[folder] = variant
 
-    def note_closed(self, folder: Path, totals: Totals) -> None:
+    def note_closed(self, folder: Path, totals: CallTotals) -> None:
         """Write, durably, that an attempt is closed, and what it used. Raises `OSError`."""
         variant, at = self.folders[folder], clock.utc_now()
         self._append({**_closed_row(variant, totals, at), "folder": str(folder)})
@@ -130,7 +130,7 @@ def _opened_row(folder: Path, variant: Variant) -> JsonObject:
     }
 
 
-def _closed_row(variant: Variant, totals: Totals, at: str) -> JsonObject:
+def _closed_row(variant: Variant, totals: CallTotals, at: str) -> JsonObject:
     return {
         "event": "closed",
         "folder": None,

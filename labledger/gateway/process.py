@@ -151,24 +151,3 @@ def _log_exception(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> 
     # Neither its message nor its traceback: they could show what was sent.
     error = context.get("exception")
     _log.error("unexpected: %s %s", context.get("message"), type(error).__name__)
-
-
-def main() -> None:
-    """Serve the folder that is the first argument, detached; the second is a descriptor.
-
-    What is written there is empty once the gateway answers, or says why it does not.
-    """
-    folder, report = Path(sys.argv[1]), int(sys.argv[2])
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    try:
-        serve(folder, lambda: os.close(report))
-    except (LabLedgerError, OSError) as error:
-        with suppress(OSError):
-            os.write(report, str(error).encode())
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

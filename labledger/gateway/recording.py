@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from labledger.files.durable_files import create_file
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, NoAnswer
 from labledger.gateway.headers import Headers
+from labledger.gateway.journal import JournalBroken
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.json_codec import Section
@@ -35,6 +36,7 @@ _CHANGING = re.compile(
     r"|(?P<time>\b20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
 )
 """Names and times that a program makes anew each time it runs."""
+_NUMBERED = re.compile(r"<(?:uuid|time) \d+>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,20 @@ class Recorded(Section):
     """`base64` for a body that is no text."""
     cut: bool = False
     """Whether the answer ended too early."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """What the numbered names and times of the canonical request stand for."""
     schema_version: str = SCHEMA
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"encoding", "cut"})
+
+    @property
+    def said(self) -> JsonObject:
+        """The body of the request with its own names and times."""
+        text = dump_bytes(self.request["body"]).decode()
+        original: JsonObject = json.loads(
+            _NUMBERED.sub(lambda match: self.replaced.get(match[0], match[0]), text)
+        )
+        return original
 
     @property
     def body_bytes(self) -> bytes:
@@ -63,26 +76,39 @@ class Recorded(Section):
         return base64.b64decode(self.body) if self.encoding == "base64" else self.body.encode()
 
 
-def canonical_request(target: Target, document: JsonObject) -> JsonObject:
-    """Return what a request says, without what differs each time that an agent runs.
+@dataclass(frozen=True, slots=True)
+class CanonicalRequest:
+    """What a request says, without what differs each time that an agent runs."""
+
+    request: JsonObject
+    replaced: Mapping[str, str]
+    """What the numbered names and times in it stand for."""
+
+
+def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
+    """Return the canonical form of a request.
 
     UUIDs and dates are numbered in the order in which they first appear, so that those that are
     alike stay alike.
     """
     kept = {key: value for key, value in document.items() if key not in _OF_ONE_RUN}
     numbers: dict[str, str] = {}
+    replaced: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
-        kind = match.lastgroup or ""
-        return numbers.setdefault(match[0].lower(), f"<{kind} {len(numbers) + 1}>")
+        label = f"<{match.lastgroup} {len(numbers) + 1}>"
+        label = numbers.setdefault(match[0].lower(), label)
+        replaced.setdefault(label, match[0])
+        return label
 
     # The text is canonical, so that the order of members does not change the numbers.
     text = _CHANGING.sub(number, dump_bytes(kept).decode())
-    return {
+    request = {
         "provider": target.provider.name,
         "path": target.path,
         "body": json.loads(text),
     }
+    return CanonicalRequest(request, replaced)
 
 
 @dataclass
@@ -91,7 +117,7 @@ class Recording:
 
     folder: Path
     call: int
-    request: JsonObject
+    asked: CanonicalRequest
     _status: int = 0
     _headers: Headers = field(default_factory=list)
     _body: bytearray = field(default_factory=bytearray)
@@ -114,9 +140,16 @@ class Recording:
         self._cut = True
 
     async def end(self) -> None:
-        """Write the record, durably. Raises `OSError`."""
+        """Write the record, durably, unless it was written. Raises `JournalBroken`."""
         if self._begun:
+            self._begun = False
             await asyncio.get_running_loop().run_in_executor(None, self._write)
+
+    def end_now(self) -> None:
+        """Do the same for an answer that ends too early, while nothing may be awaited."""
+        if self._begun:
+            self._begun, self._cut = False, True
+            self._write()
 
     def _write(self) -> None:
         try:
@@ -125,16 +158,21 @@ class Recording:
             body, encoding = base64.b64encode(self._body).decode("ascii"), "base64"
         recorded = Recorded(
             call=self.call,
-            digest=digest(self.request),
-            request=self.request,
+            digest=digest(self.asked.request),
+            request=self.asked.request,
             status=self._status,
             headers=tuple((name, value) for name, value in self._headers),
             body=body,
             encoding=encoding,
             cut=self._cut,
+            replaced=self.asked.replaced,
         )
-        with create_file(self.folder / f"{self.call:06d}.json") as file:
-            file.write(dump_bytes(recorded.as_json()) + b"\n")
+        path = self.folder / f"{self.call:06d}.json"
+        try:
+            with create_file(path) as file:
+                file.write(dump_bytes(recorded.as_json()) + b"\n")
+        except OSError as error:
+            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
 
 
 def read_records(folder: Path) -> Iterator[Recorded]:

@@ -76,7 +76,7 @@ class Relay:
         finally:
             answer.close()
             if self._recording:
-                await asyncio.shield(self._recording.end())
+                self._recording.end_now()
 
     def _usage(self) -> dict[str, Any]:
         reader = self._reader
@@ -141,6 +141,7 @@ class Relay:
         """Journal, durably, how the answer ended, unless that was done."""
         if self._call.has_ended:
             return
+        await self._record(is_cut=cut is not None)
         about = {**self._about, **self._usage()}
         if self._reader.failed:
             self._call.end(CallState.CUT, reason="error_in_answer", **about)
@@ -151,6 +152,13 @@ class Relay:
             reason = "answer_too_long" if too_long else "provider_cut"
             self._call.end(CallState.CUT, reason=reason, **about)
         await asyncio.shield(self._call.durable())
+
+    async def _record(self, *, is_cut: bool) -> None:
+        """Write the record of the answer: what is journaled as ended can be replayed."""
+        if self._recording:
+            if is_cut:
+                self._recording.note_cut()
+            await asyncio.shield(self._recording.end())
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         """Give a piece to the agent, which takes them at its own speed."""
@@ -164,8 +172,6 @@ class Relay:
 
     def _hang_up(self, why: str) -> None:
         """End the agent's connection without the end of the answer."""
-        if self._recording:
-            self._recording.note_cut()
         if self._request.transport is not None:
             if why == "gone":
                 self._request.transport.abort()
@@ -183,12 +189,12 @@ class Relay:
                     raise AnswerCut("answer_too_long")
         except AnswerCut as error:
             reason = "answer_too_long" if str(error) == "answer_too_long" else "provider_cut"
+            await self._record(is_cut=True)
             self._call.end(CallState.CUT, reason=reason, **{**self._about, "status": 502})
             await asyncio.shield(self._call.durable())
-            if self._recording:
-                self._recording.note_cut()
             message = "labledger: the provider's answer ended too early"
             raise NoAnswer(reason, 502, message) from None
+        await self._record(is_cut=False)
         self._end_whole(status, bytes(body))
         await asyncio.shield(self._call.durable())
         kept = [(name, value) for name, value in headers if name.lower() != "content-length"]

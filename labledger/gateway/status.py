@@ -11,7 +11,7 @@ from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Totals(Section):
+class CallTotals(Section):
     """What calls used together."""
 
     calls: int = 0
@@ -45,7 +45,7 @@ class Totals(Section):
         """The picodollars that count against caps."""
         return self.cost + self.held_cost
 
-    def plus_call(self, call: ModelCall, cost: int | None, most: int | None) -> Totals:
+    def plus_call(self, call: ModelCall, cost: int | None, most: int | None) -> CallTotals:
         """Return the totals with one more call, its cost, and the most that it can have cost."""
         if call.state is CallState.REFUSED:
             return replace(self, refused=_count(self.refused, call.reason))
@@ -70,9 +70,9 @@ class Totals(Section):
             return replace(totals, unpriced=self.unpriced + 1, held_cost=held_cost)
         return replace(totals, cost=self.cost + cost)
 
-    def plus(self, other: Totals) -> Totals:
+    def plus(self, other: CallTotals) -> CallTotals:
         """Return the totals of both."""
-        return Totals(
+        return CallTotals(
             calls=self.calls + other.calls,
             usage=_sum(self.usage, other.usage),
             cost=self.cost + other.cost,
@@ -106,7 +106,7 @@ class VariantTotals(Section):
     run_id: str
     variant_id: str
     open_attempts: int
-    totals: Totals
+    totals: CallTotals
 
 
 @dataclass(frozen=True, slots=True)

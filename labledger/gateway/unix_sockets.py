@@ -44,19 +44,19 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 def listen(path: Path, *, for_all: bool = False) -> socket.socket:
     """Return a socket that listens at `path`, instead of whatever is there. Raises `OSError`.
 
-    `for_all` lets every user connect who reaches the folder.
+    `for_all` lets every user connect who reaches the folder, which nobody else may write to.
     """
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A mode that is set afterwards would follow a link that replaced the socket.
-    mask = os.umask(0 if for_all else 0o177)
     try:
+        # The file gets the mode of the descriptor, less the mask of the process.
+        os.fchmod(listener.fileno(), 0o600)
         with socket_address(path) as address:
             listener.bind(address)
+        if for_all:
+            path.chmod(0o666)
     except BaseException:
         listener.close()
         raise
-    finally:
-        os.umask(mask)
     listener.setblocking(False)
     return listener

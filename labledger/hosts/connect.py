@@ -1,6 +1,6 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-Together with types and `certificates`, this is what the layers above may use of the package. Dask
+Together with types and `cluster_file`, this is what the layers above may use of the package. Dask
 is imported when the first connection is made.
 """
 

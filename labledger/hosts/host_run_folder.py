@@ -1,4 +1,4 @@
-"""The folder of one run on a host: what lies where, and the results in its outbox.
+"""The folder of one run on a host: what lies where, results in its outbox, shared files.
 
 `accepted/` has an empty file for each attempt that this host has accepted, `outbox/` the results
 that are not acknowledged, `stores/` the artifacts of each attempt. The rest is laid out as in the
@@ -11,15 +11,23 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger.execution.executor import RunRecords
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import make_folder, sync_folder, write_file
-from labledger.hosts.host_messages import AttemptKey, ResultMessage
+from labledger.hosts.host_messages import AttemptKey, ResultMessage, RunSetup
 from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.trial import attempt_notes
+from labledger.trial.life import shared_files
+
+MAX_RESULT_BYTES = 8 << 20
+"""A reply holds results until they have so many bytes together."""
+_RECORD_BYTES = 8192
+"""What a result counts beside its artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,16 @@ class Outbox:
     def keys(self) -> Iterator[AttemptKey]:
         """Yield the attempts whose results are here."""
         return _keys(self.folder.glob("*-*.json"))
+
+    def batch(self, keys: Iterable[AttemptKey]) -> Iterator[ResultMessage]:
+        """Yield the results for one reply: the first, and more while they are small."""
+        size = 0
+        for key in keys:
+            if size > MAX_RESULT_BYTES:
+                return
+            if (message := self.get(key)) is not None:
+                size += sum(map(len, message.contents.values())) + _RECORD_BYTES
+                yield message
 
     def discard(self, key: AttemptKey) -> None:
         """Delete a result, durably: it is not delivered again."""
@@ -151,6 +169,17 @@ class HostRunFolder:
         """Return whether a note says that no container of an attempt was started."""
         return attempt_notes.is_marked_not_started(self.trial(key))
 
+    def started(self, begun: set[AttemptKey], ended: set[AttemptKey]) -> frozenset[AttemptKey]:
+        """Return the attempts for which a container was started, as far as this host knows.
+
+        `begun` are those of this process, `ended` those with a result in the outbox.
+        """
+        return frozenset(
+            key
+            for key in begun | ended | set(self.accepted())
+            if key in ended or not self.is_marked_not_started(key)
+        )
+
     def trial(self, key: AttemptKey) -> Path:
         """Return the trial folder of an attempt, which need not exist."""
         return self.path / "trials" / attempt_name(key)
@@ -177,8 +206,54 @@ class HostRunFolder:
             keys |= set(_keys((self.path / name).glob("*-*")))
         return keys | set(_keys(attempt_notes.folders_with_notes(self.path)))
 
+    def records(
+        self, setup: RunSetup, durable: Collection[AttemptKey], kept: Collection[AttemptKey] = ()
+    ) -> RunRecords:
+        """Return what a cleanup asks: which attempts may go, and which folders stay."""
+        return RunRecords(
+            ledger_id=setup.run.ledger_id,
+            run_id=setup.run.run_id,
+            run_dir=self.path,
+            is_durable=lambda idx, attempt: (idx, attempt) in durable,
+            keeps_folder=lambda idx, attempt: (idx, attempt) in kept,
+        )
+
     def _accept_file(self, key: AttemptKey) -> Path:
         return self.path / "accepted" / attempt_name(key)
+
+
+@dataclass(slots=True)
+class SharedFiles:
+    """The staged programs, and the unpacked files of tasks, that a run's attempts share here."""
+
+    folder: HostRunFolder
+    store: ArtifactStore
+    """Has the artifacts of what is staged."""
+    lock: threading.Condition
+    _is_staged: bool = False
+    _compared: set[str] = field(default_factory=set)
+    """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
+
+    def stage(self, setup: RunSetup, digests: Collection[str]) -> None:
+        """Stage or compare the run's files, and compare what was unpacked of these artifacts.
+
+        Files that an earlier process staged are compared. Raises `LedgerError` for a difference.
+        """
+        with self.lock:
+            if not self._is_staged:
+                deps = self.folder.dependencies
+                sealed = setup.is_sealed
+                shared_files.stage_dependencies(setup.files, self.store, deps, sealed=sealed)
+                self._is_staged = True
+            new = sorted(set(digests) - self._compared)
+            shared_files.require_unchanged_files_of_tasks(self.folder.path, self.store, new)
+            self._compared.update(new)
+
+    def delete(self) -> None:
+        """Delete them: no attempt is left. A further one gets them again. The lock is held."""
+        self.folder.delete_shared_files()
+        self._is_staged = False
+        self._compared.clear()
 
 
 def _keys(paths: Iterator[Path] | list[Path]) -> Iterator[AttemptKey]:

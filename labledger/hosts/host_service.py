@@ -23,6 +23,7 @@ from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.executor import HostState
 from labledger.hosts import host_messages
+from labledger.hosts.host_attempts import HostAttempts
 from labledger.hosts.host_identity import (
     HostIdentity,
     count_gpus,
@@ -172,7 +173,7 @@ class HostService:
             self._transfers.close()
             with ExitStack() as stack:
                 for run in list(self._runs.values()):
-                    stack.enter_context(run.closing())
+                    stack.enter_context(run.attempts.closing())
 
     # -- requests
 
@@ -212,30 +213,30 @@ class HostService:
         return self._transfers.put_output(request, self._result_file(request))
 
     def _result_file(self, request: host_messages.ReadChunk | host_messages.PutOutput) -> Path:
-        path = self._run(request.run).folder.result_file(request.key, request.sha256)
+        path = self._run(request.run).attempts.folder.result_file(request.key, request.sha256)
         if path is None:
             raise HostRefused(f"the host has no such file of attempt {request.key}")
         return path
 
     def _list_attempts(self, request: host_messages.ListAttempts) -> host_messages.ListedAttempts:
         key = request.setup.run
-        attempts = self._entered_run(request).attempts(key.ledger_id, key.run_id)
+        attempts = self._attempts_of(request).attempts(key.ledger_id, key.run_id)
         return host_messages.ListedAttempts(attempts)
 
     def _clean_up(self, request: host_messages.CleanUp) -> host_messages.CleanedUp:
-        return host_messages.CleanedUp(tuple(self._entered_run(request).clean_up(request)))
+        return host_messages.CleanedUp(tuple(self._attempts_of(request).clean_up(request)))
 
     def _forget_attempts(self, request: host_messages.ForgetAttempts) -> host_messages.CleanedUp:
-        return host_messages.CleanedUp(tuple(self._entered_run(request).forget_attempts(request)))
+        return host_messages.CleanedUp(tuple(self._attempts_of(request).forget_attempts(request)))
 
-    def _entered_run(
+    def _attempts_of(
         self,
         request: host_messages.ListAttempts | host_messages.CleanUp | host_messages.ForgetAttempts,
-    ) -> HostRun:
-        """Return the run of a request, in the epoch of the coordinator that asks."""
+    ) -> HostAttempts:
+        """Return the attempts of a request's run, in the epoch of the coordinator that asks."""
         run = self._run(request.setup.run)
         run.enter_epoch(request.setup)
-        return run
+        return run.attempts
 
     def _run(self, key: RunKey) -> HostRun:
         """Return a run, which is opened if this process has not seen it yet."""
@@ -247,15 +248,17 @@ class HostService:
             if run is None:
                 prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
-                    folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
-                    host=self.identity.name,
-                    slots=self._slots,
-                    permits=self._permits,
-                    inputs=self._inputs,
-                    engines=self._engines,
-                    engine_root=engine_data_folder(self._engine_info),
-                    lacks_space=lambda: self._find_shortage() is not None,
-                    changed=self._changed,
+                    self.identity.name,
+                    HostAttempts(
+                        folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
+                        slots=self._slots,
+                        permits=self._permits,
+                        inputs=self._inputs,
+                        engines=self._engines,
+                        engine_root=engine_data_folder(self._engine_info),
+                        lacks_space=lambda: self._find_shortage() is not None,
+                        changed=self._changed,
+                    ),
                 )
             return run
 
@@ -272,7 +275,9 @@ class HostService:
             return shortage
         with self._changed:
             runs = list(self._runs.values())
-        return next((problem for run in runs if (problem := run.problem) is not None), None)
+        return next(
+            (problem for run in runs if (problem := run.attempts.problem) is not None), None
+        )
 
     def _describe_limits(self, facts: EngineFacts) -> str | None:
         """Return which limits of trials the engine would not keep, None if it keeps all."""

@@ -19,10 +19,18 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from labledger.ledger import slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
+from labledger.ledger.database.table_rows import (
+    AttemptRow,
+    EventRow,
+    MetricRow,
+    ModelCallRow,
+    TrialRow,
+)
+from labledger.ledger.model_call_rows import model_call_records
 from labledger.ledger.slot_rows import LazyValues
 from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
+from labledger.records.model_prices import PICODOLLARS
 from labledger.records.outcomes import SlotStatus
 
 # -- records
@@ -45,6 +53,7 @@ _SQL = {
     "trials": _rows_sql("attempt", "attempt"),
     "metrics": _rows_sql("metric", "row_seq"),
     "events": _rows_sql("event", "row_seq"),
+    "model_calls": _rows_sql("model_call", "attempt, call"),
 }
 _TRIALS_SQL = statements.expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
@@ -143,14 +152,13 @@ def lines_by_slot(
     run_id: str,
     run_no: int,
     start: int,
-    stop: int | None = None,
 ) -> Iterator[tuple[int, Collection[str]]]:
     """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any.
 
     The lines of very many events are read when they are iterated, which must be before the next
     slot is requested.
     """
-    key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
+    key = (run_no, start, _AFTER_LAST_SLOT)
     trials = None if kind in _VERBATIM else _InOrder(_trials(connection, run_id, key))
     for idx, group in _rows_by_slot(connection, kind, key, holds_events=False):
         lines = _lines(kind, None if trials is None else trials.of_slot(idx), group)
@@ -243,6 +251,8 @@ def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[st
         return (slot_rows.trial_record(trial.stamp, trial.row, attempts),)
     if kind == "metrics":
         return slot_rows.metric_records(trial.stamp, map(MetricRow._make, rows))
+    if kind == "model_calls":
+        return model_call_records(trial.stamp, map(ModelCallRow._make, rows))
     events = rows if isinstance(rows, LazyValues) else list(map(EventRow._make, rows))
     return slot_rows.event_records(trial.stamp, events)
 
@@ -409,6 +419,22 @@ TABLES: dict[str, FlatTable] = {
             "ELSE json_quote(metric.value) END",
         ),
     ),
+    "model_calls": _table(
+        "model_call",
+        "attempt call",
+        _integer("model_call", "attempt", "call"),
+        _text("model_call", "started_at", "provider", "api", "model", "model_served", "state"),
+        _integer("model_call", "status"),
+        _text("model_call", "reason"),
+        _integer("model_call", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
+        _integer("model_call", "cache_write_1h_tokens", "output_tokens", "reasoning_tokens"),
+        _computed(ColumnType.REAL, "cost_usd", f"charged_call.cost / {PICODOLLARS}.0"),
+        _integer("model_call", "first_byte_ms", "duration_ms", "waited_ms"),
+        _text("model_call", "request_id", "raw_usage"),
+        joins="CROSS JOIN charged_call ON charged_call.run_no = model_call.run_no "
+        "AND charged_call.schedule_idx = model_call.schedule_idx "
+        "AND charged_call.attempt = model_call.attempt AND charged_call.call = model_call.call",
+    ),
     "events": _table(
         "event",
         "row_seq",
@@ -421,6 +447,4 @@ TABLES: dict[str, FlatTable] = {
 
 def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:
     """Yield the committed rows of a run in one of `TABLES`, with its columns, in schedule order."""
-    result = connection.execute(TABLES[kind].sql, (run_no,))
-    while batch := result.fetchmany(200):
-        yield from map(tuple, batch)
+    yield from map(tuple, connection.execute(TABLES[kind].sql, (run_no,)))

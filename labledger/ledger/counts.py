@@ -4,8 +4,9 @@ All queries run inside the caller's snapshot. Statuses, verdicts and passes are 
 `outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
 other tables. A cell whose slot was run again is scheduled once.
 
-Spending is the sum of metrics of cost and tokens that are 0 or more. An attempt without such a
-metric spent an unknown amount: it is counted as unknown, never as 0. Pressure is in the evidence
+What an attempt spent is the sum of its calls to models. Of one without calls it is the sum of its
+metrics of cost and tokens that are 0 or more; an attempt without such a metric spent an unknown
+amount: it is counted as unknown, never as 0. Pressure is in the evidence
 (`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
 under pressure.
 """
@@ -25,8 +26,11 @@ from labledger.ledger.database.model import (
     Spent,
     VariantCounts,
 )
+from labledger.ledger.model_usage import read_prices
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_metrics import known_cost
+from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts
@@ -154,7 +158,7 @@ SELECT count(*) FROM attempt
 WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST}))"""  # noqa: S608
 
 
-def _committed_sql(metric_ids: Iterable[str]) -> str:
+def _committed_sql(metric_ids: Iterable[str], condition: str = "") -> str:
     """Return the SQL of the sum of some metrics, and of how many slots have one of them.
 
     Each id is a literal, so that SQLite can use the partial index of the usual metrics.
@@ -162,13 +166,29 @@ def _committed_sql(metric_ids: Iterable[str]) -> str:
     selects = (
         "SELECT schedule_idx, value FROM metric "  # noqa: S608
         f"WHERE run_no = ?1 AND metric_id = '{metric_id}' "
-        "AND typeof(value) IN ('integer', 'real') AND value >= 0"
+        f"AND typeof(value) IN ('integer', 'real') AND value >= 0 {condition}"
         for metric_id in metric_ids
     )
     return f"SELECT total(value), count(DISTINCT schedule_idx) FROM ({' UNION ALL '.join(selects)})"  # noqa: S608
 
 
 _COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT_METRICS.items()}
+_WITHOUT_CALLS = """
+AND NOT EXISTS (
+  SELECT 1 FROM trial
+  JOIN model_call ON model_call.run_no = trial.run_no
+    AND model_call.schedule_idx = trial.schedule_idx AND model_call.attempt = trial.attempt
+  WHERE trial.run_no = metric.run_no AND trial.schedule_idx = metric.schedule_idx)"""
+_WITHOUT_CALLS_SQL = {
+    kind: _committed_sql(metric_ids, _WITHOUT_CALLS) for kind, metric_ids in SPENT_METRICS.items()
+}
+_HAS_CALLS_SQL = "SELECT 1 FROM model_call WHERE run_no = ? LIMIT 1"
+_OF_CALLS_SQL = f"""
+SELECT total(cost) / {PICODOLLARS}.0, sum(cost_is_known), total(tokens), sum(tokens_are_known)
+FROM (
+  SELECT total(cost) AS cost, count(*) = count(cost) AS cost_is_known,
+    total(request_tokens + output_tokens) AS tokens, sum(is_unknown) = 0 AS tokens_are_known
+  FROM charged_call WHERE run_no = ? GROUP BY schedule_idx, attempt)"""  # noqa: S608
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
 
@@ -176,38 +196,58 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
     """Return what the attempts of a run's committed slots spent, by kind.
 
     Attempts that were never started are not counted. Of each slot, only the last attempt has
-    metrics; what earlier ones spent is unknown.
+    metrics; what earlier ones spent is unknown, unless they have calls.
     """
     started_attempts = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
+    of_calls, statements_by_kind = {}, _COMMITTED_SQL
+    if connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None:
+        statements_by_kind = _WITHOUT_CALLS_SQL
+        cost, costs_known, tokens, tokens_known = connection.execute(_OF_CALLS_SQL, (run_no,)).one()
+        of_calls = {"cost_usd": (cost, costs_known), "tokens": (tokens, tokens_known)}
     spent = {}
-    for kind, sql in _COMMITTED_SQL.items():
+    for kind, sql in statements_by_kind.items():
         total, known = connection.execute(sql, (run_no,)).one()
-        spent[kind] = Spent(total, known, started_attempts - known)
+        amount, of_attempts = of_calls.get(kind, (0, 0))
+        known += of_attempts
+        spent[kind] = Spent(total + amount, known, started_attempts - known)
     return spent
 
 
 def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
     """Return what `read_committed_spending` does, plus the spending of staged attempts."""
     spent = read_committed_spending(connection, run_no)
+    prices = read_prices(connection, run_no)
     for payload in connection.execute(_STAGED_SQL, (run_no,)).scalars():
-        for kind, amount in attempt_spending(AttemptResult.from_json(json.loads(payload))).items():
+        result = AttemptResult.from_json(json.loads(payload))
+        for kind, amount in attempt_spending(result, prices).items():
             spent[kind] = spent[kind].plus(amount)
     return spent
 
 
-def attempt_spending(result: AttemptResult) -> dict[str, float | None]:
-    """Return what an attempt spent, by kind: None if unknown. Empty if it was never started."""
+def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spent]:
+    """Return what an attempt spent, by kind. Empty if it was never started.
+
+    It is unknown if a part of it is; the sum then has what is known.
+    """
     if result.reason in NOT_STARTED:
         return {}
+    if result.model_calls:
+        cost, is_complete = known_cost(result.model_calls, prices)
+        used = [call.charged for call in result.model_calls]
+        tokens = sum(usage.total for usage in used if usage is not None)
+        return {
+            "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+            "tokens": Spent.of(tokens, is_complete=None not in used),
+        }
     known = {
         metric.metric_id: metric.value
         for metric in result.metrics
         if isinstance(metric.value, int | float) and metric.value >= 0
     }
-    spent: dict[str, float | None] = {}
+    spent = {}
     for kind, metric_ids in SPENT_METRICS.items():
         values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
-        spent[kind] = sum(values) if values else None
+        spent[kind] = Spent.of(sum(values), is_complete=bool(values))
     return spent
 
 

@@ -21,7 +21,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
+from labledger.records.attempt_result import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 from labledger.records.identity import slot_commit_id
 
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
@@ -33,10 +33,14 @@ PART_COLUMNS = COLUMNS["run_part"][1:-1]
 
 
 class PlannedRows:
-    """A digest of variants, tasks and slots, computed while their rows are streamed in order."""
+    """A digest of prices, variants, tasks and slots, computed while their rows are streamed."""
 
     def __init__(self, heading: bytes) -> None:
         self._hasher = hashlib.sha256(heading)
+
+    def add_price(self, *columns: str | int | None) -> None:
+        """Add a row of `model_price`, without the run's number and its own."""
+        self._add(["model_price", *columns])
 
     def add_variant(self, variant_id: str, role: str, bindings: str) -> None:
         self._add([variant_id, role, bindings])
@@ -57,7 +61,8 @@ class PlannedRows:
 class Genesis(PlannedRows):
     """The digest of what a run was created with.
 
-    It covers the columns of the run's row, then its variants, tasks and slots, each in order.
+    It covers the columns of the run's row, then its prices of models, variants, tasks and slots,
+    each in order.
     """
 
     def __init__(self, run: Mapping[str, str]) -> None:
@@ -71,7 +76,8 @@ class Genesis(PlannedRows):
 class AppendedPart(PlannedRows):
     """The digest of a part of a run's schedule.
 
-    It covers the variants, tasks and slots that the part added, and then the columns of its row.
+    It covers the prices, variants, tasks and slots that the part added, and then the columns of its
+    row.
     """
 
     def __init__(self) -> None:
@@ -97,6 +103,8 @@ def payload_digest(records: SlotRecords) -> str:
     hasher = hashlib.sha256()
     opening = "{"
     for key in _PAYLOAD_KEYS:
+        if key in ONLY_IF_ANY and not records.lines(key):
+            continue
         opening += f'"{key}":'
         for piece in [other_values[key]] if key in other_values else _as_array(records.lines(key)):
             hasher.update(f"{opening}{piece}".encode())
@@ -184,6 +192,7 @@ def read_chain_head(connection: Connection, run_no: int) -> str:
 SCHEMA = "chain_record_v1"
 
 COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
+PRICE_COLUMNS = COLUMNS["model_price"][2:]
 SLOT_COLUMNS = COLUMNS["slot"][1:]
 SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 PART_ROW_COLUMNS = COLUMNS["run_part"][1:]
@@ -198,6 +207,7 @@ _RUN_SQL = (
     "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
 )
 _PLANNED_SQL = {
+    "price": f"{statements.select('model_price', start=1)} ORDER BY price_idx",
     "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
     "task": statements.expand(
         f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
@@ -207,25 +217,28 @@ _PLANNED_SQL = {
 }
 """The rows of what a part of the schedule adds, by the type of their records."""
 _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
+    "price": (None, *PRICE_COLUMNS),
     "variant": (None, *COLUMNS["run_variant"][2:]),
     "task": (None, "task_id", "digest", None, "payload"),
     "slot": SLOT_COLUMNS,
 }
 """The names that these rows' columns have in a record; None for those that it lacks."""
 _COUNTS_SQL = (
-    "SELECT (SELECT count(*) FROM run_variant WHERE run_no = ?1), "
+    "SELECT (SELECT count(*) FROM model_price WHERE run_no = ?1), "
+    "(SELECT count(*) FROM run_variant WHERE run_no = ?1), "
     "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
     "(SELECT count(*) FROM slot WHERE run_no = ?1)"
 )
+_PRICES_BY_PART_SQL = "SELECT part, count(*) FROM model_price WHERE run_no = ? GROUP BY part"
 _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 _CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 
 def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
-    """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
+    """Yield the run, its prices, variants, tasks, slots and commits, each a `chain_record_v1`.
 
-    Before the commits, each part that was appended follows with its variants, tasks and slots. The
-    records do not depend on who owns the run or whether it has ended.
+    Before the commits, each part that was appended follows with what it added. The records do not
+    depend on who owns the run or whether it has ended.
     """
     parts = [
         _record("part", PART_ROW_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
@@ -254,11 +267,16 @@ def planned_parts(
     """Yield what each part of a run's schedule has: first what the run was created with.
 
     `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
-    part is requested; each comes with its kind (`variant`, `task`, `slot`) and its number among
-    those of the run, from 0.
+    part is requested; each comes with its kind (`price`, `variant`, `task`, `slot`) and its number
+    among those of the run, from 0.
     """
     counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
-    later = [{kind: part[f"{kind}_count"] for kind in _PLANNED_SQL} for part in parts]
+    prices = dict(map(tuple, connection.execute(_PRICES_BY_PART_SQL, (run_no,))))
+    later = [
+        {"price": prices.get(part["part"], 0)}
+        | {kind: part[f"{kind}_count"] for kind in _PLANNED_SQL if kind != "price"}
+        for part in parts
+    ]
     first = {
         kind: count - sum(part[kind] for part in later)
         for kind, count in zip(_PLANNED_SQL, counts, strict=True)

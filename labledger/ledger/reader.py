@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
@@ -38,10 +38,12 @@ from labledger.ledger.lookup import (
     current_grading_run_no,
     digest_bytes,
     ledger_id,
+    open_artifact,
     read_artifact,
     run_number,
     unchanged,
 )
+from labledger.ledger.model_usage import read_model_usage, read_prices
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -69,6 +71,7 @@ SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
+_TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -169,6 +172,8 @@ class LedgerReader:
     timeout_counts = _query(count_timeouts)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
+    prices = _query(read_prices)
+    model_usage = _query(read_model_usage)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)
@@ -252,25 +257,17 @@ class LedgerReader:
     def task_ids(self, run_id: str) -> Iterator[str]:
         """Yield the id of each task, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            sql = "SELECT task_id FROM run_task WHERE run_no = ? ORDER BY task_idx"
-            yield from connection.execute(sql, (run_no,)).scalars()
+            yield from connection.execute(_TASKS_SQL, (run_no,)).scalars()
 
     def task_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task by its id, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx", (run_no,)
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[1] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     def task_row_digests(self, run_id: str) -> dict[str, str]:
         """Return the digest of each task's whole frozen row by the task's id."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT task_id, payload_digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
-                (run_no,),
-            ).all()
-            return dict(map(tuple, rows))
+            return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     # -- staged results and dispatches
 
@@ -316,17 +313,10 @@ class LedgerReader:
             for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
-    def record_lines(
-        self, run_id: str, kind: str, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, str]]:
-        """Yield `schedule_idx` and line of each record of one of `RECORD_KINDS`.
-
-        The records are those of slots `start` to `stop` (exclusive).
-        """
+    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield slot and line of each record of one of `RECORD_KINDS`, from slot `start` on."""
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in committed_rows.lines_by_slot(
-                connection, kind, run_id, run_no, start, stop
-            ):
+            for idx, lines in committed_rows.lines_by_slot(connection, kind, run_id, run_no, start):
                 for line in lines:
                     yield idx, line
 
@@ -367,6 +357,14 @@ class LedgerReader:
         """
         with self._snapshot("read an artifact") as connection:
             return read_artifact(connection, self._store, sha256)
+
+    def open_artifact(self, sha256: str) -> BinaryIO:
+        """Return an open file of an artifact (64 hex digits) of any size.
+
+        The content is checked against its digest. Raises `LedgerError`.
+        """
+        with self._snapshot("read an artifact") as connection:
+            return open_artifact(connection, self._store, sha256)
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:

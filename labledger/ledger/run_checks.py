@@ -3,10 +3,10 @@
 Views and triggers are compared by their text. Tables are compared by their columns and constraints
 in any order: a table that a migration altered lists them in another order than a new one.
 
-Of a run that is what was planned (the run's row, variants, tasks, slots and parts: the first part
-has the genesis digest, each later one the digest of its own row), and what it was started with,
-progress, staged results, the dispatch journal, budget, lease, gradings and `slot_outcome`. A check
-that cannot read its rows yields a problem instead of raising.
+Of a run that is what was planned (the run's row, prices, variants, tasks, slots and parts: the
+first part has the genesis digest, each later one the digest of its own row), and what it was
+started with, progress, staged results, the dispatch journal, budget, lease, gradings and
+`slot_outcome`. A check that cannot read its rows yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from labledger import clock
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain, run_rows, slot_checks, stored_runs
 from labledger.ledger.database import migrations, statements, views_and_triggers
@@ -117,7 +118,7 @@ _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 
 
 def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
-    """Yield the problems of a run's row, variants, tasks with their payloads, slots and parts."""
+    """Yield the problems of a run's row, prices, variants, tasks with payloads, slots and parts."""
     row = connection.execute(_RUN_SQL, (run_no,)).one()
     genesis = Genesis(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
     rows = [tuple(row) for row in connection.execute(_PARTS_SQL, (run_no,))]
@@ -129,7 +130,9 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     for digest, part_rows in zip((genesis, *added), parts, strict=True):
         for kind, number, (idx, *values) in part_rows:
             is_numbered &= idx == number
-            if kind == "variant":
+            if kind == "price":
+                digest.add_price(*values)
+            elif kind == "variant":
                 digest.add_variant(*values)
             elif kind == "slot":
                 digest.add_slot(*values)
@@ -141,18 +144,20 @@ def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
                     yield None, f"the payload of task {task_id} was changed"
         ends.append(end)
     if (end, genesis.hexdigest()) != (total, genesis_digest) or not is_numbered:
-        yield None, "the run's row, variants, tasks or slots were changed"
+        yield None, "the run's row, prices of models, variants, tasks or slots were changed"
     first_idx = ends[0]
     for number, (part, part_digest, stored) in enumerate(
         zip(appended, added, rows, strict=True), 2
     ):
         is_in_place = (part["part"], part["first_idx"]) == (number, first_idx)
         if not is_in_place or part_digest.hexdigest(part) != stored[-1]:
-            yield None, f"part {number} of the run, or its variants, tasks or slots, were changed"
+            message = (
+                f"part {number} of the run, or its prices, variants, tasks or slots, were changed"
+            )
+            yield None, message
         first_idx += part["slot_count"]
 
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _PROGRESS_SQL = """
 SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.updated_at,
   progress.ended_at, schedule.total_slots,
@@ -284,7 +289,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     if epoch < (last_epoch or 0):
         yield None, f"the progress is in epoch {epoch}; a slot was committed in {last_epoch}"
     RunStatus(status)  # Raises `ValueError`, which the caller reports, if it is unknown.
-    if not _TIME.fullmatch(updated_at):
+    if not clock.TIME.fullmatch(updated_at):
         yield None, f"the progress says {updated_at!r} where it should say a time"
     if ended_at is not None and (
         status == RunStatus.RUNNING.value or ended_at not in (updated_at, last_commit)
@@ -308,7 +313,8 @@ def _check_staged_results(
             folder = Path() if store is None else store.staged_events
             result = AttemptResult.from_json(json.loads(payload), folder)
             key = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
-            if canonical_json.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
+            is_staged_form = canonical_json.dumps(result.as_json()) == payload
+            if not is_staged_form or not clock.TIME.fullmatch(staged_at):
                 yield idx, "a staged result is not in the form in which results are staged"
             elif key != (idx, attempt, slot_commit_id(run_id, idx), run_id):
                 yield idx, "a staged result is about another slot or attempt"
@@ -339,7 +345,7 @@ def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Itera
     ):
         if not container.endswith(f"-{run_id}-{idx}-{attempt}"):
             yield idx, f"the journal names a container of another slot: {container!r}"
-        if not 1 <= dispatch_epoch <= epoch or not _TIME.fullmatch(dispatched_at):
+        if not 1 <= dispatch_epoch <= epoch or not clock.TIME.fullmatch(dispatched_at):
             yield idx, "the journal has a dispatch of no possible time"
 
 
@@ -349,5 +355,5 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
         if not math.isfinite(amount):
             yield None, f"the budget of {kind} is no amount: {amount}"
     for lease_epoch, run_epoch, *times in connection.execute(_LEASE_SQL, (run_no,)):
-        if lease_epoch != run_epoch or not all(map(_TIME.fullmatch, times)):
+        if lease_epoch != run_epoch or not all(map(clock.TIME.fullmatch, times)):
             yield None, "the row of lease is not that of the run's owner"

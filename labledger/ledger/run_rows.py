@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 
 from labledger.errors import HostLost, InvalidInput, LedgerError, Problem, RunExists
 from labledger.ledger import digest_chain
@@ -20,6 +21,7 @@ from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Varian
 from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
+from labledger.records.model_prices import ModelPrice, PriceTable, price_order
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
 
@@ -165,6 +167,7 @@ def register(
     row = {name: _as_text(getattr(run, name, now)) for name in digest_chain.RUN_COLUMNS}
     connection.execute(statements.insert("run"), (run_no, *row.values()))
     genesis = Genesis(row)
+    _insert_prices(connection, run_no, 1, run.prices, genesis)
     variants: dict[str, int] = {}
     task_idx_by_id: dict[str, int] = {}
     _insert_variants(connection, run_no, run.variants, variants, genesis)
@@ -203,13 +206,14 @@ def append(
     task_idx_by_id = _numbers(connection, _TASKS_SQL, run_no)
     before = (len(variants), len(task_idx_by_id))
     digest = AppendedPart()
+    number = connection.execute(_NEXT_PART_SQL, (run_no,)).scalar_one()
+    _insert_prices(connection, run_no, number, part.prices, digest)
     _insert_variants(connection, run_no, part.variants, variants, digest)
     _insert_tasks(connection, run_no, tasks, task_idx_by_id, digest)
     end = _insert_slots(connection, run_no, slots, total, variants, task_idx_by_id, digest)
     if end == total:
         raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
     revision = part.revision
-    number = connection.execute(_NEXT_PART_SQL, (run_no,)).scalar_one()
     row = {
         "part": number,
         "kind": part.kind,
@@ -239,6 +243,25 @@ def _numbers(connection: Connection, sql: str, run_no: int) -> dict[str, int]:
 
 def _as_text(value: str | JsonObject) -> str:
     return value if isinstance(value, str) else canonical_json.dumps(value)
+
+
+_PRICED_SQL = "SELECT DISTINCT provider, model FROM model_price WHERE run_no = ?"
+_NEXT_PRICE_SQL = "SELECT count(*) FROM model_price WHERE run_no = ?"
+_PRICE_FIELDS = tuple(field.name for field in fields(ModelPrice))
+
+
+def _insert_prices(
+    connection: Connection, run_no: int, part: int, prices: PriceTable, digest: PlannedRows
+) -> None:
+    """Insert the prices of those models that have none in the run yet."""
+    priced = set(map(tuple, connection.execute(_PRICED_SQL, (run_no,))))
+    next_idx = connection.execute(_NEXT_PRICE_SQL, (run_no,)).scalar_one()
+    new = [price for price in prices.prices if (price.provider, price.model) not in priced]
+    for idx, price in enumerate(sorted(new, key=price_order), next_idx):
+        columns = (part, *(getattr(price, name) for name in _PRICE_FIELDS))
+        row = (*columns, prices.source, prices.digest)
+        digest.add_price(*row)
+        connection.execute(statements.insert("model_price"), (run_no, idx, *row))
 
 
 def _insert_variants(

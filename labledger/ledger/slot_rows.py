@@ -2,9 +2,9 @@
 
 A commit makes rows of a result and a record of the rows; a reader makes that record again; import
 and verification make the rows of a record. All functions are pure: a record is the same text in
-each case. No other module maps columns to fields; a column that has the same name in
-`AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and evidence
-are stored as the text of their record. The events of a file are never all in memory.
+each case. No other module but `model_call_rows` maps columns to fields; a column that has the same
+name in `AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and
+evidence are stored as the text of their record. The events of a file are never all in memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from labledger.ledger.database.table_rows import (
     EventRow,
     EvidenceRow,
     MetricRow,
+    ModelCallRow,
     PredictionRow,
     ScoreRow,
     TrialRow,
+)
+from labledger.ledger.model_call_rows import (
+    model_call_records,
+    model_call_row_of_record,
+    model_call_rows,
 )
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import AttemptResult, EventFile, Phase, SlotRecords
@@ -276,12 +282,15 @@ class SlotRows:
     predictions: Sequence[PredictionRow]
     scores: Sequence[ScoreRow]
     evidence: Sequence[EvidenceRow]
+    model_calls: Sequence[ModelCallRow]
+    """Those of every attempt."""
 
     def by_table(self) -> dict[str, Collection[tuple[Any, ...]]]:
         """Return the rows of each table, in the order in which they are written."""
         rows = (self.attempts, self.metrics, self.events)
         texts = (self.predictions, self.scores, self.evidence)
-        return dict(zip(SLOT_TABLES[1:], ([self.trial], *rows, *texts), strict=True))
+        tables = ([self.trial], *rows, *texts, self.model_calls)
+        return dict(zip(SLOT_TABLES[1:], tables, strict=True))
 
 
 def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
@@ -306,6 +315,7 @@ def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
             for result in results
             for seq, record in enumerate(result.evidence)
         ],
+        model_calls=[row for result in results for row in model_call_rows(run_no, result)],
     )
 
 
@@ -324,6 +334,7 @@ def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecord
         evidence=tuple(row.record for row in rows.evidence),
         metrics=metric_records(stamp, rows.metrics),
         events=event_records(stamp, rows.events),
+        model_calls=model_call_records(stamp, rows.model_calls),
     )
 
 
@@ -357,5 +368,6 @@ ROW_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     **TEXT_TABLES,
     "metrics": ("metric", metric_row_of_record),
     "events": ("event", event_row_of_record),
+    "model_calls": ("model_call", model_call_row_of_record),
 }
 """The table of each kind of record that is stored as one row: every kind but `trials`."""

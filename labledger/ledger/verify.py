@@ -191,11 +191,11 @@ class _Checker:
         return runs
 
     def _file_findings(self) -> Iterator[Finding]:
-        """Check the whole file: its pages, foreign keys, schema and identity."""
+        """Check the whole file: its pages, foreign keys, schema, identity and tombstones."""
 
         def problems() -> Iterator[Message]:
-            yield from ((None, text) for text in run_checks.find_schema_problems(self._connection))
-            yield from ((None, text) for text in lookup.find_tombstone_problems(self._connection))
+            for find in (run_checks.find_schema_problems, lookup.find_tombstone_problems):
+                yield from ((None, text) for text in find(self._connection))
 
         for _, message in run_checks.guarded("SQLite cannot check the file", problems):
             yield Finding(None, None, message)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from labledger import clock, fault_points
 from labledger.errors import LedgerError
@@ -23,8 +23,8 @@ from labledger.ledger.database.connection import Connection, Engine, batched
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
-from labledger.ledger.leases import LeaseWriter, UnitOfWork
-from labledger.ledger.lookup import ledger_id, run_number
+from labledger.ledger.leases import IsDead, LeaseWriter, UnitOfWork
+from labledger.ledger.lookup import Tombstone, ledger_id, run_number
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
@@ -32,9 +32,7 @@ from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 
 if TYPE_CHECKING:
-    from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
-    from labledger.ledger.lookup import Tombstone
 
 _ROWS_PER_BATCH = 1000
 _SELECT_STAGED = (
@@ -55,6 +53,17 @@ FROM slot
 WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
 """A slot's variant, task and replication, the chain's head before it is committed, and the digest
 of the part that it begins, if it begins one."""
+
+
+class _OpenSlot(NamedTuple):
+    """A slot whose commit has begun."""
+
+    connection: Connection
+    ids: TrialIds
+    chain_head: str
+    """The chain's digest before the commit."""
+    staged: Sequence[Any]
+    """Its rows of `staged_result`, in the order of their attempts."""
 
 
 class LedgerWriter:
@@ -194,9 +203,7 @@ class LedgerWriter:
             run_rows.remove_tags(connection, run_no, remove)
             run_rows.add_tags(connection, run_no, add, self._work.now())
 
-    def delete_run(
-        self, run_id: str, because: str, is_dead: Callable[[Owner], bool]
-    ) -> list[Tombstone]:
+    def delete_run(self, run_id: str, because: str, is_dead: IsDead) -> list[Tombstone]:
         """Delete every row of a run and its regradings, and return their tombstones.
 
         Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for
@@ -279,36 +286,27 @@ class LedgerWriter:
         that host was declared lost; then nothing is written.
         """
         idx = result.schedule_idx
-        with self._begin_commit(lease, idx, dispatches) as (connection, ids, chain_head):
+        with self._begin_commit(lease, idx, dispatches) as slot:
             if delivered_by is not None:
-                run_rows.require_not_lost(connection, lease.run_no, delivered_by)
-            staged = self._staged_rows(connection, lease, idx)
-            if any(row.attempt >= result.attempt for row in staged):
+                run_rows.require_not_lost(slot.connection, lease.run_no, delivered_by)
+            if any(row.attempt >= result.attempt for row in slot.staged):
                 raise LedgerError(
                     f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
                     "staged already"
                 )
-            self._insert_artifacts(connection, result.artifacts)
-            results = [*self._staged_results(lease, staged), result]
-            records = self._publish(connection, lease, ids, chain_head, results)
-            if staged:
-                connection.execute(_DELETE_STAGED, (lease.run_no, idx))
-            return records
+            self._insert_artifacts(slot.connection, result.artifacts)
+            return self._publish(lease, slot, [*self._staged_results(lease, slot), result])
 
     def commit_staged(
         self, lease: Lease, schedule_idx: int, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
         """Commit a slot whose final result is staged. Raises as `commit_result` does."""
-        with self._begin_commit(lease, schedule_idx, dispatches) as (connection, ids, chain_head):
-            staged = self._staged_rows(connection, lease, schedule_idx)
-            if not staged or not staged[-1].final:
+        with self._begin_commit(lease, schedule_idx, dispatches) as slot:
+            if not slot.staged or not slot.staged[-1].final:
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
                 )
-            results = self._staged_results(lease, staged)
-            records = self._publish(connection, lease, ids, chain_head, results)
-            connection.execute(_DELETE_STAGED, (lease.run_no, schedule_idx))
-            return records
+            return self._publish(lease, slot, self._staged_results(lease, slot))
 
     def commit_unexecuted(
         self,
@@ -321,13 +319,13 @@ class LedgerWriter:
         """Commit that a slot was not run (`NEVER_RUN`), and why. Raises as `commit_result`."""
         if status not in NEVER_RUN:
             raise ValueError(f"{status} needs a trial")
-        with self._begin_commit(lease, schedule_idx, dispatches) as (connection, ids, chain_head):
-            if self._staged_rows(connection, lease, schedule_idx):
+        with self._begin_commit(lease, schedule_idx, dispatches) as slot:
+            if slot.staged:
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} was run; it cannot be {status}"
                 )
-            records = SlotRecords(schedule_idx, ids.variant_id, status, reason)
-            self._insert_commit(connection, lease, chain_head, records)
+            records = SlotRecords(schedule_idx, slot.ids.variant_id, status, reason)
+            self._insert_commit(lease, slot, records)
             return records
 
     def delete_event_files(self, run_id: str, next_idx: int) -> None:
@@ -339,49 +337,42 @@ class LedgerWriter:
     @contextmanager
     def _begin_commit(
         self, lease: Lease, idx: int, dispatches: Sequence[Dispatch]
-    ) -> Iterator[tuple[Connection, TrialIds, str]]:
-        """Begin the transaction that moves the run past slot `idx`.
-
-        Yields the connection, the slot's ids, and the chain's digest before the commit.
-        """
+    ) -> Iterator[_OpenSlot]:
+        """Begin the transaction that moves the run past slot `idx`."""
         with self._work.advance(lease, idx) as connection:
             row = connection.execute(_SELECT_SLOT, (lease.run_no, idx)).first()
             if row is None:
                 raise LedgerError(f"run {lease.run_id} has no slot {idx}")
             variant_id, task_id, repl_idx, chain_head, part_digest = row
             chain_head = digest_chain.with_part(chain_head, part_digest)
-            slot = Slot(idx, variant_id, task_id, repl_idx)
-            yield connection, TrialIds.of(lease.run_id, slot), chain_head
+            ids = TrialIds.of(lease.run_id, Slot(idx, variant_id, task_id, repl_idx))
+            staged = connection.execute(_SELECT_STAGED, (lease.run_no, idx)).all()
+            yield _OpenSlot(connection, ids, chain_head, staged)
             _insert_dispatches(connection, lease, dispatches)
             fault_points.fault_point("inside_commit", idx)
 
     def _publish(
-        self,
-        connection: Connection,
-        lease: Lease,
-        ids: TrialIds,
-        chain_head: str,
-        results: Sequence[AttemptResult],
+        self, lease: Lease, slot: _OpenSlot, results: Sequence[AttemptResult]
     ) -> SlotRecords:
-        """Insert the commit and all rows of a slot with these results; return its records."""
+        """Insert a slot's commit and rows, and delete its staged results; return its records."""
         final = results[-1]
         idx = final.schedule_idx
         commit_id = slot_commit_id(lease.run_id, idx)
-        if final.ids != ids or final.slot_commit_id != commit_id:
+        if final.ids != slot.ids or final.slot_commit_id != commit_id:
             raise LedgerError(
-                f"a result for {final.ids} cannot be committed as slot {idx}, which is {ids}"
+                f"a result for {final.ids} cannot be committed as slot {idx}, which is {slot.ids}"
             )
         rows = slot_rows(lease.run_no, results)
-        stamp = Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
+        stamp = Stamp(slot.ids, idx, commit_id, final.attempt, final.ended_at)
         records = slot_records(final.status, stamp, rows)
-        self._insert_commit(connection, lease, chain_head, records)
+        self._insert_commit(lease, slot, records)
         for table, table_rows in rows.by_table().items():
-            _insert_many(connection, statements.insert(table), table_rows)
+            _insert_many(slot.connection, statements.insert(table), table_rows)
+        if slot.staged:
+            slot.connection.execute(_DELETE_STAGED, (lease.run_no, idx))
         return records
 
-    def _insert_commit(
-        self, connection: Connection, lease: Lease, chain_head: str, records: SlotRecords
-    ) -> None:
+    def _insert_commit(self, lease: Lease, slot: _OpenSlot, records: SlotRecords) -> None:
         committed_at = self._work.now()
         commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
         payload = digest_chain.payload_digest(records)
@@ -395,10 +386,10 @@ class LedgerWriter:
             committed_at=committed_at,
             payload_digest=payload,
             chain_digest=digest_chain.chain_digest(
-                chain_head, commit_id, lease.epoch, committed_at, payload
+                slot.chain_head, commit_id, lease.epoch, committed_at, payload
             ),
         )
-        connection.execute(statements.insert("slot_commit"), row)
+        slot.connection.execute(statements.insert("slot_commit"), row)
 
     def _insert_artifacts(self, connection: Connection, artifacts: Sequence[Artifact]) -> None:
         for artifact in artifacts:
@@ -413,10 +404,10 @@ class LedgerWriter:
             [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
         )
 
-    def _staged_results(self, lease: Lease, staged: Sequence[Any]) -> list[AttemptResult]:
-        """Return the results in rows of `staged_result`. Raise `LedgerError` if one was changed."""
+    def _staged_results(self, lease: Lease, slot: _OpenSlot) -> list[AttemptResult]:
+        """Return the staged results of a slot. Raise `LedgerError` if one was changed."""
         results = []
-        for row in staged:
+        for row in slot.staged:
             if not statements.fits_its_digest("staged_result", row):
                 raise _staged_result_changed(lease, row, "its row of staged_result was changed")
             result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
@@ -426,10 +417,6 @@ class LedgerWriter:
                 raise _staged_result_changed(lease, row, change)
             results.append(result)
         return results
-
-    @staticmethod
-    def _staged_rows(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
-        return connection.execute(_SELECT_STAGED, (lease.run_no, idx)).all()
 
 
 def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from labledger.records import JsonObject
-from labledger.records.canonical_json import sha256_hex
+from labledger.records.canonical_json import MAX_DEPTH, sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.records.json_codec import JsonForm
+from labledger.records.model_calls import ModelCall
 from labledger.records.outcomes import SlotStatus
 
 _PREFIX = "artifact://sha256/"
@@ -119,11 +120,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number or text, taken from a trial's result, events, score or timing."""
+    """A named number or text, taken from a trial's result, events, score, timing or calls."""
 
     metric_id: str
     source: str
-    """`result`, `events`, `score` or `runner`."""
+    """`result`, `events`, `score`, `runner` or `gateway`."""
     value: float | int | str
 
 
@@ -161,6 +162,8 @@ class AttemptResult:
     events_dropped: int = 0
     """How many lines of the events file were not stored: too many, or too large."""
     artifacts: tuple[Artifact, ...] = ()
+    model_calls: tuple[ModelCall, ...] = ()
+    """The calls of its agent to models, in order, as the gateway counted them."""
 
     @property
     def verdict(self) -> str | None:
@@ -172,9 +175,15 @@ class AttemptResult:
         return [text for row in self.evidence for text in row.get("ext", {}).get("notes", [])]
 
     def as_json(self) -> JsonObject:
-        """Return the JSON form, without the contents of artifacts and the events of a file."""
+        """Return the JSON form, without the contents of artifacts and the events of a file.
+
+        Version 1 has its events, 2 names their file; 3 has calls, and either.
+        """
+        version = 2 if isinstance(self.events, EventFile) else 1
+        calls = [call.as_json() for call in self.model_calls]
         return {
-            "version": 2 if isinstance(self.events, EventFile) else 1,
+            "version": 3 if calls else version,
+            **({"model_calls": calls} if calls else {}),
             "ids": self.ids.as_json(),
             "status": self.status.value,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
@@ -200,7 +209,7 @@ class AttemptResult:
 
         Raises `ValueError` for the form of a later version.
         """
-        if data["version"] not in {1, 2}:
+        if data["version"] not in {1, 2, 3}:
             raise ValueError(f"a staged result of version {data['version']} cannot be read")
         values_by_field = {key: value for key, value in data.items() if key != "version"}
         return cls(
@@ -215,7 +224,7 @@ class AttemptResult:
                 "metrics": tuple(Metric(*values) for values in data["metrics"]),
                 "events": (
                     tuple(Event(*values) for values in data["events"])
-                    if data["version"] == 1
+                    if isinstance(data["events"], list)
                     else EventFile(
                         staged_events,
                         data["events"]["file"],
@@ -226,6 +235,7 @@ class AttemptResult:
                 "artifacts": tuple(
                     Artifact(sha256, size, None) for sha256, size in data["artifacts"]
                 ),
+                "model_calls": tuple(map(ModelCall.from_json, data.get("model_calls", ()))),
             }
         )
 
@@ -236,18 +246,24 @@ _PLAIN_FIELDS = tuple(
     if field.name
     not in {
         *("ids", "status", "phases", "predictions", "scores", "evidence"),
-        *("metrics", "events", "artifacts"),
+        *("metrics", "events", "artifacts", "model_calls"),
     }
 )
 """Fields whose JSON form is their value. A field that is added to `AttemptResult` becomes one."""
 
 
-RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events")
+RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")
 """The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
+
+ONLY_IF_ANY = frozenset({"model_calls"})
+"""Kinds that came later: only a commit that has some covers them, and only a run that has some has
+their mirror, so that the digests and mirrors of other runs stay as they were."""
 
 MAX_LINE_BYTES = 64 << 20
 """No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
 becomes six at most."""
+MAX_RECORD_DEPTH = MAX_DEPTH + 8
+"""A record contains JSON of an agent, which may nest as deep as `MAX_DEPTH`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +284,8 @@ class SlotRecords:
     metrics: tuple[str, ...] = ()
     events: Collection[str] = ()
     """A tuple, unless they are too many to be held in memory."""
+    model_calls: tuple[str, ...] = ()
+    """Those of every attempt."""
 
     def lines(self, kind: str) -> Collection[str]:
         """Return the records of one of `RECORD_KINDS`, as text without line ends."""

@@ -76,14 +76,14 @@ class Stamp(NamedTuple):
     attempt: int
     ts: str
 
-    def as_json(self, schema_version: str, row_seq: int = 0) -> JsonObject:
-        """Return the fields with which a record of the slot begins."""
+    def as_json(self, schema_version: str) -> JsonObject:
+        """Return the fields with which the first record of a kind of the slot begins."""
         return {
             "schema_version": schema_version,
             "schedule_idx": self.schedule_idx,
             "slot_commit_id": self.slot_commit_id,
             "attempt": self.attempt,
-            "row_seq": row_seq,
+            "row_seq": 0,
             "ts": self.ts,
             "ids": self.ids.as_json(),
         }

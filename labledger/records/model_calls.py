@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
-from labledger.records import JsonObject
+from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section
 
 JOURNAL = "models/calls.jsonl"
@@ -133,6 +133,18 @@ class ModelCall(Section):
         free = self.reserved == NO_TOKENS or self.reason in NOT_SENT
         error = self.state is CallState.ANSWERED and (self.status or 0) >= 400
         return NO_TOKENS if free or error or not self.asked else None
+
+
+_FREE = canonical_json.dumps(NO_TOKENS.as_json())
+_NOT_SENT_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_SENT))
+CHARGED_NOTHING_SQL = f"""\
+({{CALL}}.state = 'refused' OR {{CALL}}.reserved = '{_FREE}'
+    OR {{CALL}}.reason IN ({_NOT_SENT_LIST})
+    OR ({{CALL}}.state = 'answered' AND {{CALL}}.status >= 400))"""
+"""Whether `ModelCall.charged` is zeros for a call without usage, as SQL over its row.
+
+It is 1, or else 0 or null. Views are made of it: a change needs a migration.
+"""
 
 
 def opened_line(at: str) -> JsonObject:

@@ -65,7 +65,7 @@ class PriceTable:
     @cached_property
     def digest(self) -> str:
         """The digest of the prices, in any order."""
-        return digest([price.as_json() for price in sorted(self.prices, key=_order)])
+        return digest([price.as_json() for price in sorted(self.prices, key=price_order)])
 
     def price_of(self, provider: str, model: str, request_tokens: int = 0) -> ModelPrice | None:
         """Return the price for a request of so many tokens; None if the model has none."""
@@ -84,16 +84,20 @@ class PriceTable:
         """Return the prices of some models, each a provider and a name, from the same source."""
         wanted = set(models)
         kept = (price for price in self.prices if (price.provider, price.model) in wanted)
-        return PriceTable(tuple(sorted(kept, key=_order)), self.source)
+        return PriceTable(tuple(sorted(kept, key=price_order)), self.source)
 
     @cached_property
     def _by_model(self) -> dict[tuple[str, str], list[ModelPrice]]:
         """The prices of each model, those of small requests first."""
         by_model: dict[tuple[str, str], list[ModelPrice]] = {}
-        for price in sorted(self.prices, key=_order):
+        for price in sorted(self.prices, key=price_order):
             by_model.setdefault((price.provider, price.model), []).append(price)
         return by_model
 
 
-def _order(price: ModelPrice) -> tuple[str, str, int]:
+NO_PRICES = PriceTable()
+
+
+def price_order(price: ModelPrice) -> tuple[str, str, int]:
+    """Return by what prices are sorted: those of small requests come first."""
     return price.provider, price.model, price.from_tokens

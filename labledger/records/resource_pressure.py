@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Self
 
 from labledger.records import JsonObject
@@ -131,21 +132,14 @@ class TimeoutCounts(JsonForm):
         if pressure is None:
             return self
         is_short, timed_out = short_of_processors(pressure), reason in TIMEOUTS
-        return TimeoutCounts(
-            self.short + is_short,
-            self.short_timed_out + (is_short and timed_out),
-            self.others + (not is_short),
-            self.others_timed_out + (not is_short and timed_out),
+        is_other = not is_short
+        return self.together(
+            TimeoutCounts(is_short, is_short and timed_out, is_other, is_other and timed_out)
         )
 
     def together(self, more: TimeoutCounts) -> TimeoutCounts:
         """Return the counts of two runs."""
-        return TimeoutCounts(
-            self.short + more.short,
-            self.short_timed_out + more.short_timed_out,
-            self.others + more.others,
-            self.others_timed_out + more.others_timed_out,
-        )
+        return TimeoutCounts(*map(add, astuple(self), astuple(more)))
 
     @property
     def sentence(self) -> str | None:

@@ -1,6 +1,6 @@
 """The sentences of a report about a run, the same on the page and in Markdown.
 
-Sentences about a comparison are in `compare.sentences`; figures are formatted by `labledger.text`.
+Sentences about a comparison are in `comparison_sentences`; `labledger.text` formats figures.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ METRICS = (
     "tokens and money. A trial that reported none is unknown, never 0."
 )
 
-
-_UNDECIDED = ("not_shown", "nothing_paired")
 
 _MOST_UNDECIDED = 2
 """How many comparisons that showed no difference a headline names."""
@@ -64,11 +62,11 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
         return " ".join(rankings)
-    undecided = [pair for pair in decisions if pair[0].decision.verdict in _UNDECIDED]
+    undecided = [pair for pair in decisions if not pair[0].decision.verdict.is_difference]
     clauses = [
-        comparison_sentences.headline(*p)
-        for p in decisions
-        if p[0].decision.verdict not in _UNDECIDED
+        comparison_sentences.headline(*pair)
+        for pair in decisions
+        if pair[0].decision.verdict.is_difference
     ]
     if len(undecided) > _MOST_UNDECIDED:
         clauses.append(f"{count(len(undecided))} comparisons showed no difference")

@@ -16,7 +16,8 @@ from labledger import clock, resources
 from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
-from labledger.ledger.database.model import USUAL_METRICS, RunInfo, Variant
+from labledger.ledger.database.model import RunInfo, Variant
+from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.outcomes import RunStatus
 from labledger.report.document import (
     Metric,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
@@ -376,3 +377,28 @@ class PendingAttempts:
     def _push_ended(self, future: Future[AttemptResult]) -> None:
         spec = self._specs[future]
         heappush(self._ended, (*spec.key, future))
+
+
+class Removals:
+    """Removals of attempts whose results are durable, until their ends are counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many have not ended, or are not counted as ended yet."""
+        self._ended: SimpleQueue[Future[None]] = SimpleQueue()
+
+    def add(self, future: Future[None]) -> None:
+        self.count += 1
+        future.add_done_callback(self._ended.put)
+
+    def failures(self, wait_s: float = 0.0) -> list[BaseException]:
+        """Count those that have ended, and return why any of them failed.
+
+        Wait for the end of one for `wait_s` at the latest.
+        """
+        ended = list(drain(self._ended))
+        if not ended and wait_s:
+            with suppress(Empty):
+                ended.append(self._ended.get(timeout=wait_s))
+        self.count -= len(ended)
+        return [error for future in ended if (error := future.exception()) is not None]

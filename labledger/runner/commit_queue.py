@@ -162,7 +162,7 @@ class CommitQueue:
                 reason=result.reason,
                 verdict=result.verdict,
                 duration_ms=result.duration_ms,
-                **self.budget.attempt_spending(result),
+                **self.budget.event_fields(result),
                 will_retry=will_retry,
                 **({"under_pressure": True} if timed_out_under_pressure(result) else {}),
                 **({} if delivered_by is None else {"host": delivered_by}),

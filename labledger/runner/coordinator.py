@@ -16,18 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
 from labledger.execution.executor import FolderRetention, TrialExecutor
-from labledger.execution.local_executor import drain
 from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
-from labledger.runner.attempt_queues import NextAttempts, PendingAttempts
+from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Removals
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import LostHosts, lost_attempt_result
@@ -71,10 +69,7 @@ class Coordinator:
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
     _pending: PendingAttempts = field(default_factory=PendingAttempts)
-    _removed: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
-    """Removals that have ended and are not counted yet. Each adds itself when it ends."""
-    _removing: int = 0
-    """How many removals have not ended, or are not counted as ended yet."""
+    _removals: Removals = field(default_factory=Removals)
     _journaled: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
     _is_stuck: bool = False
@@ -129,7 +124,7 @@ class Coordinator:
         if self._pending:
             self._pending.wait_for_next_end(_POLL_S)
         else:
-            self._wait_for_removal(_POLL_S)
+            self._count_removals(_POLL_S)
         return True
 
     def _waits_for_unreachable_hosts(self) -> bool:
@@ -197,7 +192,7 @@ class Coordinator:
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
         wanted = capacity - len(self._pending) if dispatches else 0
-        wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
+        wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removals.count)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
         return self.next_attempts.place(
@@ -217,7 +212,7 @@ class Coordinator:
     @property
     def _is_over(self) -> bool:
         """Whether there is nothing left to wait for, given that nothing could be done just now."""
-        if self._pending or self._removing:
+        if self._pending or self._removals.count:
             return False
         lacks_room = self.next_attempts.unplaced > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
@@ -291,7 +286,9 @@ class Coordinator:
         running, waiting = len(self._pending), len(self.commit_queue.staged)
         hosts = self._hosts_due()
         self.emit(
-            run_event("tick", running=running, waiting=waiting, removing=self._removing, **hosts)
+            run_event(
+                "tick", running=running, waiting=waiting, removing=self._removals.count, **hosts
+            )
         )
 
     def _hosts_due(self) -> JsonObject:
@@ -359,7 +356,7 @@ class Coordinator:
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
-            self._watch_removal(self.executor.cancel(spec, _CANCELLATION_REASON))
+            self._removals.add(self.executor.cancel(spec, _CANCELLATION_REASON))
             return
         if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")
@@ -398,31 +395,12 @@ class Coordinator:
         if will_retry:
             self.next_attempts.retries.add(spec, result.reason)
         keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
-        self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
+        self._removals.add(self.executor.remove(spec, keep_folder=keep_folder))
         return True
 
-    # -- removing
-
-    def _watch_removal(self, future: Future[None]) -> None:
-        self._removing += 1
-        future.add_done_callback(self._removed.put)
-
-    def _wait_for_removal(self, timeout_s: float) -> None:
-        """Return when a removal has ended, after `timeout_s` at the latest."""
-        try:
-            self._count_removal(self._removed.get(timeout=timeout_s))
-        except Empty:
-            return
-
-    def _count_removals(self) -> None:
-        for future in drain(self._removed):
-            self._count_removal(future)
-
-    def _count_removal(self, future: Future[None]) -> None:
-        """Count a removal that ended. Warn if it failed: the cleanup at the end repeats it."""
-        self._removing -= 1
-        error = future.exception()
-        if error is not None:
+    def _count_removals(self, wait_s: float = 0.0) -> None:
+        """Warn of removals that failed: the cleanup at the end repeats them."""
+        for error in self._removals.failures(wait_s):
             self._warn(f"a trial was not cleaned up yet: {error}")
 
     # -- warnings

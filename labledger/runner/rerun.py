@@ -252,8 +252,9 @@ def _costs(
             continue
         duration_ms += duration or 0
         known_tokens = [number for number in tokens if number is not None]
-        spent["cost_usd"] = spent["cost_usd"].plus(cost_usd)
-        spent["tokens"] = spent["tokens"].plus(sum(known_tokens) if known_tokens else None)
+        spent["cost_usd"] = spent["cost_usd"].plus(Spent.of(cost_usd))
+        amount = Spent.of(sum(known_tokens), is_complete=bool(known_tokens))
+        spent["tokens"] = spent["tokens"].plus(amount)
     return duration_ms, spent
 
 
@@ -281,7 +282,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             start.require(run, experiment, cluster)
             if cluster is not None:
                 require_host(cluster, run, experiment, insecure=options.insecure)
-            check_limits(experiment.metrics, options.budget)
+            check_limits(experiment, options.budget)
             require_budget(reader, run, options.budget)
 
         def register(writer: LedgerWriter) -> Append:

@@ -8,11 +8,14 @@ conversation only the last answers' digests are held in memory.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from labledger.gateway.families.event_stream import EventReader
+from labledger.gateway.recording import Recorded
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_calls import Api, ModelCall, Usage
@@ -22,6 +25,8 @@ from labledger.trajectories.json_reading import LogFacts, parse
 from labledger.trajectories.recorded import READERS
 from labledger.trajectories.recorded.message import Message, joined
 
+_MAX_RECORD = 32 << 20
+"""How many bytes the record of one call may have."""
 _MAX_KNOWN = 10_000
 """How many answers are recognized in later requests."""
 
@@ -50,6 +55,29 @@ class _Conversation:
     """How many messages its last request had."""
     answered: bool = False
     """Whether that request was answered."""
+
+
+def read_record(
+    folder: Path, calls: Iterable[ModelCall], facts: LogFacts
+) -> Iterator[RecordedCall]:
+    """Yield what the gateway recorded in a folder, in the order of the calls.
+
+    A record that is too large, or none, is counted in `facts`.
+    """
+    by_number = {call.call: call for call in calls}
+    for path in sorted(folder.glob("*.json")):
+        if path.stat().st_size > _MAX_RECORD:
+            facts.unread["a record that is too large"] += 1
+            continue
+        try:
+            recorded = Recorded.from_json(json.loads(path.read_bytes()))
+            call = by_number[recorded.call]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            facts.unread["a record without a call"] += 1
+            continue
+        kinds = [value for name, value in recorded.headers if name.lower() == "content-type"]
+        streamed = any("event-stream" in kind.lower() for kind in kinds)
+        yield RecordedCall(call, recorded.said, [recorded.body_bytes], streamed)
 
 
 def read(calls: Iterable[RecordedCall], facts: LogFacts) -> Iterator[Step]:

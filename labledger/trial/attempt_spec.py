@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading import GradingMode, Sealing
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
@@ -187,6 +188,17 @@ class AttemptSpec:
         return settings.agent_network.is_allowlist or settings.grader_network.is_allowlist
 
     @property
+    def uses_models(self) -> bool:
+        """Whether the agent may ask models."""
+        models = self.settings.runtime.models
+        return self.runs_agent and models is not None and bool(models.allow)
+
+    @property
+    def models(self) -> ModelSettings:
+        """What the agent may ask of models, if it may ask any."""
+        return self.settings.runtime.models or ModelSettings()
+
+    @property
     def deadline_s(self) -> float:
         """Seconds after which the host kills the container, if it exceeds its time limits.
 
@@ -242,23 +254,23 @@ class TrialKind(ABC):
         """The statuses with which `trial.sh` can end a container that is started once."""
 
     @property
-    @abstractmethod
     def earlier_phases(self) -> Mapping[str, Phase]:
         """The phases that ran before, in another container."""
+        return {}
 
     @property
-    @abstractmethod
     def other_ids(self) -> tuple[TrialIds, ...]:
         """Identities that outputs in its container may name in addition to the attempt's own."""
+        return ()
 
     @property
-    @abstractmethod
     def extension(self) -> JsonObject:
         """What evidence and score of the kind have in addition under `ext`."""
+        return {}
 
-    @abstractmethod
-    def is_carried_over(self, spec: AttemptSpec) -> bool:
+    def is_carried_over(self, _spec: AttemptSpec) -> bool:
         """Return True if nothing runs, because the result is a copy of another trial's."""
+        return False
 
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
         """Return the result of an attempt for which nothing runs.
@@ -292,9 +304,9 @@ class TrialKind(ABC):
         Only workspaces in a folder of the image are filled so.
         """
 
-    @abstractmethod
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
         """Return a container's exit with the times of the earlier phases included."""
+        return container_exit
 
     @abstractmethod
     def isolation_facts(

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from labledger import clock, fault_points
 from labledger.experiment.grading import ResultSource
 from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.model_metrics import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
@@ -42,7 +44,9 @@ from labledger.trial.evidence.grading import (
     reference_prediction,
 )
 from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.model_use import ModelUse
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 JUDGES = {
@@ -72,17 +76,21 @@ def collect_result(
     isolation: JsonObject,
     container: StoppedContainer | None = None,
     egress: JsonObject | None = None,
+    models: ModelUse | None = None,
 ) -> AttemptResult:
     """Read a trial's outputs and return its result.
 
     `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
     needed only for a workspace that is not mounted; None if it is gone. `egress` is what the
-    trial's egress proxies did, recorded in evidence if there is something.
+    trial's egress proxies did, recorded in evidence if there is something; `models` what its agent
+    asked of models, None if it has none.
     Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
+    if models is not None:
+        outcome = models.judge(outcome)
     phases = _phases(spec, container_exit)
     add_inputs(spec, evidence)
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
@@ -96,6 +104,8 @@ def collect_result(
     else:
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
+    if spec.runs_agent:
+        collect_trajectory(evidence, LoggedAgent())
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)
@@ -113,43 +123,43 @@ def collect_result(
     add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
     if egress:
         evidence.ext["egress"] = redactor.redact_json(egress)
+    if models is not None:
+        evidence.ext["models"] = models.as_json()
+        for problem in models.problems:
+            evidence.add_problem("models", problem)
     if pressure := _pressure(spec, container_exit):
         evidence.ext["pressure"] = pressure
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=outcome.status,
         reason=outcome.reason,
         message=message,
         started_at=container_exit.started_at,
         ended_at=container_exit.ended_at,
         duration_ms=container_exit.duration_ms,
-        container=spec.container_name,
-        image_ref=spec.image_ref,
-        image_id=spec.image_id,
         exit_status=container_exit.exit_status,
         outcome=result["outcome"] if result else None,
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        evidence=(
-            evidence_record(
-                spec,
-                evidence,
-                container_exit.ended_at,
-                container_exit.exit_status,
-                container_exit.duration_ms,
-            ),
-        ),
-        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
+        metrics=_metrics(spec, sources, models),
         events=events,
         events_dropped=dropped,
-        artifacts=tuple(evidence.artifacts.values()),
+        model_calls=() if models is None else models.calls,
     )
+
+
+def _metrics(
+    spec: AttemptSpec, sources: metrics.Sources, models: ModelUse | None
+) -> tuple[Metric, ...]:
+    """Return the experiment's metrics, and what the gateway counted."""
+    own = metrics.compute_metrics(spec.plan.metrics, sources)
+    if models is None:
+        return own
+    return beside_counted(own, model_metrics(models.calls, spec.plan.prices))
 
 
 def _outcome(
@@ -326,14 +336,19 @@ def add_facts(
         evidence.add_facts_to_score(score, spec.plan.grader)
 
 
-def evidence_record(
+def attempt_result(
     spec: AttemptSpec,
     evidence: EvidenceCollector,
-    ts: str,
-    exit_status: int | None,
+    *,
+    ended_at: str,
     duration_ms: int,
-) -> JsonObject:
-    """Return the record of what was collected; `exit_status` is None if it is not known."""
+    exit_status: int | None = None,
+    **fields: Any,
+) -> AttemptResult:
+    """Return the result of an attempt with all that was collected. Nothing may follow.
+
+    `exit_status` is None if it is not known. `fields` are the other fields of the result.
+    """
     if spec.is_remote:
         name, _, host_id = spec.host.rpartition("/")
         evidence.ext["host"] = {"name": name, "id": host_id}
@@ -345,7 +360,20 @@ def evidence_record(
         "image_id": spec.image_id,
         "container": spec.container_name,
     }
-    return evidence.record(spec.stamp(ts), runtime)
+    image = {"image_ref": spec.image_ref, "image_id": spec.image_id}
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        container=spec.container_name,
+        ended_at=ended_at,
+        duration_ms=duration_ms,
+        exit_status=exit_status,
+        evidence=(evidence.record(spec.stamp(ended_at), runtime),),
+        artifacts=tuple(evidence.artifacts.values()),
+        **image | fields,
+    )
 
 
 def redactor_for(spec: AttemptSpec) -> Redactor:
@@ -370,20 +398,13 @@ def infra_error_result(
     add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec), message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=SlotStatus.INFRA_ERROR,
         reason=reason,
         message=redactor.redact_message(message),
         started_at=started_at,
         ended_at=now,
         duration_ms=0,
-        container=spec.container_name,
-        image_ref=spec.image_ref,
-        image_id=spec.image_id,
-        evidence=(evidence_record(spec, evidence, now, None, 0),),
-        artifacts=tuple(evidence.artifacts.values()),
     )

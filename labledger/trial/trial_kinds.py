@@ -29,7 +29,7 @@ from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec, TrialKind
-from labledger.trial.collect import add_facts, add_inputs, evidence_record, redactor_for
+from labledger.trial.collect import add_facts, add_inputs, attempt_result, redactor_for
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.container_exit import (
@@ -41,6 +41,8 @@ from labledger.trial.evidence.container_exit import (
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
+from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
 from labledger.trial.output_folders import isolation_of, trial_outputs
 from labledger.trial.restored_container import snapshot_chunks
 from labledger.trial.restored_inputs import restore_trial_folder
@@ -65,21 +67,6 @@ class FreshTrial(TrialKind):
     def exit_statuses(self) -> frozenset[int]:
         return ExitStatus.SINGLE_START
 
-    @property
-    def earlier_phases(self) -> Mapping[str, Phase]:
-        return {}
-
-    @property
-    def other_ids(self) -> tuple[TrialIds, ...]:
-        return ()
-
-    @property
-    def extension(self) -> JsonObject:
-        return {}
-
-    def is_carried_over(self, _spec: AttemptSpec) -> bool:
-        return False
-
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         if spec.has_mounted_workspace:
             workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
@@ -88,9 +75,6 @@ class FreshTrial(TrialKind):
         if spec.has_mounted_workspace or spec.task.workspace is None:
             return None
         return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
-
-    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
-        return container_exit
 
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
@@ -119,10 +103,6 @@ class GraderPart(FreshTrial):
     def exit_statuses(self) -> frozenset[int]:
         return ExitStatus.GRADER_PART
 
-    @property
-    def earlier_phases(self) -> dict[str, Phase]:
-        return {}
-
     def fill(self, _spec: AttemptSpec, folder: Path) -> None:
         attempt_notes.provide_phases(folder, self.phases_so_far)
 
@@ -139,8 +119,8 @@ class GraderPart(FreshTrial):
 class RegradedEvidence(EvidenceCollector):
     """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
 
-    Listing and patch of the workspace are those of the stored trial: they say what was graded,
-    not what the new grader changed there.
+    The trajectory, and listing and patch of the workspace, are those of the stored trial: they say
+    what was graded, not what the new grader changed there.
     """
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
@@ -192,9 +172,9 @@ class RegradedEvidence(EvidenceCollector):
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
         collected = (name for name in self.stored.references if name.startswith("collect_"))
-        self._refer_to("artifacts", *collected)
+        self._refer_to("artifacts", *collected, TRAJECTORY, TRAJECTORY_INDEX)
         stored_ext = self.stored.trial.evidence.get("ext", {})
-        for key in ("artifacts", "artifacts_with_secrets"):
+        for key in ("artifacts", "artifacts_with_secrets", TRAJECTORY):
             if key in stored_ext:
                 self.ext[key] = deepcopy(stored_ext[key])
         autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
@@ -337,30 +317,21 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         events, dropped = evidence.collect_events()
     add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
-    return AttemptResult(
-        ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
-        slot_commit_id=spec.slot_commit_id,
-        attempt=spec.attempt,
+    return attempt_result(
+        spec,
+        evidence,
         status=outcome.status,
         reason=outcome.reason,
         message=outcome.message,
         started_at=record["started_at"],
         ended_at=outcome.ended_at,
         duration_ms=outcome.duration_ms,
-        container=spec.container_name,
         image_ref=record["image"]["ref"],
         image_id=record["image"]["id"],
         exit_status=outcome.exit_status,
         outcome=record["outcome"],
         phases=outcome.phases,
-        evidence=(
-            evidence_record(
-                spec, evidence, outcome.ended_at, outcome.exit_status, outcome.duration_ms
-            ),
-        ),
         metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,
-        artifacts=tuple(evidence.artifacts.values()),
     )

@@ -126,7 +126,7 @@ def _artifacts_beside(folder: Path) -> Path:
 
 
 def _rebuild(folder: Path, ledger: Path) -> None:
-    files = {kind: folder / path for kind, path in mirrors.PATHS.items()}
+    files = {kind: folder / path for kind, path in mirrors.ALL_PATHS.items()}
     migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         writer.imports.rebuild_run(folder / mirrors.CHAIN_PATH, files)

@@ -229,7 +229,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert {"/opt", "/opt/a", "/etc", "/usr/bin", "/agentlab"}.isdisjoint(
         facts["tampering_suspected"]
     )
-    monkeypatch.setattr("labledger.engine.engine.os.access", lambda *_: False)
+    monkeypatch.setattr("labledger.engine.engine_facts.os.access", lambda *_: False)
     state = ENGINE.inspect(spec.container_name)
     assert state is not None
     asked = inspect_changes(ENGINE, isolation_of(spec), state.container_id, "after_grading")

@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from host_cluster.ground import NETWORK, Ground
 from host_cluster.host import Host
-from labledger.hosts.certificates import make_certificates
+from labledger.hosts.cluster_file import make_certificates
 
 SCHEDULER = "scheduler"
 ADDRESS = f"tls://{NETWORK}.2:8786"

@@ -35,10 +35,10 @@ def complete_lab(folder: Path) -> Path:
         frozen = writer._store.put_bytes(FROZEN)
         file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
         resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
-        writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
-        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        lease = kit.begin_run(writer, 6, resolved=resolved, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0))
-        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR)
+        writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
@@ -46,8 +46,9 @@ def complete_lab(folder: Path) -> Path:
         metrics = (Metric("large", "result", 2**60 + 1), Metric("text", "result", ""))
         changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
         writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
+        calls = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
         for idx in (4, 5):
-            writer.commit_result(lease, kit.result(idx))
+            writer.commit_result(lease, kit.with_calls(kit.result(idx), *calls))
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path.parent
 

@@ -56,13 +56,15 @@ def test_real_log(name: str) -> None:
     steps, facts = read(name, LOGS[name].read_bytes())
     assert problems(steps) == []
     done = calls(steps)
-    if name != "qwen-code-stream":  # It counts its greeting as the first answer.
+    if name != "qwen-code.stream":  # It counts its greeting as the first answer.
         assert FIRST in done[0][0]
         assert "hello" in done[0][1]
         done = done[1:]
     assert SECOND in done[0][0]
     assert "No such file" in done[0][1]
-    if name != "mini-swe-agent-trajectory":  # It ends by a command.
+    if name == "openhands.stream":  # It ends by a call.
+        assert DONE in done[-1][0]
+    elif name != "mini-swe-agent.trajectory":  # It ends by a command.
         assert steps[-1].message.endswith(DONE)
     assert not set(facts.unread) - {"error"}
     assert facts.failure is None
@@ -72,7 +74,7 @@ USAGE = [(1500, 300, 40), (1580, 1500, 12), (1690, 1600, 5)]
 """What the script said of the three answers: tokens of the request, cached ones, of the answer."""
 
 
-@pytest.mark.parametrize("name", ["opencode-events", "mini-swe-agent-trajectory"])
+@pytest.mark.parametrize("name", ["opencode.stream", "mini-swe-agent.trajectory"])
 def test_usage_of_steps(name: str) -> None:
     """Each answer has the usage that its provider counted, in one way of counting."""
     steps, _ = read(name, LOGS[name].read_bytes())
@@ -83,7 +85,7 @@ def test_usage_of_steps(name: str) -> None:
 
 def test_usage_that_is_not_final() -> None:
     """Claude Code prints usage before an answer has ended: its tokens stay unknown."""
-    steps, facts = read("claude-code-stream", LOGS["claude-code-stream"].read_bytes())
+    steps, facts = read("claude-code.stream", LOGS["claude-code.stream"].read_bytes())
     metrics = [step.metrics for step in steps]
     assert [m and (m.prompt_tokens, m.cached_tokens) for m in metrics] == [u[:2] for u in USAGE]
     assert [m and m.completion_tokens for m in metrics] == [None] * 3
@@ -94,7 +96,7 @@ def test_usage_that_is_not_final() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "output"), [("codex-events", 57), ("gemini-cli-stream", 50), ("qwen-code-stream", 17)]
+    ("name", "output"), [("codex.stream", 57), ("gemini-cli.stream", 50), ("qwen-code.stream", 17)]
 )
 def test_usage_of_the_whole(name: str, output: int) -> None:
     """The agent's own figures for all of it are kept as it said them."""
@@ -159,14 +161,14 @@ def test_hostile_members() -> None:
         messages += [{"role": role, "content": c, "extra": c} for c in (None, 1, [1], {"a": {}})]
         messages += [{"role": role, "tool_calls": [{"function": c}]} for c in (None, 1, [], {})]
     document = {"info": [], "messages": messages, "more": {"messages": 1}}
-    steps, facts = read("mini-swe-agent-trajectory", json.dumps(document).encode())
+    steps, facts = read("mini-swe-agent.trajectory", json.dumps(document).encode())
     assert problems(steps) == []
     assert facts.unread
 
 
 def test_half_of_a_pair() -> None:
     """Half of a surrogate pair, which a program wrote where it cut a text, loses no line."""
-    steps, facts = read("claude-code-stream", SURROGATE.encode())
+    steps, facts = read("claude-code.stream", SURROGATE.encode())
     assert [step.message for step in steps] == ["a\ufffd"]
     assert not facts.unread
 
@@ -174,7 +176,7 @@ def test_half_of_a_pair() -> None:
 def test_unknown_lines() -> None:
     """Lines of unknown kinds, and those that are no JSON, are counted."""
     content = b'{"type":"new_kind"}\nnot JSON\n\n{"type":"new_kind"}\n[1]\n'
-    steps, facts = read("claude-code-stream", content)
+    steps, facts = read("claude-code.stream", content)
     assert steps == []
     assert facts.unread == {"new_kind": 2, "no JSON object": 2}
 
@@ -188,7 +190,7 @@ def answer(number: int, **content: Any) -> bytes:
 def test_long_texts() -> None:
     """A text that is too long is cut, and the step says by how much; a huge line is passed over."""
     content = answer(1, text="x" * (MAX_TEXT + 5)) + answer(2, text="y" * MAX_LINE)
-    steps, facts = read("claude-code-stream", content + answer(3, text="end"))
+    steps, facts = read("claude-code.stream", content + answer(3, text="end"))
     assert [len(step.message) for step in steps] == [MAX_TEXT, 3]
     assert steps[0].extra == {"cut_characters": 5}
     assert facts.unread == {"a line that is too long": 1}
@@ -220,7 +222,7 @@ def test_flat_memory(same: bool) -> None:
     log = io.BufferedReader(_Endless(1600, line), 1 << 17)
     tracemalloc.start()
     try:
-        count = sum(1 for _ in READERS["claude-code-stream"](log, LogFacts()))
+        count = sum(1 for _ in READERS["claude-code.stream"](log, LogFacts()))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ from distributed import Security
 
 from labledger.errors import InvalidInput
 from labledger.files import lab_folder
-from labledger.hosts import certificates
+from labledger.hosts import cluster_file
 from labledger.hosts.cluster_file import Cluster
 from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
@@ -96,7 +96,7 @@ def test_tls_without_certificates_is_refused_at_once(
     with pytest.raises(InvalidInput, match="no files are given") as refused:
         cluster.security()
     assert "make-certificates" in (refused.value.problems[0].hint or "")
-    certificates.make_certificates(tmp_path / "tls")
+    cluster_file.make_certificates(tmp_path / "tls")
     pair = {"cert": str(tmp_path / "tls/client.pem"), "key": str(tmp_path / "tls/client-key.pem")}
     with dask.config.set(
         {
@@ -150,16 +150,16 @@ def test_the_home_folder_of_an_unknown_user_is_a_name() -> None:
 
 def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
     """Every certificate is signed by the authority, keys are secret, and no file is replaced."""
-    files = certificates.make_certificates(tmp_path)
-    for role in certificates.ROLES:
-        pair = certificates.CertificateFiles.of_role(tmp_path, role)
+    files = cluster_file.make_certificates(tmp_path)
+    for role in cluster_file.ROLES:
+        pair = cluster_file.CertificateFiles.of_role(tmp_path, role)
         context = ssl.create_default_context(cafile=str(pair.ca))
         context.load_cert_chain(pair.cert, pair.key)
     assert {file.name for file in files if file.stat().st_mode & 0o077 == 0} == {
         file.name for file in files if file.name.endswith("-key.pem")
     }
     with pytest.raises(InvalidInput, match="is not replaced"):
-        certificates.make_certificates(tmp_path)
+        cluster_file.make_certificates(tmp_path)
 
 
 def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
 
 def test_a_cluster_class_gets_the_files_for_tls_by_the_configuration(tmp_path: Path) -> None:
     """What starts processes elsewhere, such as `SSHCluster`, hands Dask's configuration on."""
-    certificates.make_certificates(tmp_path / "tls")
+    cluster_file.make_certificates(tmp_path / "tls")
     file = tmp_path / "cluster.yaml"
     names = {"ca": "tls/ca.pem", "cert": "tls/worker.pem", "key": "tls/worker-key.pem"}
     file.write_text(json.dumps({"cluster": "distributed.SSHCluster", "tls": names}))

@@ -33,10 +33,12 @@ TEXT = 'comma, "quote"\r\nline é'
 def ledger(path: Path) -> Iterator[Ledger]:
     """Eight slots: a retried one, a pruned one, one with awkward texts, and five plain ones."""
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, 8)
+        lease = kit.begin_run(writer, 8, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0))
-        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
-        writer.commit_result(lease, kit.result(1, attempt=2))
+        calls = (kit.model_call(1), kit.model_call(2, **kit.UNKNOWN))
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR, model_calls=calls)
+        writer.stage(lease, lost, final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2, model_calls=calls[:1]))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (Metric("empty", "result", ""), Metric("large", "result", 2**60 + 1))
         writer.commit_result(lease, kit.result(3, message=TEXT, outcome="", metrics=metrics))
@@ -66,6 +68,7 @@ COUNTS = {
     "attempts": 8,
     "metrics": 32,
     "events": 70,
+    "model_calls": 3,
 }
 
 

@@ -494,8 +494,10 @@ def test_hints_about_a_source_name_its_lab(there: Path, here: LabFolder, is_lab:
 # -- revisions
 
 
-def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: LabFolder) -> None:
+def test_an_older_source_is_upgraded_as_a_copy(here: LabFolder, tmp_path: Path) -> None:
     """A ledger of revision 0001 is brought, and stays as it is."""
+    there = tmp_path / "older" / ".lab"
+    begin(there, kit.RUN, 3)
     expected = rows(there)
     kit.make_older(there / "ledger.sqlite", "0001")
     before = contents(there)

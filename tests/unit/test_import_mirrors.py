@@ -35,13 +35,16 @@ def lab_with_a_run(folder: Path) -> Path:
     """A lab with a completed run: a retried slot, a pruned one, awkward values."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, 5)
+        lease = kit.begin_run(writer, 5, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0, message="é\u2028\n", outcome=None))
-        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR)
+        odd = kit.model_call(2, request_id='é\x00"', raw_usage={"é": [1.0, 2**60, None]})
+        writer.stage(lease, kit.with_calls(lost, kit.model_call(), odd), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (Metric("a", "result", 2**60 + 1), Metric("b", "result", 1.0))
-        writer.commit_result(lease, kit.result(3, metrics=metrics, events=()))
+        made = kit.result(3, metrics=metrics, events=())
+        writer.commit_result(lease, kit.with_calls(made, kit.model_call(1, **kit.UNKNOWN)))
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
@@ -159,7 +162,7 @@ def test_without_their_artifacts_mirrors_are_refused(
     is here."""
     with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
         import_source(here, folder)
-    assert "--without-artifacts" in str(refused.value.hint)
+    assert "`without_artifacts=True`" in str(refused.value.hint)
     assert not here.root.exists()
     import_source(here, there)
     [found] = import_source(here, folder)
@@ -187,7 +190,14 @@ def test_the_chain_is_what_its_schema_says(folder: Path) -> None:
     for record in records:
         json_schemas.require_valid(record, "chain_record_v1")
     kinds = [record["type"] for record in records]
-    assert kinds == ["run", *["variant"] * 2, *["task"] * 3, *["slot"] * 5, *["commit"] * 5]
+    assert kinds == [
+        "run",
+        *["price"] * 2,
+        *["variant"] * 2,
+        *["task"] * 3,
+        *["slot"] * 5,
+        *["commit"] * 5,
+    ]
 
 
 def edit(name: Path, old: str, new: str, count: int = -1) -> Callable[[Path], None]:

@@ -21,7 +21,9 @@ import sample_ledgers as kit
 with kit.open_writer(Path(sys.argv[1])) as writer:
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
-    writer.stage(lease, kit.result(1), final=True)
+    calls = (kit.model_call(1), kit.model_call(2))
+    writer.stage(lease, kit.result(1, model_calls=calls[:1]), final=False)
+    writer.stage(lease, kit.result(1, attempt=2, model_calls=calls), final=True)
 
     def before_statement(statement):
         if statement.startswith(sys.argv[2]):
@@ -35,7 +37,8 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE schedule_progress", "INSERT INTO slot_commit", "INSERT INTO trial",
-     "INSERT INTO event", "INSERT INTO score", "DELETE FROM staged_result", "COMMIT"],
+     "INSERT INTO event", "INSERT INTO score", "INSERT INTO model_call",
+     "DELETE FROM staged_result", "COMMIT"],
 )  # fmt: skip
 def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: str) -> None:
     """SIGKILL before each statement: the slot is still staged, and commits again to the same."""
@@ -55,5 +58,7 @@ def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: st
             lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30, is_dead=lambda _: True)
             records = writer.commit_staged(lease, 1)
         assert records.objects("scores") == list(kit.result(1).scores)
+        calls = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
+        assert calls == [(1, 1), (2, 1), (2, 2)]
         assert list(reader.slot_records(kit.RUN, 1)) == [records]
     assert verify(path).is_clean

@@ -35,9 +35,9 @@ def partly_committed_run(folder: Path) -> Path:
     """Six slots: four scored, one a grade_error with a score, one pruned."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, 8)
+        lease = kit.begin_run(writer, 8, prices=kit.PRICES)
         for idx in range(4):
-            writer.commit_result(lease, kit.result(idx))
+            writer.commit_result(lease, kit.result(idx, model_calls=(kit.model_call(),)))
         writer.commit_result(lease, kit.result(4, status=SlotStatus.GRADE_ERROR, reason="x"))
         writer.commit_unexecuted(lease, 5, SlotStatus.SKIPPED_PRUNED, "pruned")
     return path
@@ -63,7 +63,7 @@ def dump(path: Path) -> list[object]:
         raw.close()
 
 
-EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs"}
+EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs", "steps"}
 """Those that have no row for the runs of these tests."""
 
 

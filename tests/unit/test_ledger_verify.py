@@ -36,16 +36,19 @@ def completed_run(folder: Path) -> Path:
     """A completed run of six slots: a retried one, a pruned one, one with a stored artifact."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, 6)
+        lease = kit.begin_run(writer, 6, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0))
-        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR)
+        lost = kit.with_calls(lost, kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
+        writer.stage(lease, lost, final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
         writer.commit_result(lease, kit.result(3, artifacts=(stored,), evidence=evidence))
-        for idx in (4, 5):
-            writer.commit_result(lease, kit.result(idx))
+        calls = [kit.model_call(number) for number in range(1, 4)]
+        writer.commit_result(lease, kit.with_calls(kit.result(4), *calls))
+        writer.commit_result(lease, kit.result(5))
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path
 
@@ -96,11 +99,33 @@ CHANGED = {
     "score not JSON": ("UPDATE score SET record='{' WHERE schedule_idx=5", 5),
     "evidence": ("UPDATE evidence_record SET record='{}' WHERE schedule_idx=5", 5),
     "evidence attempt": ("UPDATE evidence_record SET attempt=3 WHERE schedule_idx=5", 5),
+    "tokens of a call": ("UPDATE model_call SET output_tokens=9 WHERE schedule_idx=4", 4),
+    "call of a retried attempt": ("UPDATE model_call SET waited_ms=9 WHERE schedule_idx=1", 1),
+    "usage of an unknown call": (
+        """UPDATE model_call SET input_tokens=0, cache_read_tokens=0, cache_write_tokens=0,
+        cache_write_1h_tokens=0, output_tokens=0, reasoning_tokens=0 WHERE state='unknown'""",
+        1,
+    ),
+    "raw usage": ("UPDATE model_call SET raw_usage='{}' WHERE schedule_idx=4 AND call=2", 4),
+    "layout of raw usage": (
+        "UPDATE model_call SET raw_usage=raw_usage || ' ' WHERE schedule_idx=4 AND call=2", 4),
+    "raw usage that is no JSON": (
+        "UPDATE model_call SET raw_usage='{' WHERE schedule_idx=4 AND call=2", 4),
+    "removed call": ("DELETE FROM model_call WHERE schedule_idx=4 AND call=3", 4),
+    "removed calls": ("DELETE FROM model_call WHERE schedule_idx=4", 4),
+    "inserted call": (
+        """INSERT INTO model_call SELECT 1, 5, attempt, call, started_at, provider, api, model,
+        model_served, state, status, reason, input_tokens, cache_read_tokens, cache_write_tokens,
+        cache_write_1h_tokens, output_tokens, reasoning_tokens, raw_usage, first_byte_ms,
+        duration_ms, waited_ms, request_id, reserved
+        FROM model_call WHERE schedule_idx=4 AND call=1""",
+        5,
+    ),
     "artifact": ("UPDATE artifact SET content=zeroblob(size) WHERE artifact_no=1", 0),
     "removed metric": ("DELETE FROM metric WHERE schedule_idx=4 AND row_seq=4", 4),
     "removed event": ("DELETE FROM event WHERE schedule_idx=4 AND row_seq=9", 4),
     "removed score": ("DELETE FROM score WHERE schedule_idx=5", 5),
-    "removed attempt": ("DELETE FROM attempt WHERE schedule_idx=1 AND attempt=1", 1),
+    "removed attempt": ("DELETE FROM attempt WHERE schedule_idx=3", 3),
     "removed artifact": ("DELETE FROM artifact WHERE content IS NULL", 3),
     "inserted metric": ("INSERT INTO metric VALUES (1, 4, 9, 'm', 'result', 1)", 4),
     "inserted event": ("INSERT INTO event VALUES (1, 4, 99, '{}')", 4),
@@ -134,6 +159,11 @@ RUN_CHANGES = {
     "run": "UPDATE run SET authored = 'x'",
     "resolved": "UPDATE run SET resolved = '{}'",
     "variant": """UPDATE run_variant SET bindings = '{"mode":"c"}' WHERE variant_idx = 1""",
+    "price": "UPDATE model_price SET input = input + 1 WHERE price_idx = 1",
+    "source of a price": "UPDATE model_price SET source = 'x'",
+    "removed price": "DELETE FROM model_price WHERE price_idx = 1",
+    "inserted price": """INSERT INTO model_price VALUES
+        (1, 2, 1, 'openai', 'large', 0, 1, 1, NULL, NULL, NULL, 'demo 1.0', 'd')""",
     "task": "UPDATE run_task SET digest = 'x' WHERE task_idx = 1",
     "payload": "UPDATE task_payload SET body = '{}' WHERE body LIKE '%t1%'",
     "slot": "UPDATE slot SET repl_idx = 1 WHERE schedule_idx = 5",

@@ -33,6 +33,7 @@ SCHEMAS = {
     "trials": "trial_record_v1",
     "metrics": "metric_record_v1",
     "events": "event_record_v1",
+    "model_calls": "model_call_record_v1",
 }
 
 
@@ -69,7 +70,9 @@ def test_records_are_read_back_as_they_were_committed(
 ) -> None:
     """What a commit returns and what is read later are the same text, canonical and valid."""
     lease = kit.begin_run(writer)
-    committed = [writer.commit_result(lease, kit.result(idx)) for idx in range(4)]
+    calls = (kit.model_call(1), kit.model_call(2, usage=None, raw_usage=None, reserved=None))
+    results = [kit.result(idx, model_calls=calls) for idx in range(4)]
+    committed = [writer.commit_result(lease, result) for result in results]
     assert list(reader.slot_records(kit.RUN)) == committed
     assert list(reader.slot_records(kit.RUN, 1, 3)) == committed[1:3]
     for records in committed:
@@ -422,8 +425,9 @@ EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs"}
 
 def test_the_standard_librarys_sqlite_reads_the_ledger(writer: LedgerWriter, path: Path) -> None:
     """What the newer driver writes, the standard library's SQLite can query."""
-    lease = kit.begin_run(writer)
-    writer.commit_result(lease, kit.result(0))
+    writer.create_run(kit.new_run(prices=kit.PRICES), kit.tasks(2), kit.slots(4))
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+    writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
     raw = sqlite3.connect(path)
     for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
         found = raw.execute(f"SELECT * FROM {name}").fetchall()

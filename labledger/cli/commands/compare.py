@@ -44,15 +44,8 @@ def compare(
             autocompletion=arguments.complete_run_id,
         ),
     ],
-    metric: Annotated[
-        str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
-    ] = "pass_rate",
-    lower_is_better: Annotated[
-        bool | None,
-        typer.Option(
-            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
-        ),
-    ] = None,
+    metric: arguments.Metric = "pass_rate",
+    lower_is_better: arguments.LowerIsBetter = None,
     estimand: Annotated[
         str,
         typer.Option(

@@ -155,9 +155,7 @@ def plan(
     confidence: Annotated[
         float, typer.Option(help="The confidence level of the comparison, and of all ranges.")
     ] = 0.95,
-    metric: Annotated[
-        str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
-    ] = "pass_rate",
+    metric: arguments.Metric = "pass_rate",
     from_runs: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,25 +1,101 @@
-"""Commands of the model gateway: the group gateway with mock.
+"""Commands of the model gateway: the group gateway with serve, status, stop and mock.
 
-`labledger gateway mock` runs until it is stopped.
+`labledger gateway serve` and `mock` run until they are stopped.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import labledger
-from labledger.cli.console import say
+from labledger.cli import arguments
+from labledger.cli.console import out_json, say, table
 from labledger.cli.help_pages import CommandLine
+
+if TYPE_CHECKING:
+    from labledger import GatewayStatus, KeyPace, VariantTotals
 
 gateway = CommandLine(help="The model gateway.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
+    gateway.command()(serve)
+    gateway.command()(status)
+    gateway.command()(stop)
     gateway.command()(mock)
     app.add_typer(gateway, name="gateway")
+
+
+def serve(lab_dir: arguments.LabDir = None) -> None:
+    """Serve the model gateway of a lab in the foreground, until it is stopped or unneeded.
+
+    Runs start it by themselves where they need it.
+    """
+    labledger.serve_gateway(lab_dir=lab_dir, report=say)
+
+
+def status(json: arguments.Json = False, lab_dir: arguments.LabDir = None) -> None:
+    """Show what calls to models used, by variant, and how fast providers are asked."""
+    found = labledger.gateway_status(lab_dir=lab_dir)
+    if json:
+        out_json(None if found is None else found.as_json())
+        return
+    if found is None:
+        say("no gateway runs for this lab on this machine")
+        return
+    _show(found)
+
+
+def _show(found: GatewayStatus) -> None:
+    say(f"the gateway (process {found.pid}) serves {found.open_attempts} trials")
+    by_variant = ("run", "variant", "trials", "calls", "tokens", "cost", "waited", "refused")
+    table(by_variant, [_row(variant) for variant in found.variants])
+    if found.paces:
+        by_key = ("provider", "under way", "waiting", "at most", "paused", "problem")
+        table(by_key, [_pace_row(pace) for pace in found.paces])
+    for problem in found.problems:
+        say(f"problem: {problem}")
+
+
+def _row(variant: VariantTotals) -> tuple[str, ...]:
+    totals = variant.totals
+    unknown = f" + {totals.unknown} unknown" if totals.unknown else ""
+    cost = f"${totals.cost / 1e12:.4f}"
+    if totals.unpriced or totals.unknown:
+        cost += f" + {totals.unpriced + totals.unknown} unknown"
+    return (
+        variant.run_id,
+        variant.variant_id,
+        str(variant.open_attempts),
+        str(totals.calls),
+        f"{totals.usage.total:,}{unknown}",
+        cost,
+        f"{totals.waited_ms / 1000:.1f} s",
+        ", ".join(f"{count} {reason}" for reason, count in totals.refused.items()),
+    )
+
+
+def _pace_row(pace: KeyPace) -> tuple[str, ...]:
+    return (
+        pace.provider,
+        str(pace.in_flight),
+        str(pace.waiting),
+        f"{pace.concurrency:.0f}",
+        f"{pace.paused_s:.1f} s" if pace.paused_s else "",
+        "the key is refused" if pace.key_refused else "",
+    )
+
+
+def stop(lab_dir: arguments.LabDir = None) -> None:
+    """End the model gateway of a lab. Calls under way are cut.
+
+    The next run or coordinator that needs it starts it again, and open trials are served again.
+    """
+    ended = labledger.stop_gateway(lab_dir=lab_dir)
+    say("the gateway has ended" if ended else "no gateway runs for this lab on this machine")
 
 
 def mock(

@@ -164,7 +164,7 @@ def declare_lost(
     host: Annotated[str, typer.Argument(help="The host, NAME/ID, as `labledger status` shows it.")],
     run: Annotated[str, typer.Option(help="The run to which the host is lost.")],
     because: Annotated[str, typer.Option(help="Why it will not come back; this is stored.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: arguments.Yes = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Decide that a host will not come back to a run. It cannot be taken back.

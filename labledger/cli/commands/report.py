@@ -98,12 +98,7 @@ def report(
     metric: Annotated[
         str, typer.Option(help="What comparisons are about, as for `labledger compare`.")
     ] = "pass_rate",
-    lower_is_better: Annotated[
-        bool | None,
-        typer.Option(
-            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
-        ),
-    ] = None,
+    lower_is_better: arguments.LowerIsBetter = None,
     errors: Annotated[
         str,
         typer.Option(help="How comparisons count trials without a verdict; see `compare`."),

@@ -254,7 +254,7 @@ def rerun(
             "of the run.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: arguments.Yes = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would run, and what it cost.")
     ] = False,

@@ -156,7 +156,7 @@ def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
 
 def show(
     run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    schedule_idx: arguments.ScheduleIdx,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
     full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
@@ -177,10 +177,12 @@ def show(
 
 def logs(
     run_id: arguments.RunId,
-    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    schedule_idx: arguments.ScheduleIdx,
     phase: Annotated[
         list[str] | None,
-        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
+        typer.Option(
+            help="setup, agent, grader, events, steps; repeatable. By default the phases."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
@@ -223,6 +225,8 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     _print_rows(records)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
+    if records["evidence"] and "trajectory" in records["evidence"][-1]["evidence"]:
+        _print_steps(ledger, slot, full=full)
 
 
 def _print_trial_record(trial: JsonObject) -> None:
@@ -325,6 +329,19 @@ def _print_text(name: str, content: bytes, *, full: bool) -> None:
     out_lines(_indented("\n".join(shown)))
     if len(shown) < len(lines):
         out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+
+
+def _print_steps(ledger: Ledger, slot: JsonObject, *, full: bool) -> None:
+    """Print what the agent did, the beginning unless all of it is asked for."""
+    out("--- steps")
+    printed = 0
+    for piece in ledger.logs(slot["run_id"], slot["schedule_idx"], ["steps"]):
+        lines = piece.content.decode("utf-8", "replace").rstrip("\n").split("\n")
+        if not full and printed + len(lines) > _HEAD_LINES:
+            out("    … and more; --full prints them, and `labledger logs --phase steps` them alone")
+            return
+        out_lines(_indented("\n".join(lines)))
+        printed += len(lines)
 
 
 def _indented(text: str) -> str:

@@ -28,12 +28,12 @@ from labledger.hosts.coordinator_side.host_cleanup import (
     forget_attempts,
     list_attempts,
 )
-from labledger.hosts.coordinator_side.host_exchanges import (
+from labledger.hosts.coordinator_side.host_discovery import (
     ClusterState,
-    HostExchanges,
     set_exception,
     set_result,
 )
+from labledger.hosts.coordinator_side.host_exchanges import HostExchanges
 from labledger.hosts.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
@@ -97,7 +97,7 @@ class ClusterExecutor:
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""
-        self._exchanges.spawn(self._exchanges.discover, None)
+        self._exchanges.hosts.spawn(self._exchanges.hosts.discover, None)
         deadline = time.monotonic() + _FIRST_CONTACT_S
         while time.monotonic() < deadline:
             with self._state.lock:
@@ -142,7 +142,7 @@ class ClusterExecutor:
         key = attempt_key(spec)
         with self._state.lock:
             if spec.host:
-                self._exchanges.link(spec.host)
+                self._exchanges.hosts.link(spec.host)
                 return spec
             host_capacity = self._state.host_capacity
             chosen = host_capacity.choose(spec)
@@ -158,7 +158,7 @@ class ClusterExecutor:
         key, future = attempt_key(spec), Future[AttemptResult]()
         future.set_running_or_notify_cancel()
         with self._state.lock:
-            link = self._exchanges.link(spec.host)
+            link = self._exchanges.hosts.link(spec.host)
             link.reserved.pop(key, None)
             self._state.host_capacity.update(link)
             if link.lost_because is not None:
@@ -173,7 +173,7 @@ class ClusterExecutor:
         if is_ready:
             self._exchanges.wake(link)
         else:
-            self._exchanges.spawn(partial(self._exchanges.prepare, link, key), link)
+            self._exchanges.hosts.spawn(partial(self._exchanges.prepare, link, key), link)
         return future
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
@@ -186,7 +186,7 @@ class ClusterExecutor:
         future = Future[None]()
         future.set_running_or_notify_cancel()
         with self._state.lock:
-            link = self._exchanges.link(spec.host)
+            link = self._exchanges.hosts.link(spec.host)
             if link.lost_because is not None:
                 future.set_result(None)
                 return future
@@ -199,7 +199,7 @@ class ClusterExecutor:
 
     def kill(self, spec: AttemptSpec) -> None:
         with self._state.lock:
-            link = self._exchanges.link(spec.host)
+            link = self._exchanges.hosts.link(spec.host)
             if spec not in link.kills:
                 link.kills.append(spec)
         self._exchanges.wake(link)
@@ -244,7 +244,7 @@ class ClusterExecutor:
 
     def lose_host(self, host: str, because: str) -> None:
         with self._state.lock:
-            link = self._exchanges.link(host)
+            link = self._exchanges.hosts.link(host)
             link.lost_because = because
             self._state.lost[host] = because
             leaving, link.leaving = list(link.leaving.values()), {}
@@ -257,7 +257,7 @@ class ClusterExecutor:
         """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
         self._state.host_capacity.update(link)
         self._exchanges.wake(link)
-        self._exchanges.spawn(partial(self._exchanges.end_lost, link), link)
+        self._exchanges.hosts.spawn(partial(self._exchanges.end_lost, link), link)
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:

@@ -38,6 +38,31 @@ JOIN run ON run.run_no = counted.root_no
 {trial_and_score} AND slot_commit.status <> 'grade_error'
 WHERE {not_superseded slot};
 
+-- one row per committed slot with calls to models: what all attempts used, as the gateway counted it
+CREATE VIEW trial_usage AS SELECT
+    {identity model_call},
+    count(DISTINCT model_call.attempt) AS attempts,
+    {usage_sums},
+    {claimed tokens_in} AS claimed_tokens_in,
+    {claimed tokens_out} AS claimed_tokens_out,
+    {claimed cost_usd} AS claimed_cost_usd
+FROM charged_call AS model_call
+{root_slot_of model_call}
+WHERE {not_superseded model_call}
+GROUP BY run.run_no, run.run_id, model_call.schedule_idx, run_variant.variant_id,
+    run_task.task_id;
+
+-- one row per variant and model of a run: what its trials used of it, as the gateway counted it
+CREATE VIEW variant_usage AS SELECT
+    run.run_id, run.experiment_id, run_variant.variant_id, model_call.provider,
+    model_call.model, count(DISTINCT model_call.schedule_idx) AS trials,
+    {usage_sums}
+FROM charged_call AS model_call
+{root_slot_of model_call}
+WHERE {not_superseded model_call}
+GROUP BY run.run_no, run.run_id, run.experiment_id, run_variant.variant_idx,
+    run_variant.variant_id, model_call.provider, model_call.model;
+
 -- one row per variant of a run: its denominators, verdicts, pass rate and mean metric; the score of
 -- a grade_error does not count
 CREATE VIEW leaderboard AS SELECT

@@ -6,7 +6,7 @@ Tests require a meaning for every column of every view, and no others.
 
 from __future__ import annotations
 
-from labledger.ledger.database.model import USUAL_METRICS
+from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus, Verdict
 
 _COMMON = {
@@ -17,6 +17,7 @@ _COMMON = {
     ),
     "agent_duration_ms": "milliseconds in the agent's phase; null if it did not run",
     "agent_exit_status": "the agent's exit status; 124 after a time-out",
+    "api": "the API of the provider by which the call was made",
     "agent_timed_out": "1 if the agent's time limit ended it",
     "artifact_ref": "the artifact that contains the prediction, if it is an artifact",
     "attempt": "number of the attempt, from 1; for a trial, of its last attempt",
@@ -28,6 +29,19 @@ _COMMON = {
     "baseline_passed": "`passed` of the baseline's slot; also null if it is not committed",
     "baseline_schedule_idx": "schedule index of the baseline's slot; null if it is not committed",
     "baseline_verdict": "the baseline's verdict; null if the slot is not scored",
+    "cache_read_tokens": "tokens of requests that were read from a cache; null if not known",
+    "cache_read_usd": "tokens that are read from a cache",
+    "cache_write_1h_usd": "tokens that are written to a cache for an hour",
+    "cache_write_tokens": "tokens that were written to a cache, for its usual time or an hour; "
+    "null if none are known",
+    "cache_write_usd": "tokens that are written to a cache for its usual time",
+    "call": "number of the call in its attempt, from 1",
+    "calls": "calls to models that a provider was asked",
+    "claimed_cost_usd": "`cost_usd` as the experiment takes it from what the last attempt's agent "
+    "wrote; null if it does not",
+    "claimed_tokens_in": "`tokens_in` in the same way",
+    "claimed_tokens_out": "`tokens_out` in the same way",
+    "cost_unknown": "calls whose cost is not known; `cost_usd` does not include them",
     "chain_head": "the digest of the last commit, or of the run's creation if there was none",
     "deleted_at": "when the run was deleted (UTC)",
     "begun": "slots that were dispatched and are not committed yet",
@@ -48,6 +62,9 @@ _COMMON = {
     "executor": "name of the executor that ran the container",
     "exit_status": "the container's exit status",
     "experiment_id": "the experiment's `id`",
+    "failed": "calls that got no answer, a part of one, or an error",
+    "first_byte_ms": "milliseconds until the first byte of the answer; null if none came",
+    "from_tokens": "the price holds for requests of at least so many tokens",
     "first_schedule_idx": "schedule index of the part's first slot",
     "first_verdict": "the verdict in the first grading; null if the slot is not scored in it",
     "first_seen": "when the first of these runs was created (UTC)",
@@ -68,6 +85,7 @@ _COMMON = {
     "image_id": "the image's digest",
     "image_ref": "the image's name in the experiment",
     "images": "image ids by reference, as JSON",
+    "input_usd": "tokens of requests that are neither read from a cache nor written to one",
     "infra_errors": "committed slots with the status `infra_error`",
     "kind": "patch, text, json or artifact_ref",
     "labledger_version": "version of labledger that created the run",
@@ -76,12 +94,15 @@ _COMMON = {
     "losses": "pairs that are a `regression`",
     "message": "what went wrong, as text",
     "left_out": "slots that ran and that the pass rate leaves out",
+    "model": "the model that requests ask for",
+    "model_served": "the model that the provider says it used",
     "metric_id": "the metric's `id` in the experiment",
     "metrics": "the score's metrics as JSON",
     "name": "the experiment's name",
     "not_passed": "slots with another verdict, or with none because the agent failed or broke its "
     "grader",
     "outcome": "`same`, `improvement`, `regression` or `unpaired`, by whether each side passed",
+    "output_usd": "tokens of answers",
     "owner_host": "host name of the run's owner; null if it has no owner",
     "owner_pid": "process id of the run's owner",
     "part": "number of the part, from 1, which is what the run was started with",
@@ -92,6 +113,11 @@ _COMMON = {
     "primary_metric_mean": "its mean over scored slots; null if they have none or different ones",
     "primary_metric_name": "name of the score's primary metric; null if the slot is not scored",
     "primary_metric_value": "value of the primary metric",
+    "provider": "the provider, by its name in the experiment",
+    "raw_usage": "what the provider's answer said of its usage, as JSON; null if nothing",
+    "reasoning_tokens": "the part of the answers' tokens that is reasoning; null if not known",
+    "refused": "calls that the gateway refused, so that no provider was asked",
+    "request_id": "the provider's name for the call",
     "reason": "the reason of the status",
     "record": "the whole record as JSON, with the ids of the run or regrading it is of",
     "repl_idx": "number of the replication, from 0",
@@ -107,9 +133,10 @@ _COMMON = {
     "selection": "the options that chose the part's slots, as JSON; null if there were none",
     "setup_duration_ms": "milliseconds in the setup phase; null if it did not run",
     "setup_exit_status": "the setup command's exit status",
+    "state": "`answered`, `failed`, `cut`, `refused`, or `unknown`: the gateway never saw its end",
     "skipped_pruned": "committed slots with this status: never run, as their variant was pruned",
     "slot_commit_id": "id of the commit that published it",
-    "source": "where the metric comes from: result, score, events or runner",
+    "source": "where the metric comes from: result, score, events, runner or gateway",
     "source_path": "path of the experiment file",
     "started_at": "when it started (UTC)",
     "status": "how the trial ended: `completed`, or what failed",
@@ -124,9 +151,11 @@ _COMMON = {
     "task_digest": "digest of the task in that run",
     "task_id": "the task's `id`",
     "ties": "pairs that are `same`",
+    "trials": "trials with such a call",
     "trial_id": "the trial's id: run and slot; the same in every generation",
     "trials_ms": "sum of the durations of the trials that count, in milliseconds",
     "type": "the event's `type`, if that is text",
+    "unknown": "calls that may have been charged, and whose tokens nobody knows",
     "unpaired": "scheduled slots that are not in a pair",
     "unscored": "committed slots that are not scored",
     "updated_at": "when the run's progress was last updated (UTC)",
@@ -134,6 +163,8 @@ _COMMON = {
     "variant_id": "the variant's id",
     "variants": "number of different variants with a committed slot of it",
     "verdict": "the grader's verdict; null without a score or in a `grade_error`",
+    "waited_s": "how long calls were held back for limits of the provider, in seconds",
+    "waited_ms": "how long it was held back for limits of the provider; part of `duration_ms`",
     "why": "for an `unpaired` slot: which side is left out, and its status or `not_committed`",
     "wins": "pairs that are an `improvement`",
 }
@@ -148,7 +179,51 @@ _EXCEPTIONS = {
         (f"{view}.primary_metric_name" for view in _WITH_EVERY_SCORE),
         "name of the score's primary metric",
     ),
+    "model_calls.attempt": "number of the attempt that made the call, from 1",
+    "model_calls.cache_write_tokens": "tokens that were written to a cache for its usual time; "
+    "null if not known",
+    "model_calls.cache_write_1h_tokens": "tokens that were written to a cache for an hour; null "
+    "if not known",
+    "model_calls.cost_usd": "what it cost by the run's prices; null if its tokens or a price are "
+    "not known, 0 if nothing can have been charged",
+    "model_calls.duration_ms": "milliseconds from the request to the end of the answer",
+    "model_calls.input_tokens": "tokens of the request that were neither read from a cache nor "
+    "written to one; null if not known",
+    "model_calls.output_tokens": "tokens of the answer, reasoning included; null if not known",
+    "model_calls.reason": "why the gateway refused it, or why it failed",
+    "model_calls.status": "HTTP status of the answer that the agent got",
+    "model_calls.unknown": "1 if it may have been charged, and nobody knows its tokens",
+    "model_prices.part": "number of the part of the schedule that brought the price",
+    "model_prices.source": "where the price comes from",
+    "model_prices.digest": "digest of the table that the price was taken from",
+    "trial_usage.attempts": "attempts with a call",
+    **{
+        f"{view}.{name}": meaning
+        for view in ("trial_usage", "variant_usage")
+        for name, meaning in (
+            (
+                "tokens_in",
+                "all tokens of requests, cached ones too; null if none are known",
+            ),
+            ("tokens_out", "all tokens of answers; null if none are known"),
+            ("cost_usd", "what is known of the cost; null if nothing is"),
+        )
+    },
     "deleted_runs.because": "why the run was deleted, as a person wrote it",
+    "steps.cache_read_tokens": "the part of `tokens_in` that a cache had; null if unknown",
+    "steps.cost_usd": "what the step cost as the agent or its log says; null if unknown",
+    "steps.is_copied": "1 if it repeats an earlier step that a model was shown again",
+    "steps.message": "the first 100 characters of what was said",
+    "steps.model": "the model that answered; null if unknown",
+    "steps.origin": "`gateway`, `agent_log` or `agent`: what the trajectory was made from",
+    "steps.results": "how many results of tools, and of other things, the step has",
+    "steps.said_at": "when it was said (UTC); null if unknown",
+    "steps.said_by": "`system`, `user` or `agent`",
+    "steps.step": "number of the step, from 1",
+    "steps.tokens_in": "tokens of the request, cached ones included; null if unknown",
+    "steps.tokens_out": "tokens of the answer; null if unknown",
+    "steps.tool_calls": "the first 100 characters of the tools that were called, with arguments; "
+    "null if none was",
     **{
         f"{view}.passed": _PASSED
         for view in ("trials", "all_trials", "trial_facts", "task_history")

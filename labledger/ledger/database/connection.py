@@ -48,13 +48,6 @@ class Result:
         yield from map(self._row, self._cursor)
         self.close()
 
-    def fetchmany(self, size: int) -> list[Any]:
-        """Return at most `size` more rows; an empty list at the end."""
-        rows = [self._row(row) for row in self._cursor.fetchmany(size)]
-        if not rows:
-            self.close()
-        return rows
-
     def all(self) -> list[Any]:
         """Return the rows that were not fetched yet."""
         return list(self)

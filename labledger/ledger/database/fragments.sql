@@ -99,6 +99,36 @@ coalesce((SELECT run_part.{COLUMN} FROM run_part WHERE run_part.run_no = {RUN}.r
      WHERE metric.run_no = counted.run_no AND metric.metric_id = '{NAME}'
        AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0)
 
+-- cost_of KIND: what a call's tokens of a kind cost; null if there were some, and they have no price
+model_call.{KIND}_tokens * coalesce(model_price.{KIND}, CASE model_call.{KIND}_tokens WHEN 0 THEN 0 END)
+
+-- root_slot_of TABLE: joins the slot of each row that only the run whose agents ran has, and that run
+JOIN slot ON slot.run_no = {TABLE}.run_no AND slot.schedule_idx = {TABLE}.schedule_idx
+JOIN counted ON counted.root_no = slot.run_no
+JOIN run ON run.run_no = counted.root_no
+{slot_names}
+
+-- usage_sums: what calls used together
+count(*) FILTER (WHERE model_call.state <> 'refused') AS calls,
+    count(*) FILTER (WHERE model_call.state = 'refused') AS refused,
+    count(*) FILTER (WHERE model_call.state IN ('failed', 'cut')
+        OR (model_call.state = 'answered' AND model_call.status >= 400)) AS failed,
+    sum(model_call.is_unknown) AS unknown,
+    sum(model_call.request_tokens) AS tokens_in,
+    sum(model_call.cache_read_tokens) AS cache_read_tokens,
+    sum(model_call.cache_write_tokens + model_call.cache_write_1h_tokens) AS cache_write_tokens,
+    sum(model_call.output_tokens) AS tokens_out,
+    sum(model_call.reasoning_tokens) AS reasoning_tokens,
+    CASE WHEN count(model_call.cost) > 0 THEN total(model_call.cost) / 1e12 END AS cost_usd,
+    count(*) - count(model_call.cost) AS cost_unknown,
+    sum(model_call.waited_ms) / 1000.0 AS waited_s
+
+-- claimed NAME: what the last attempt's agent said of its own use
+(SELECT min(metric.value) FROM metric
+     WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot.schedule_idx
+       AND metric.metric_id = 'claimed_{NAME}'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0)
+
 -- verdict_counts: how many cells passed, did not, and have each verdict
 count(*) FILTER (WHERE outcome.passed = 1) AS passed,
     count(*) FILTER (WHERE outcome.passed = 0) AS not_passed,

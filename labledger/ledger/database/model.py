@@ -13,11 +13,9 @@ from typing import Annotated, ClassVar
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.json_schemas import Count, PositiveInt, Text
+from labledger.records.model_prices import NO_PRICES, PriceTable
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
-
-USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
-"""Metrics that mean the same in every experiment; views have columns for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,8 @@ class NewRun:
     """`on` and `window`, as `RunInfo` has them."""
     tags: tuple[str, ...] = ()
     """The tags that it begins with."""
+    prices: PriceTable = NO_PRICES
+    """Those of the models that its trials may ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ class NewPart:
     """The experiment of an extended run; None for a rerun."""
     variants: tuple[Variant, ...] = ()
     """Those that the part adds."""
+    prices: PriceTable = NO_PRICES
+    """Those of the models that its trials may ask. A model keeps the prices that the run has."""
     because: str | None = None
     """Why, as a person wrote it."""
     selection: JsonObject | None = None
@@ -386,13 +388,24 @@ class Spent(JsonForm):
     known: int = 0
     """The number of attempts that reported it."""
     unknown: int = 0
-    """The number of attempts that ran and did not report it."""
+    """The number of attempts that ran and did not report it, or of which only a part is known."""
 
-    def plus(self, amount: float | None) -> Spent:
-        """Return the sum with one more attempt, whose `amount` is None if unknown."""
-        if amount is None:
-            return Spent(self.total, self.known, self.unknown + 1)
-        return Spent(self.total + amount, self.known + 1, self.unknown)
+    @classmethod
+    def of(cls, amount: float | None, *, is_complete: bool = True) -> Spent:
+        """Return what one attempt spent; None is not known, and may not be all of it."""
+        is_complete = is_complete and amount is not None
+        return cls(amount or 0, int(is_complete), int(not is_complete))
+
+    def plus(self, other: Spent) -> Spent:
+        """Return both together."""
+        return Spent(
+            self.total + other.total, self.known + other.known, self.unknown + other.unknown
+        )
+
+    @property
+    def amount(self) -> float | None:
+        """What is known of it; None if nothing is."""
+        return self.total if self.known or self.total else None
 
 
 @dataclass(frozen=True, slots=True)

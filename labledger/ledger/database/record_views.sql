@@ -136,6 +136,50 @@ FROM evidence_record
 {current_slot_of evidence_record}
 WHERE {not_superseded evidence_record};
 
+-- one row per step of what an agent did, with the beginning of what it said and called
+--
+-- The index of a trajectory, an artifact that the ledger keeps itself, has the columns by position.
+CREATE VIEW steps AS SELECT
+    {identity evidence_record},
+    evidence_record.attempt, evidence_record.record ->> '$.ext.trajectory.origin' AS origin,
+    step.value ->> 0 AS step, step.value ->> 2 AS said_by, step.value ->> 1 AS said_at,
+    step.value ->> 3 AS model, step.value ->> 4 AS message, step.value ->> 5 AS tool_calls,
+    step.value ->> 6 AS results, step.value ->> 7 AS tokens_in,
+    step.value ->> 8 AS cache_read_tokens, step.value ->> 9 AS tokens_out,
+    step.value ->> 10 AS cost_usd, coalesce(step.value ->> 11, 0) AS is_copied
+FROM evidence_record
+{current_slot_of evidence_record}
+JOIN artifact ON artifact.sha256 =
+    unhex(substr(evidence_record.record ->> '$.evidence.trajectory_steps', 19))
+JOIN json_each(CAST(artifact.content AS TEXT), '$.rows') AS step
+WHERE {not_superseded evidence_record};
+
+-- one row per call of an agent to a model, as the gateway counted it, in every attempt
+CREATE VIEW model_calls AS SELECT
+    {identity model_call},
+    model_call.attempt, model_call.call, model_call.started_at, model_call.provider,
+    model_call.api, model_call.model, model_call.model_served, model_call.state,
+    model_call.status, model_call.reason, model_call.input_tokens,
+    model_call.cache_read_tokens, model_call.cache_write_tokens,
+    model_call.cache_write_1h_tokens, model_call.output_tokens, model_call.reasoning_tokens,
+    model_call.is_unknown AS unknown, model_call.cost / 1e12 AS cost_usd,
+    model_call.first_byte_ms, model_call.duration_ms, model_call.waited_ms,
+    model_call.request_id, model_call.raw_usage
+FROM charged_call AS model_call
+{root_slot_of model_call}
+WHERE {not_superseded model_call};
+
+-- one row per price of a model that a run reckons with, in US dollars for a million tokens
+CREATE VIEW model_prices AS SELECT
+    run.run_id, model_price.part, model_price.provider, model_price.model,
+    model_price.from_tokens, model_price.input / 1e6 AS input_usd,
+    model_price.cache_read / 1e6 AS cache_read_usd,
+    model_price.cache_write / 1e6 AS cache_write_usd,
+    model_price.cache_write_1h / 1e6 AS cache_write_1h_usd,
+    model_price.output / 1e6 AS output_usd, model_price.source, model_price.digest
+FROM model_price
+JOIN run ON run.run_no = model_price.run_no;
+
 -- one row per part of a run's schedule: what it was started with, and what extended or reran it
 CREATE VIEW run_parts AS SELECT
     run.run_id, 1 AS part, 'started' AS kind, 0 AS first_schedule_idx,

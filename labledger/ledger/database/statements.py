@@ -2,7 +2,8 @@
 
 No other module lists the columns of a table: they are in `table_rows`. A statement about rows is
 made once, so that SQLite compiles it once for a connection. The shared pieces, each a rule or a
-join, are in `fragments.sql`; what counts as passed comes from `records.pass_rate`.
+join, are in `fragments.sql`; what counts as passed comes from `records.pass_rate`, and for which
+calls to models nothing is charged from `records.model_calls`.
 
 The chain of commits does not cover rows that change or are deleted during a run: progress and stop
 cause, lease, takeover request, budget, settings, dispatch journal, staged results, hosts declared
@@ -22,6 +23,7 @@ from pathlib import Path
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
 from labledger.records import canonical_json
+from labledger.records.model_calls import CHARGED_NOTHING_SQL
 from labledger.records.pass_rate import PASSED_SQL
 
 
@@ -89,6 +91,7 @@ def _read_fragments() -> dict[str, tuple[list[str], str]]:
 _FRAGMENTS = {
     **_read_fragments(),
     "passed": (["status", "verdict", "agent_exit_status"], PASSED_SQL),
+    "charged_nothing": (["CALL"], CHARGED_NOTHING_SQL),
 }
 
 

@@ -122,6 +122,35 @@ class EvidenceRow(NamedTuple):
     record: str
 
 
+class ModelCallRow(NamedTuple):
+    """A row of `model_call`."""
+
+    run_no: int
+    schedule_idx: int
+    attempt: int
+    call: int
+    started_at: str
+    provider: str
+    api: str
+    model: str
+    model_served: str | None
+    state: str
+    status: int | None
+    reason: str | None
+    input_tokens: int | None
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    cache_write_1h_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    raw_usage: str | None
+    first_byte_ms: int | None
+    duration_ms: int | None
+    waited_ms: int
+    request_id: str | None
+    reserved: str | None
+
+
 COLUMNS: dict[str, tuple[str, ...]] = {
     "ledger_meta": ("key", "value"),
     "run": (
@@ -134,6 +163,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "task_payload": ("payload_digest", "body"),
     "run_task": ("run_no", "task_idx", "task_id", "digest", "payload_digest"),
     "slot": ("run_no", "schedule_idx", "variant_idx", "task_idx", "repl_idx", "supersedes"),
+    "model_price": (
+        *("run_no", "price_idx", "part", "provider", "model", "from_tokens", "input", "output"),
+        *("cache_read", "cache_write", "cache_write_1h", "source", "digest"),
+    ),
     "schedule": ("run_no", "total_slots", "genesis_digest"),
     "run_part": (
         *("run_no", "part", "kind", "first_idx", "variant_count", "task_count", "slot_count"),
@@ -171,6 +204,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "prediction": PredictionRow._fields,
     "score": ScoreRow._fields,
     "evidence_record": EvidenceRow._fields,
+    "model_call": ModelCallRow._fields,
     "slot_outcome": (
         *("run_no", "variant_idx", "task_idx", "repl_idx", "schedule_idx", "status", "verdict"),
         *("passed", "metric_name", "metric_value", "duration_ms"),
@@ -181,7 +215,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 SLOT_TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
-    *("evidence_record",),
+    *("evidence_record", "model_call"),
 )
 """Tables of what a commit publishes, in the order in which it is written."""
 
@@ -194,6 +228,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "task_payload": ("payload_digest",),
     "run_task": ("run_no", "task_idx"),
     "slot": ("run_no", "schedule_idx"),
+    "model_price": ("run_no", "price_idx"),
     "schedule": ("run_no",),
     "run_part": ("run_no", "part"),
     "schedule_progress": ("run_no",),
@@ -216,6 +251,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "prediction": ("run_no", "schedule_idx", "row_seq"),
     "score": ("run_no", "schedule_idx", "row_seq"),
     "evidence_record": ("run_no", "schedule_idx", "attempt", "row_seq"),
+    "model_call": ("run_no", "schedule_idx", "attempt", "call"),
     "slot_outcome": ("run_no", "variant_idx", "task_idx", "repl_idx"),
     "artifact": ("artifact_no",),
 }

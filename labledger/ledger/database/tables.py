@@ -30,7 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
-from labledger.ledger.database.model import USUAL_METRICS
+from labledger.records.model_calls import CallState
+from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 
@@ -90,7 +91,7 @@ def _check(name: str, condition: str) -> CheckConstraint:
 
 
 def _one_of(
-    table: str, column: str, values: type[SlotStatus | Verdict | RunStatus]
+    table: str, column: str, values: type[SlotStatus | Verdict | RunStatus | CallState]
 ) -> CheckConstraint:
     literals = ", ".join(f"'{value.value}'" for value in values)
     return _check(f"{table}_{column}", f"{column} IN ({literals})")
@@ -101,6 +102,13 @@ _PHASE_COLUMNS = [
     for phase in ("setup", "agent", "grader")
     for name in ("exit_status", "duration_ms", "timed_out")
 ]
+
+_PRICES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+_TOKEN_COLUMNS = (
+    *("input_tokens", "cache_read_tokens", "cache_write_tokens", "cache_write_1h_tokens"),
+    *("output_tokens", "reasoning_tokens"),
+)
+"""All of a call's are null if its usage is not known."""
 
 ledger_meta = _clustered(
     "ledger_meta",
@@ -185,6 +193,25 @@ slot = _clustered(
 """The schedule. `supersedes` is the earlier slot of the same cell that a rerun replaces.
 
 A trigger refuses a second slot of a cell that supersedes none.
+"""
+
+model_price = _clustered(
+    "model_price",
+    *_integers("run_no", "price_idx", key=True),
+    *_integers("part"),
+    *_texts("provider", "model"),
+    *_integers("from_tokens"),
+    *_integers(*_PRICES, null=True),
+    *_texts("source", "digest"),
+    UniqueConstraint("run_no", "provider", "model", "from_tokens", name="uq_model_price_model"),
+    _references("run", "run_no"),
+    _check("model_price_part", "part >= 1"),
+    _check("model_price_from_tokens", "from_tokens >= 0"),
+)
+"""What a run reckons its calls to models with, in micro-dollars for a million tokens.
+
+The part of the schedule that first asked for a model brought its prices. `digest` is that of the
+table that they were taken from, `source` says where that came from.
 """
 
 schedule = _table(
@@ -452,6 +479,31 @@ evidence_record = _table(
     *_texts("record"),
     _references("trial", "run_no", "schedule_idx"),
 )
+
+model_call = _clustered(
+    "model_call",
+    *_integers("run_no", "schedule_idx", "attempt", "call", key=True),
+    *_texts("started_at", "provider", "api", "model"),
+    *_texts("model_served", null=True),
+    *_texts("state"),
+    *_integers("status", null=True),
+    *_texts("reason", null=True),
+    *_integers(*_TOKEN_COLUMNS, null=True),
+    *_texts("raw_usage", null=True),
+    *_integers("first_byte_ms", "duration_ms", null=True),
+    *_integers("waited_ms"),
+    *_texts("request_id", "reserved", null=True),
+    _references("attempt", "run_no", "schedule_idx", "attempt"),
+    _check("model_call_call", "call >= 1"),
+    _one_of("model_call", "state", CallState),
+    _check(
+        "model_call_usage",
+        " AND ".join(
+            f"({_TOKEN_COLUMNS[0]} IS NULL) = ({name} IS NULL)" for name in _TOKEN_COLUMNS[1:]
+        ),
+    ),
+)
+"""The calls of each attempt's agent to models, those of attempts that were retried too."""
 
 slot_outcome = _clustered(
     "slot_outcome",

@@ -32,6 +32,7 @@ APPEND_ONLY = (
     "run",
     "grading",
     "run_variant",
+    "model_price",
     "task_payload",
     "run_task",
     "slot",
@@ -45,6 +46,7 @@ APPEND_ONLY = (
     "prediction",
     "score",
     "evidence_record",
+    "model_call",
     "artifact",
     "run_note",
     "host_fence",
@@ -149,8 +151,8 @@ def _tally(table: str, action: str, row: str, count: str, content: str) -> tuple
 VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("analysis_views.sql"))
 """The documented views by name, in the order a reader wants them."""
 
-ALL_VIEWS = dict(_read_views("pass_rate.sql")) | VIEWS
-"""The documented views, and the one that they count by."""
+ALL_VIEWS = dict(_read_views("pass_rate.sql")) | dict(_read_views("model_costs.sql")) | VIEWS
+"""The documented views, and those that they count by."""
 
 TRIGGERS = dict(_triggers())
 """The SQL of each trigger by name."""

@@ -79,6 +79,7 @@ _COMMITS_SQL = (
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
 _PART_QUERIES = {
+    "price": f"{statements.select('model_price', start=2)} ORDER BY price_idx",
     "variant": f"{statements.select('run_variant', start=2)} ORDER BY variant_idx",
     "task": f"{statements.select('run_task', start=2)} ORDER BY task_idx",
     "slot": f"{statements.select('slot', start=2)} ORDER BY schedule_idx",

@@ -82,7 +82,7 @@ _FROZEN_DIGEST = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 _TEXTS_PER_BATCH = 100
 _ROWS_PER_BATCH = 2_000
 
-_PLANNED_TABLES = ("run_variant", "run_task", "slot")
+_PLANNED_TABLES = ("model_price", "run_variant", "run_task", "slot")
 """Tables that grow when a part is appended, in the order in which they are written."""
 
 _PAYLOADS_SQL = statements.expand(
@@ -264,7 +264,7 @@ def _create_run(source: StoredRun, target: Connection) -> StoredRun:
 
 
 def _copy_parts(source: StoredRun, target: StoredRun) -> None:
-    """Copy the variants, tasks and slots, and the parts of the schedule, that the target lacks."""
+    """Copy the prices, variants, tasks, slots and parts of the schedule that the target lacks."""
     starts = {
         table: target.execute(f"SELECT count(*) FROM {table} WHERE run_no = ?").scalar_one()  # noqa: S608
         for table in _PLANNED_TABLES

@@ -22,16 +22,16 @@ from labledger.ledger.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
     PART_ROW_COLUMNS,
+    PRICE_COLUMNS,
     SCHEDULE_COLUMNS,
     SCHEMA,
     SLOT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import MAX_LINE_BYTES
+from labledger.records.attempt_result import MAX_LINE_BYTES, MAX_RECORD_DEPTH, ONLY_IF_ANY
 
 _RUN_NO = 1
 _MAX_CHAIN_LINE_BYTES = 256 << 20
-_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
 _ROWS_PER_BATCH = 500
 
 _INSERT_PROGRESS = """
@@ -49,11 +49,15 @@ class InvalidMirrorLine(ValueError):
 def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> str:
     """Write the run of these files into an empty ledger; return its id.
 
-    `mirrors` maps each of `RECORD_KINDS` to its file. Raises `LedgerError` with file and line.
+    `mirrors` maps each of `RECORD_KINDS` to its file; those of `ONLY_IF_ANY` may be missing. Raises
+    `LedgerError` with file and line.
     """
     with _lines(chain, _MAX_CHAIN_LINE_BYTES) as chain_lines:
         run_id = _write_chain(connection, chain_lines)
-    for kind in ("trials", "metrics", "events", "predictions", "scores", "evidence"):
+    kinds = ("trials", "metrics", "events", "predictions", "scores", "evidence", "model_calls")
+    for kind in kinds:
+        if kind in ONLY_IF_ANY and not os.path.lexists(mirrors[kind]):
+            continue
         with _lines(mirrors[kind], MAX_LINE_BYTES) as mirror_lines:
             _write_records(connection, mirror_lines, kind)
     return run_id
@@ -89,6 +93,16 @@ def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -
     """Give the run the tags of its experiment: later ones are in no mirror."""
     tags = resolved["experiment"].get("tags", []) if "experiment" in resolved else []
     run_rows.add_tags(connection, _RUN_NO, map(str, tags), created_at)
+
+
+def _write_prices(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
+    connection.execute(
+        statements.insert("model_price"),
+        [
+            (_RUN_NO, idx, *(row[name] for name in PRICE_COLUMNS))
+            for idx, row in enumerate(batch, first_idx)
+        ],
+    )
 
 
 def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
@@ -148,6 +162,7 @@ def _write_commits(connection: Connection, batch: list[JsonObject], _first_idx: 
 
 
 _WRITERS: dict[str, Callable[[Connection, list[JsonObject], int], None]] = {
+    "price": _write_prices,
     "variant": _write_variants,
     "task": _write_tasks,
     "slot": _write_slots,
@@ -208,7 +223,7 @@ def _lines(path: Path, max_bytes: int) -> Iterator[Iterator[tuple[bytes, JsonObj
             number += 1
             if not line.endswith(b"\n"):
                 raise InvalidMirrorLine("the line is incomplete or too long")
-            value = canonical_json.loads(line[:-1], max_depth=_MAX_DEPTH)
+            value = canonical_json.loads(line[:-1], max_depth=MAX_RECORD_DEPTH)
             if not isinstance(value, dict):
                 raise InvalidMirrorLine("the line is not a JSON object")
             yield line[:-1], value

@@ -43,6 +43,7 @@ from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
 from labledger.ledger.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.attempt_result import MAX_RECORD_DEPTH
 from labledger.records.identity import RUN_ID
 
 SCHEMAS = {
@@ -51,9 +52,6 @@ SCHEMAS = {
     "evidence": "evidence_record_v1",
 }
 """Schemas of the record kinds that are stored as text; the others are stored in columns."""
-
-_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
-"""A record contains JSON of an agent, which may nest as deep as `MAX_DEPTH`."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
@@ -117,7 +115,7 @@ def find_problems(run_id: str, commit: Commit) -> Iterator[str]:
 
 def _canonical_problem(text: str) -> str | None:
     try:
-        value = canonical_json.loads(text.encode(), max_depth=_MAX_DEPTH)
+        value = canonical_json.loads(text.encode(), max_depth=MAX_RECORD_DEPTH)
     except (MalformedJson, UnicodeEncodeError) as error:
         return str(error)
     if not isinstance(value, dict):

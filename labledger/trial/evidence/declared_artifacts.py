@@ -24,9 +24,9 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import DeclaredArtifact
 from labledger.files import artifact_tars, tars
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact, Readable
+from labledger.files.artifact_tars import ArtifactPacker, ArtifactsRefused, PackedArtifact
 from labledger.files.durable_files import replace_file
-from labledger.files.tars import END
+from labledger.files.tars import END, Readable
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.evidence import tampering

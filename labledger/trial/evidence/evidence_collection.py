@@ -72,6 +72,12 @@ class EvidenceCollector:
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
+    def add_inline(self, content: bytes) -> str:
+        """Add content that the ledger itself keeps, whatever its size, as its views read it."""
+        artifact = Artifact.inline(content)
+        self.artifacts[artifact.sha256] = artifact
+        return artifact.reference
+
     def add_stream(self, chunks: Iterator[bytes]) -> str:
         """Add large content in pieces to the artifact store, and return the reference to it."""
         artifact = Artifact(*self.outputs.store.put_stream(chunks), None)

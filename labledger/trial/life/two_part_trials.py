@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 from labledger import fault_points
-from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading import Sealing
@@ -27,7 +26,7 @@ from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
-from labledger.trial.life import inputs, trial_networks
+from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import kill_overdue
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import isolation_of
@@ -96,18 +95,19 @@ class AgentPart:
 
 
 def inspect_agent_part(
-    engine: Engine, spec: AttemptSpec, state: ContainerState
+    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
 ) -> tuple[ContainerExit, AgentPart | None]:
     """Return how the stopped container of an agent ended, and its part if the grader is due.
 
-    The agent can forge the exit status that says so, but not the phases. Raises
-    `EngineUnavailable`.
+    The agent can forge the exit status that says so, but not the phases. `part_start` is the
+    monotonic time at which the part began. Raises `EngineUnavailable`.
     """
     changes = inspect_changes(
-        engine, isolation_of(spec), state.container_id, "before_grading", state
+        context.engine, isolation_of(spec), state.container_id, "before_grading", state
     )
     ended = ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART)
-    ended = replace(ended, changes=changes)
+    was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
+    ended = replace(ended, changes=changes, disk_was_full=was_full)
     if state.exit_status != ExitStatus.AGENT_ENDED:
         return ended, None
     fields = phase_fields(spec.folder)
@@ -166,12 +166,10 @@ def run_grader_part_if_due(
     """
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
-        ended, agent_part = inspect_agent_part(context.engine, spec, state)
+        ended, agent_part = inspect_agent_part(spec, context, state, part_start)
         if agent_part is None:
             return ended
         fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
-        was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        agent_part = replace(agent_part, disk_was_full=was_full)
         agent_part.write(spec.folder)
         fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:
@@ -186,6 +184,7 @@ def _run_grader_part(
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
+    model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
     inputs.unseal(spec, agent_part.phases)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)

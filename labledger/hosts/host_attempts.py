@@ -1,0 +1,448 @@
+"""The attempts of one run on a host, from acceptance to acknowledgement.
+
+The host decides alone what happens with an attempt that belongs to it. It writes durably that it
+has accepted one before anything of it exists, so an attempt that was never accepted has certainly
+not run. It runs accepted ones with the executor of local runs, keeps results in the outbox until
+they are acknowledged, and tries again by itself what its engine or disk prevented. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from labledger.clock import Backoff
+from labledger.engine.engine import EnginePool
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.execution.dispatch_rules import Refusals
+from labledger.execution.local_executor import LocalExecutor, remove_containers
+from labledger.hosts.host_inputs import HostInputs
+from labledger.hosts.host_messages import (
+    AttemptKey,
+    Cancellation,
+    CleanUp,
+    Exchange,
+    ExchangeReply,
+    Failure,
+    ForgetAttempts,
+    Removal,
+    input_digests,
+)
+from labledger.hosts.host_run_folder import HostRunFolder, Outbox, SharedFiles, attempt_name
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NOT_STARTED
+from labledger.trial import attempt_notes
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
+from labledger.trial.disk_space import FullDisks
+from labledger.trial.life.container_start import attempt_of, kill_container
+from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
+
+REFUSALS_BEFORE_PROBLEM = 5
+"""After so many attempts in a row that could not be started, the host tries them again itself."""
+
+_FIRST_RETRY_S = 0.5
+_MAX_RETRY_S = 10.0
+
+_FORGET_TIMEOUT_S = 20.0
+"""How long it may take until the threads of attempts have noticed that these are forgotten."""
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """An attempt that this process works on."""
+
+    spec: AttemptSpec
+    """With the paths of this host."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY_S, _MAX_RETRY_S))
+
+
+@dataclass(slots=True)
+class HostAttempts:
+    """The attempts of one run on this host."""
+
+    folder: HostRunFolder
+    slots: int
+    permits: RunPermits
+    """Shared by all runs of the host."""
+    inputs: HostInputs
+    engines: EnginePool
+    engine_root: Path | None
+    lacks_space: Callable[[], bool]
+    """Whether a disk of the host is too full for a trial to be started."""
+    changed: threading.Condition
+    """Notified when there is something to report. Its lock guards everything below."""
+    shared_files: SharedFiles = field(init=False)
+    epoch: int = 0
+    """Of the coordinator whose orders are carried out."""
+    is_lost: bool = False
+    """Whether the coordinator of this epoch has said that the host was declared lost."""
+    limiter: StartLimiter = field(init=False)
+    unconfirmed: set[AttemptKey] = field(default_factory=set)
+    """Removals and cancellations that have ended, until the coordinator knows it."""
+    closed: bool = False
+    _executor: LocalExecutor = field(init=False)
+    _outbox: Outbox = field(init=False)
+    _open: dict[AttemptKey, _Accepted] = field(default_factory=dict)
+    _ended: set[AttemptKey] = field(default_factory=set)
+    """Those with a result in the outbox."""
+    _failures: dict[AttemptKey, Failure] = field(default_factory=dict)
+    _removed: dict[AttemptKey, int] = field(default_factory=dict)
+    """The epoch in which each was acknowledged or cancelled. It is not accepted in it again."""
+    _leaving: dict[AttemptKey, int] = field(default_factory=dict)
+    """Those whose removal or cancellation has begun and not ended, with the epoch."""
+    _forgotten: set[AttemptKey] = field(default_factory=set)
+    """Open attempts whose results are dropped when they end."""
+    _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
+    """Attempts that a later coordinator wants to run while they are still being cancelled."""
+    _unwanted: dict[AttemptKey, CleanUp] = field(default_factory=dict)
+    """Attempts that had not ended when they were to be cleaned up: each is when it ends."""
+    _warnings: list[str] = field(default_factory=list)
+    _refusals: Refusals = field(default_factory=Refusals)
+    _problem: str | None = None
+    """Why an attempt could not go on, until it is tried again."""
+
+    def __post_init__(self) -> None:
+        self.limiter = StartLimiter(
+            self.slots,
+            permits=self.permits,
+            clock=time.monotonic,
+            owns_attempts=True,
+            is_held_back=self.lacks_space,
+        )
+        self.limiter.allow_until(0.0)
+        self.shared_files = SharedFiles(self.folder, self.inputs.store, self.changed)
+        self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter)
+        self._outbox = Outbox(self.folder.outbox)
+        self._ended = set(self._outbox.keys())
+        self.epoch = self.folder.read_epoch() or 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Carry out the orders of a later coordinator from now on. The lock is held."""
+        self.epoch = epoch
+        self.limiter.allow_until(0.0)
+        self.limiter.reopen()
+        self.is_lost = False
+        self._failures.clear()
+        self.unconfirmed.clear()
+
+    # -- orders of the coordinator
+
+    def is_begun(self, key: AttemptKey) -> bool:
+        """Return whether this process has the attempt. The lock is held."""
+        return key in self._open or key in self._ended
+
+    def was_accepted(self, key: AttemptKey) -> bool:
+        """Return whether this or an earlier process has accepted the attempt. The lock is held."""
+        return self.folder.has_accepted(key) or key in self._ended
+
+    def accept(self, spec: AttemptSpec) -> None:
+        """Accept an attempt, unless that has been done; run it, or go on with it."""
+        key = spec.key
+        with self.changed:
+            if self._leaving.get(key, self.epoch) != self.epoch:
+                self._returning[key] = spec
+                return
+            is_over = self._removed.get(key) == self.epoch or key in self._leaving or self.is_lost
+            if self.closed or key in self._open or key in self._ended or is_over:
+                return
+            self._failures.pop(key, None)
+            was_accepted = self.folder.has_accepted(key)
+            here = self._on_this_host(spec, container_may_exist=was_accepted)
+            if not was_accepted:
+                attempt_notes.mark_not_started(here.folder)
+                self.folder.accept(key)
+            self.inputs.link(input_digests(spec), here.plan.store_root)
+            self._open[key] = _Accepted(here)
+        self._submit(key, here)
+
+    def _submit(self, key: AttemptKey, spec: AttemptSpec) -> None:
+        if not self.closed:
+            self._executor.submit(spec).add_done_callback(partial(self._attempt_ended, key))
+
+    def _on_this_host(self, spec: AttemptSpec, *, container_may_exist: bool) -> AttemptSpec:
+        """Return an attempt with the paths of this host."""
+        plan = replace(
+            spec.plan,
+            run_dir=self.folder.path,
+            store_root=self.folder.store_of(spec.key),
+            engine_root=self.engine_root,
+        )
+        here = replace(spec, plan=plan, container_may_exist=container_may_exist)
+        return here.on_host(spec.host)
+
+    def remove(self, removal: Removal) -> None:
+        """Remove what an acknowledged attempt left: its container first, its result last."""
+        key = removal.spec.key
+        if not self._begin_leaving(key):
+            return
+        here = self._on_this_host(removal.spec, container_may_exist=True)
+        future = self._executor.remove(here, keep_folder=removal.keep_folder)
+        future.add_done_callback(partial(self._left, key, is_final=True))
+
+    def cancel(self, cancellation: Cancellation) -> None:
+        """Forget the result of an attempt that will run again, and remove what it left."""
+        key = cancellation.spec.key
+        if not self._begin_leaving(key):
+            return
+        self._outbox.discard(key)
+        with self.changed:
+            self._ended.discard(key)
+        here = self._on_this_host(cancellation.spec, container_may_exist=True)
+        future = self._executor.cancel(here, cancellation.reason)
+        future.add_done_callback(partial(self._left, key, is_final=False))
+
+    def _begin_leaving(self, key: AttemptKey) -> bool:
+        """Return whether a removal is to be carried out: not if it has been, or is in progress."""
+        with self.changed:
+            if key in self._leaving or self._removed.get(key) == self.epoch or self.closed:
+                return False
+            self._leaving[key] = self.epoch
+            return True
+
+    def _left(self, key: AttemptKey, future: Future[None], *, is_final: bool) -> None:
+        """Record that a removal has ended. One that failed is repeated by the next cleanup."""
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            with self.changed:
+                self._warnings.append(f"attempt {attempt_name(key)} was not cleaned up: {error}")
+        elif is_final and not future.cancelled():
+            self._forget(key)
+        self._end_leaving(key)
+
+    def _end_leaving(self, key: AttemptKey) -> None:
+        """Record that nothing of an attempt is left, and accept it again if that was asked."""
+        self.folder.delete_store(key)
+        with self.changed:
+            self._ended.discard(key)
+            self._removed[key] = self._leaving.pop(key)
+            self.unconfirmed.add(key)
+            returning = self._returning.pop(key, None)
+            self.changed.notify_all()
+        if returning is not None:
+            self.accept(returning)
+
+    def _forget(self, key: AttemptKey) -> None:
+        """Delete the result and the record of acceptance of an attempt that is removed."""
+        self._outbox.discard(key)
+        self.folder.forget(key)
+
+    def kill(self, spec: AttemptSpec) -> None:
+        try:
+            with self.engines.engine() as engine:
+                kill_container(engine, spec)
+        except LabLedgerError as error:
+            with self.changed:
+                self._warnings.append(error.message)
+
+    # -- what becomes of attempts
+
+    def _attempt_ended(self, key: AttemptKey, future: Future[AttemptResult]) -> None:
+        """Put a result into the outbox, or try again, or report why there is none."""
+        with self.changed:
+            if key in self._forgotten:
+                self._forgotten.discard(key)
+                self._open.pop(key, None)
+                self.changed.notify_all()
+                return
+        try:
+            result = future.result()
+            if self._must_retry(result):
+                self._retry_later(key, self._refusals.message)
+                return
+            self._outbox.put(key, result)
+        except (WaitAbandoned, CancelledError):
+            return
+        except StartRefused:
+            self.fail(key, "refused", "the run is stopping")
+            return
+        except (EngineUnavailable, DiskFull, OSError) as error:
+            self._retry_later(key, str(error))
+            return
+        except LabLedgerError as error:
+            self.fail(key, "uncollected", error.message)
+            return
+        except Exception as error:
+            self.fail(key, "uncollected", f"{type(error).__name__}: {error}")
+            return
+        with self.changed:
+            self._open.pop(key, None)
+            self._ended.add(key)
+            self.changed.notify_all()
+        self._clean_up_unwanted(key)
+
+    def _clean_up_unwanted(self, key: AttemptKey) -> None:
+        """Remove what an attempt left that was to be cleaned up before it ended."""
+        with self.changed:
+            request = self._unwanted.pop(key, None)
+        if request is not None:
+            self.limiter.refuse_no_more(key[0])
+            try:
+                warnings = self.clean_up(replace(request, durable=frozenset({key})))
+            except (LabLedgerError, OSError) as error:
+                warnings = [f"attempt {attempt_name(key)} was not cleaned up: {error}"]
+            with self.changed:
+                self._warnings += warnings
+
+    def _must_retry(self, result: AttemptResult) -> bool:
+        """Return whether this host, not the trial, seems to be why a trial could not be started."""
+        with self.changed:
+            if result.reason not in NOT_STARTED:
+                self._refusals.in_row = 0
+                return False
+            self._refusals.record_start(self._executor.last_start_created)
+            self._refusals.record(result.message or "its container could not be started")
+            return self._refusals.in_row > REFUSALS_BEFORE_PROBLEM
+
+    @property
+    def problem(self) -> str | None:
+        """Why attempts cannot go on at present, None if they can."""
+        with self.changed:
+            can_start = self._executor.last_start_created > self._refusals.last
+            if self._refusals.in_row > REFUSALS_BEFORE_PROBLEM and not can_start:
+                return f"no trial could be started: {self._refusals.message}"
+            return self._problem
+
+    def _retry_later(self, key: AttemptKey, problem: str) -> None:
+        """Go on with an attempt after a while: what prevented it was this host."""
+        with self.changed:
+            accepted = self._open.get(key)
+            if accepted is None or self.closed:
+                return
+            self._problem = self._refusals.message = problem
+            accepted.spec = replace(accepted.spec, container_may_exist=True).on_host(
+                accepted.spec.host
+            )
+            delay_s = accepted.backoff.next_s()
+            self.changed.notify_all()
+        timer = threading.Timer(delay_s, self._try_again, (key, accepted.spec))
+        timer.daemon = True
+        timer.start()
+
+    def _try_again(self, key: AttemptKey, spec: AttemptSpec) -> None:
+        with self.changed:
+            self._problem = None
+        self._submit(key, spec)
+
+    def fail(self, key: AttemptKey, kind: str, message: str) -> None:
+        with self.changed:
+            self._open.pop(key, None)
+            self._failures[key] = Failure(key, kind, message)
+            self.changed.notify_all()
+        self._clean_up_unwanted(key)
+
+    # -- reports
+
+    def has_news(self, request: Exchange) -> bool:
+        reported = (self._ended - self._leaving.keys()) | self._failures.keys()
+        return bool(reported - request.received or self._warnings or self.unconfirmed)
+
+    def report(self, request: Exchange) -> ExchangeReply:
+        with self.changed:
+            waiting = sorted(self._ended - request.received - self._leaving.keys())
+            for key in self._failures.keys() & request.received:
+                del self._failures[key]
+            failures = tuple(self._failures.values())
+            warnings, self._warnings = tuple(self._warnings), []
+            removed = tuple(self.unconfirmed)
+            begun, ended = set(self._open), set(self._ended)
+        restarts = tuple((spec.key, why) for spec, why in self._executor.restart_notices())
+        created = self._executor.last_start_created
+        age_s = time.monotonic() - created
+        return ExchangeReply(
+            session=request.session,
+            monotonic=time.monotonic(),
+            results=tuple(self._outbox.batch(waiting)),
+            failures=failures,
+            removed=removed,
+            started=self.folder.started(begun, ended) if request.wants_state else frozenset(),
+            restarts=restarts,
+            paused=tuple(spec.key for spec in self._executor.paused_attempts()),
+            warnings=warnings,
+            last_start_age_s=age_s if age_s < float("inf") else None,
+        )
+
+    # -- cleanup
+
+    def attempts(self, ledger_id: str, run_id: str) -> frozenset[AttemptKey]:
+        """Return every attempt of the run of which this host has anything."""
+        keys = self.folder.attempts() | set(self._outbox.keys())
+        labels = {Labels.LEDGER: ledger_id, Labels.RUN: run_id}
+        with self.engines.engine() as engine:
+            for container in engine.containers_with_labels(labels):
+                if (key := attempt_of(container.labels)) is not None:
+                    keys.add(key)
+        return frozenset(keys)
+
+    def clean_up(self, request: CleanUp) -> list[str]:
+        """Remove what durable attempts left. Return a warning for what could not be removed.
+
+        One that has not ended, on a host that was declared lost, is ended, and removed after that.
+        """
+        with self.changed:
+            durable = request.durable - self._open.keys()
+            unwanted = {key: self._open[key].spec for key in request.durable - durable}
+            self._unwanted |= dict.fromkeys(unwanted, request)
+        self.limiter.refuse(idx for idx, _ in unwanted)
+        for key, spec in unwanted.items():
+            if not self.folder.is_marked_not_started(key):
+                self.kill(spec)
+        records = self.folder.records(request.setup, durable, request.kept)
+        warnings = self._executor.clean_up(records)
+        for key in durable:
+            self._forget(key)
+            self.folder.delete_store(key)
+            with self.changed:
+                self._ended.discard(key)
+                self._failures.pop(key, None)
+                self._removed[key] = self.epoch
+        if not self.attempts(request.setup.run.ledger_id, request.setup.run.run_id):
+            with self.changed:
+                if not (self._open or self._leaving):
+                    self.shared_files.delete()
+        return warnings
+
+    def forget_attempts(self, request: ForgetAttempts) -> list[str]:
+        """Drop what unfinished attempts have done, and remove their containers.
+
+        The next coordinator runs them again, and their notes say why. Until then, nothing of the
+        run is started. Return a warning for what could not be removed.
+        """
+        self.limiter.close()
+        keys = {key for key in request.keys if self._begin_leaving(key)}
+        warnings = []
+        with self.changed:
+            self._forgotten |= self._open.keys() & keys
+        for key in keys:
+            attempt_notes.record_cancellation(self.folder.trial(key), request.reason)
+            self._outbox.discard(key)
+        records = self.folder.records(request.setup, keys)
+        try:
+            with self.engines.engine() as engine:
+                remove_containers(engine, records)
+        except LabLedgerError as error:
+            warnings.append(f"containers were not removed: {error.message}")
+        with self.changed:
+            self.changed.wait_for(lambda: not self._open.keys() & keys, _FORGET_TIMEOUT_S)
+            late = sorted(self._open.keys() & keys)
+        warnings += [f"attempt {attempt_name(key)} has not ended yet" for key in late]
+        for key in keys:
+            self._end_leaving(key)
+        return warnings
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Stop working on attempts. Their containers go on; the next process adopts them."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+        self._executor.abandon()
+        yield
+        self._executor.shutdown()
+        self._executor.close()

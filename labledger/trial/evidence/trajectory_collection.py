@@ -1,0 +1,214 @@
+"""Collect what a trial's agent did as one document of steps, and a short index of them.
+
+The first of these that has steps is taken: what the gateway recorded, which no container wrote; the
+log of an agent with a profile; a trajectory that an agent left in its output. A trajectory never
+changes how a trial ended: why there is none, or what it lacks, is a problem of the evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from labledger.files.untrusted_files import UntrustedFile
+from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
+from labledger.records.model_grants import RECORD
+from labledger.trajectories import agent_document, recorded_calls
+from labledger.trajectories.agent_document import AgentDocument
+from labledger.trajectories.agent_logs import LogReader, find_reader
+from labledger.trajectories.atif import Agent, Head, Step
+from labledger.trajectories.document import DocumentWriter
+from labledger.trajectories.json_reading import LogFacts
+from labledger.trajectories.matched_calls import MatchedCalls
+from labledger.trajectories.recorded_calls import read_record
+from labledger.trial import contract
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
+
+NAME = "trajectory"
+"""The document in the evidence."""
+INDEX = "trajectory_steps"
+"""Its index in the evidence."""
+STDOUT = "stdout"
+"""The log that is the agent's output."""
+_MAX_IN_MEMORY = 256 << 10
+_MAX_UNREAD = 10
+"""How many kinds of what could not be read are listed."""
+_IN_OUTPUTS = (agent_document.FILE, f"agent/{agent_document.FILE}")
+"""Where agents leave a trajectory in an output folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedAgent:
+    """The agent of a trial, as far as it is known."""
+
+    name: str = "agent"
+    version: str = "unknown"
+    model: str | None = None
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """Its own logs: by name, the path in the container, or `STDOUT`."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """Steps, and what is known of them when all were taken."""
+
+    origin: str
+    steps: Iterator[Step]
+    head: Callable[[], Head]
+    facts: LogFacts
+    problems: list[str]
+
+
+def collect_trajectory(evidence: EvidenceCollector, agent: LoggedAgent) -> None:
+    """Add the trajectory of a trial to its evidence, if there is one. Raises `OSError`."""
+    collector = _Collector(evidence, agent)
+    for open_source in (collector.recorded, collector.logged, collector.left):
+        with ExitStack() as stack:
+            try:
+                source = open_source(stack)
+                if source is not None and collector.store(source):
+                    return
+            except OSError:
+                raise
+            except Exception as error:
+                # What an agent wrote must not stop a run, even where a reader has a defect.
+                collector.problems.append(f"could not be read: {type(error).__name__}: {error}")
+    collector.report()
+
+
+class _Collector:
+    def __init__(self, evidence: EvidenceCollector, agent: LoggedAgent) -> None:
+        self._evidence, self._agent = evidence, agent
+        self._folder = evidence.outputs.folder
+        self.problems: list[str] = []
+
+    def recorded(self, _: ExitStack) -> _Source | None:
+        """Return the steps of the gateway's record."""
+        folder = self._folder / RECORD
+        if not folder.is_dir():
+            return None
+        facts = LogFacts()
+        steps = recorded_calls.read(read_record(folder, self._calls(), facts), facts)
+        return _Source("gateway", steps, lambda: self._head(facts), facts, [])
+
+    def logged(self, stack: ExitStack) -> _Source | None:
+        """Return the steps of the first of the agent's logs that can be read as such."""
+        for name, path in self._agent.logs.items():
+            reader = find_reader(self._agent.name, name)
+            place = self._place_of(path)
+            if reader is None or place is None:
+                continue
+            file = stack.enter_context(place.opened())
+            if file is not None:
+                return self._logged(reader, file, path)
+        return None
+
+    def _logged(self, reader: LogReader, file: BinaryIO, path: str) -> _Source:
+        facts, problems = LogFacts(), []
+        limit = self._evidence.outputs.max_log_bytes
+        if path == STDOUT and file.seek(0, 2) > limit:
+            problems.append(f"the agent's output has more than {limit:,} bytes; the rest is lost")
+        file.seek(0)
+        matched = MatchedCalls(self._calls())
+        steps = map(matched.with_usage, reader(file, facts))
+        return _Source("agent_log", steps, lambda: self._head(facts), facts, problems)
+
+    def left(self, stack: ExitStack) -> _Source | None:
+        """Return the steps of a trajectory that the agent left, unless it has problems."""
+        outputs = self._evidence.outputs
+        names = ["out", *(output.name for output in outputs.of_phase("agent"))]
+        for path in (self._folder / name / relative for name in names for relative in _IN_OUTPUTS):
+            if not path.parent.is_dir() or _has_link(path.parent, self._folder):
+                continue
+            file = stack.enter_context(UntrustedFile(path.parent, path.name).opened())
+            if file is not None:
+                return self._left(file)
+        return None
+
+    def _left(self, file: BinaryIO) -> _Source | None:
+        if found := agent_document.find_problems(file):
+            self.problems += found
+            return None
+        file.seek(0)
+        document = AgentDocument(file)
+        return _Source("agent", document.steps(), lambda: document.head, LogFacts(), [])
+
+    def _calls(self) -> list[ModelCall]:
+        try:
+            return read_calls(self._folder / JOURNAL)
+        except ValueError:
+            return []
+
+    def _place_of(self, path: str) -> UntrustedFile | None:
+        """Return the file of a log at a path in the container; None if the host does not see it."""
+        if path == STDOUT:
+            return UntrustedFile(self._folder / "state", "agent.stdout")
+        inside = PurePosixPath(path)
+        if ".." in inside.parts or not inside.is_relative_to(contract.OUT):
+            return None
+        place = self._folder / "out" / inside.relative_to(contract.OUT)
+        return (
+            None
+            if _has_link(place.parent, self._folder)
+            else UntrustedFile(place.parent, place.name)
+        )
+
+    def _head(self, facts: LogFacts) -> Head:
+        agent = self._agent
+        version = agent.version if agent.version != "unknown" else facts.version or "unknown"
+        failure = {"failure": facts.failure} if facts.failure else {}
+        return Head(
+            agent=Agent(agent.name, version, agent.model or facts.model),
+            session_id=facts.session_id,
+            final_metrics=facts.claimed,
+            extra=failure or None,
+        )
+
+    def store(self, source: _Source) -> bool:
+        """Store a trajectory and refer to it; return False if it has no step."""
+        writer = DocumentWriter(self._evidence.redactor.redact_json, sums=source.origin != "agent")
+        pieces = writer.pieces(source.steps, source.head)
+        beginning: list[bytes] = []
+        size = 0
+        for piece in pieces:
+            beginning.append(piece)
+            size += len(piece)
+            if size > _MAX_IN_MEMORY:
+                break
+        if not beginning:
+            return False
+        reference = (
+            self._evidence.add_stream(chain(beginning, pieces))
+            if size > _MAX_IN_MEMORY
+            else self._evidence.add_artifact(b"".join(beginning))
+        )
+        self._evidence.references[NAME] = reference
+        self._evidence.references[INDEX] = self._evidence.add_inline(writer.index)
+        self.problems += source.problems + _losses(writer, source.facts)
+        self._evidence.ext[NAME] = {"origin": source.origin, "steps": writer.steps}
+        self.report()
+        return True
+
+    def report(self) -> None:
+        """Record why there is no trajectory, or what it lacks."""
+        if self.problems:
+            self._evidence.add_problem(NAME, "; ".join(self.problems))
+
+
+def _losses(writer: DocumentWriter, facts: LogFacts) -> list[str]:
+    losses = []
+    if writer.left_out:
+        losses.append(f"{writer.left_out:,} steps are beyond the limits, and were left out")
+    if facts.unread:
+        counts = facts.unread.most_common(_MAX_UNREAD)
+        losses.append("not read: " + ", ".join(f"{kind} ({count:,})" for kind, count in counts))
+    return losses
+
+
+def _has_link(folder: Path, root: Path) -> bool:
+    """Return whether a folder, or one above it up to `root`, is a link."""
+    return any(each.is_symlink() for each in (folder, *folder.parents) if each.is_relative_to(root))

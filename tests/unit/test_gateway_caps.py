@@ -1,0 +1,161 @@
+"""Caps of trials, variants and runs: reserved before a call, counted after it, and never passed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
+from labledger.gateway.families.family import Asked
+from labledger.records.model_calls import CallState, ModelCall, Usage
+from labledger.records.model_grants import CallLimits
+from labledger.records.model_prices import PICODOLLARS, ModelPrice, PriceTable
+
+PRICES = PriceTable((ModelPrice("p", "m", 0, 1_000_000, 10_000_000, 100_000, 1_250_000),))
+CALL = ModelCall(1, "", "p", "anthropic-messages", "m", CallState.ANSWERED, 200)
+WORST = WorstCase(Usage(100, output=100), 100 * 1_000_000 + 100 * 10_000_000)
+
+
+def caps(limits: CallLimits, account: Account | None = None) -> tuple[Caps, Account]:
+    account = account or Account("trial")
+    return Caps([(account, limits)], PRICES), account
+
+
+def test_the_worst_case_is_the_dearest_way_of_counting() -> None:
+    """All of a request's tokens may be written to a cache, and all of its answers be full."""
+    asked = Asked("m", True, 1000, 50, answers=2)
+    assert worst_case(asked, "p", 9, PRICES) == WorstCase(
+        Usage(cache_write=1000, output=100), 1000 * 1_250_000 + 100 * 10_000_000
+    )
+    unstated = worst_case(replace(asked, max_output=None, answers=1), "p", 70, PRICES)
+    assert unstated.usage.output == 70
+    assert worst_case(replace(asked, model="n"), "p", 9, PRICES).cost is None
+    assert worst_case(replace(asked, counts_tokens=True), "p", 9, PRICES) == WorstCase(Usage(), 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (CallLimits(requests=2), "cap_requests"),
+        (CallLimits(tokens=500), "cap_tokens"),
+        (CallLimits(usd=3 * WORST.cost / PICODOLLARS - 1e-9), "cap_usd"),
+    ],
+)
+def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str) -> None:
+    """Two calls fit; a third that may go beyond the cap does not."""
+
+    async def test() -> None:
+        kept, account = caps(limits)
+        for _ in range(2):
+            await kept.reserve(WORST)
+            kept.release(WORST)
+            kept.add(replace(CALL, usage=WORST.usage))
+        with pytest.raises(CapReached) as reached:
+            await kept.reserve(WORST)
+        assert reached.value.reason == reason
+        assert account.totals.calls == 2
+
+    asyncio.run(test())
+
+
+def test_what_was_not_used_is_free_again() -> None:
+    """After a call that used little, as much more may be asked."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(tokens=209))
+        for _ in range(5):
+            await kept.reserve(WORST)
+            kept.release(WORST)
+            kept.add(replace(CALL, usage=Usage(1, output=1)))
+        assert account.totals.spent_tokens == 10
+        with pytest.raises(CapReached):
+            await kept.reserve(WORST)
+
+    asyncio.run(test())
+
+
+def test_an_unknown_call_counts_as_reserved() -> None:
+    """A call of which nobody knows what it used takes its worst case from the cap for good."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(tokens=399))
+        await kept.reserve(WORST)
+        kept.release(WORST)
+        kept.add(replace(CALL, state=CallState.CUT, reserved=WORST.usage))
+        with pytest.raises(CapReached):
+            await kept.reserve(WORST)
+        totals = account.totals
+        assert (totals.unknown, totals.held_tokens, totals.held_cost) == (1, 200, WORST.cost)
+        assert totals.usage == Usage()
+
+    asyncio.run(test())
+
+
+def test_calls_under_way_are_waited_for() -> None:
+    """A call that fits only without one under way waits until that has ended, and then decides."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(tokens=399))
+        await kept.reserve(WORST)
+        second = asyncio.create_task(kept.reserve(WORST))
+        third = asyncio.create_task(kept.reserve(WORST))
+        await asyncio.sleep(0)
+        assert not second.done()
+        kept.add(replace(CALL, usage=Usage(1, output=1)))
+        kept.release(WORST)
+        await second
+        await asyncio.sleep(0)
+        assert not third.done()
+        kept.add(replace(CALL, usage=WORST.usage))
+        kept.release(WORST)
+        with pytest.raises(CapReached):
+            await third
+        assert account.in_flight == 0
+
+    asyncio.run(test())
+
+
+def test_a_run_is_capped_over_its_trials() -> None:
+    """Trials share the accounts of their variant and run."""
+
+    async def test() -> None:
+        run = Account("run")
+        trials = [
+            Caps([(Account("trial"), CallLimits()), (run, CallLimits(tokens=399))], PRICES)
+            for _ in range(2)
+        ]
+        await trials[0].reserve(WORST)
+        trials[0].release(WORST)
+        trials[0].add(replace(CALL, usage=WORST.usage))
+        with pytest.raises(CapReached, match="this run"):
+            await trials[1].reserve(WORST)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("usd", [5.0, None])
+def test_dollars_cannot_be_capped_without_a_price(usd: float | None) -> None:
+    """A model without a price is refused where dollars are capped, and only there."""
+
+    async def test() -> Any:
+        kept, _ = caps(CallLimits(usd=usd, tokens=10_000))
+        await kept.reserve(WorstCase(WORST.usage, None))
+
+    if usd is None:
+        asyncio.run(test())
+    else:
+        with pytest.raises(CapReached) as reached:
+            asyncio.run(test())
+        assert reached.value.reason == "no_price"
+
+
+def test_costs_of_unpriced_calls_are_said() -> None:
+    """Usage of a kind without a price has an unknown cost, and counts with the worst case."""
+    kept, account = caps(CallLimits())
+    kept.add(replace(CALL, usage=Usage(1, cache_write_1h=5), reserved=WORST.usage))
+    totals = account.totals
+    assert (totals.cost, totals.unpriced, totals.held_cost) == (0, 1, WORST.cost)
+    assert totals.usage.total == 6

@@ -1,0 +1,361 @@
+"""Agents that attack the gateway over raw sockets: nothing passes that was not granted."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import KEY, PATHS, GatewayTrial, ServedGateway, request_body, served_gateway
+from scripted_providers import ServedProvider, scripted_provider
+from tiers import tiered
+from waiting import wait_until
+
+from labledger.records.model_calls import JOURNAL, CallState
+
+SCRIPT = {
+    "keys": [KEY],
+    "tasks": [
+        {"match": "say well", "plain": True, "turns": [{"text": "Well."}]},
+        {
+            "match": "go on",
+            "plain": True,
+            "turns": [{"text": "x", "faults": [{"endless": True, "times": 0}]}],
+        },
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
+    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+@pytest.fixture
+def trial(gateway: ServedGateway, provider: ServedProvider) -> Iterator[GatewayTrial]:
+    trial = gateway.trial(provider.url)
+    yield trial
+    gateway.client.close(trial.folder)
+
+
+@pytest.fixture
+def unasked(provider: ServedProvider) -> Iterator[None]:
+    """The provider gets nothing."""
+    before = len(provider.requests)
+    yield
+    assert len(provider.requests) == before
+
+
+def raw(trial: GatewayTrial, *pieces: bytes, until: bytes = b"") -> bytes:
+    """What the gateway answers to bytes until it closes the connection, or until some bytes."""
+    with trial.connect() as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        answer = b""
+        while not (until and until in answer) and (piece := connection.recv(65536)):
+            answer += piece
+        return answer
+
+
+CLOSE = b"Connection: close"
+
+
+def head(trial: GatewayTrial, line: bytes, *more: bytes, token: str | None = None) -> bytes:
+    """The head of a request with the trial's token."""
+    bearer = b"Authorization: Bearer " + (token or trial.token).encode()
+    return b"\r\n".join([line, b"Host: x", bearer, *more, b"", b""])
+
+
+BODY = json.dumps(request_body("anthropic", "say well")).encode()
+POST = b"POST /anthropic/v1/messages HTTP/1.1"
+LENGTH = b"Content-Length: %d" % len(BODY)
+
+
+def test_only_the_own_token_opens(
+    trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider, unasked: None
+) -> None:
+    """Neither no token, nor another trial's, nor a digest or the key is a token."""
+    other = gateway.trial(provider.url)
+    digest = json.loads((trial.folder / "models/grant.json").read_bytes())["token_sha256"]
+    body = request_body("anthropic", "say well")
+    for word in ("", other.token, digest, KEY, trial.token + "\t", trial.token[:-1]):
+        assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}x").status == 401
+    for word in (other.token, digest, KEY):
+        assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}").status == 401
+    assert trial.calls == []
+    gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("name", ["x_api_key", "x_goog_api_key", "api_key", "Authorization"])
+def test_each_api_has_its_own_place_for_the_token(trial: GatewayTrial, name: str) -> None:
+    """The token is taken where the API's programs put it."""
+    word = f"Bearer {trial.token}" if name == "Authorization" else trial.token
+    headers = {"Authorization": "Bearer none", name: word}
+    body = request_body("anthropic", "say well")
+    assert trial.send(PATHS["anthropic"], body, **headers).status == 200
+
+
+def test_a_token_in_the_query_does_not_pass_on(
+    trial: GatewayTrial, provider: ServedProvider
+) -> None:
+    """Gemini's programs may put it there; the provider gets the rest of the query."""
+    path = f"{PATHS['gemini-stream']}&key={trial.token}"
+    reply = trial.send(path, request_body("gemini", "say well"), Authorization="")
+    assert reply.status == 200
+    assert provider.requests[-1]["path"].endswith(":streamGenerateContent?alt=sse")
+    assert trial.token not in json.dumps(provider.requests[-1])
+
+
+REFUSED_PATHS = [
+    "/",
+    "/v1/messages",
+    "//anthropic/v1/messages",
+    "/nobody/v1/messages",
+    "/anthropic/v1/messages/../complete",
+    "/anthropic/../anthropic/v1/messages",
+    "/anthropic/v1/messages/batches",
+    "/anthropic/v1/files",
+    "/anthropic/v1/messages%2Fbatches",
+    "/anthropic/v1//messages",
+    "/anthropic/v1/messages/",
+    "/anthropic/v1/messages?beta=true&beta=false",
+    "/anthropic/v1/messages?x=y",
+    "/anthropic/v1/messages?be%74a=true",
+    "/anthropic/v1/messages;x",
+    "/openai/v1/embeddings",
+    "/google/v1beta/models/m:batchGenerateContent",
+    "/google/v1beta/models/other:generateContent",
+    "/google/v1beta/models/m%2F..%2Fother:generateContent",
+    "http://127.0.0.1/anthropic/v1/messages",
+    "https://api.anthropic.com/v1/messages",
+]
+
+
+@pytest.mark.parametrize("path", tiered(REFUSED_PATHS, default=REFUSED_PATHS[::3]))
+def test_only_granted_paths_pass(trial: GatewayTrial, unasked: None, path: str) -> None:
+    """A path that is not exactly one of an API's is refused, whatever it may lead to."""
+    connection = trial.connection()
+    connection.putrequest("POST", path, skip_host=True)
+    connection.putheader("Host", "x")
+    connection.putheader("Authorization", f"Bearer {trial.token}")
+    connection.putheader("Content-Length", str(len(BODY)))
+    connection.endheaders(BODY)
+    status = connection.getresponse().status
+    connection.close()
+    assert status in {400, 403, 404}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_only_post_passes(trial: GatewayTrial, unasked: None, method: str) -> None:
+    """Every other method of a granted path is refused."""
+    assert trial.send(PATHS["anthropic"], b"{}", method).status in {400, 404}
+
+
+def test_a_tunnel_is_refused(trial: GatewayTrial, unasked: None) -> None:
+    """CONNECT and an upgrade of the connection lead nowhere."""
+    answer = raw(trial, head(trial, b"CONNECT api.anthropic.com:443 HTTP/1.1"), until=b"\r\n")
+    assert answer.split(b" ")[1] in {b"400", b"404"}
+    upgrade = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+    answer = raw(trial, head(trial, b"GET /openai/v1/responses HTTP/1.1", *upgrade), until=b"\r\n")
+    assert answer.split(b" ")[1] in {b"400", b"404"}
+
+
+SMUGGLED: list[tuple[bytes, ...]] = [
+    (LENGTH, b"Transfer-Encoding: chunked"),
+    (LENGTH, b"Content-Length: 0"),
+    (b"Content-Length: +5",),
+    (b"Content-Length: -1",),
+    (b"Content-Length: 0x10",),
+    (b"Transfer-Encoding: chunked, identity",),
+    (b"Transfer-Encoding: xchunked",),
+    (LENGTH, b"X-Y : z"),
+    (LENGTH, b"X\x00Y: z"),
+    (LENGTH, b"X-Y: a\x00b"),
+    (LENGTH, b"X-Y: a\nX-Z: b\rc"),
+]
+
+
+@pytest.mark.parametrize("number", tiered(range(len(SMUGGLED)), default=range(3)))
+def test_a_request_with_two_ends_is_refused(
+    trial: GatewayTrial, unasked: None, number: int
+) -> None:
+    """What two parsers could end at two places is no request, and closes the connection."""
+    answer = raw(trial, head(trial, POST, *SMUGGLED[number]), BODY)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    assert trial.calls == []
+
+
+def test_pipelined_requests_are_answered_in_order(trial: GatewayTrial) -> None:
+    """Requests that come at once are judged one by one; one with a wrong token is refused."""
+    first = head(trial, POST, LENGTH) + BODY
+    second = head(trial, POST, LENGTH, token="wrong") + BODY
+    last = head(trial, POST, LENGTH, CLOSE) + BODY
+    answer = raw(trial, first + second + last)
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"401", b"200"]
+    assert len(trial.calls) == 2
+
+
+def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvider) -> None:
+    """A body in chunks is read, judged and sent on with its length."""
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+    answer = raw(trial, head(trial, POST, b"Transfer-Encoding: chunked", CLOSE), chunks)
+    assert answer.startswith(b"HTTP/1.1 200")
+    headers = {name.lower(): value for name, value in provider.requests[-1]["headers"]}
+    assert headers["content-length"] == str(len(BODY))
+    assert "transfer-encoding" not in headers
+
+
+BODIES: list[tuple[Any, str]] = [
+    (b"{", "body"),
+    (b"[]", "body"),
+    (b'{"model": "other", "model": "m"}', "body"),
+    (b'{"model": "m", "MODEL": "other"}', "ambiguous"),
+    (b"\xff\xfe", "body"),
+    (b"[" * 100_000, "body"),
+    (b'{"model": "m", "x": ' + b"[" * 300 + b"]" * 300 + b"}", "body"),
+    (b'{"model": "m", "x": 1' + b"0" * 5000 + b"}", "body"),
+    ({"model": "other"}, "model_not_granted"),
+    ({"model": "m\n"}, "model_not_granted"),
+    ({"model": ["m"]}, "no_model"),
+    ({"model": "m", "fallbacks": ["other"]}, "model_not_granted"),
+    ({"model": "m", "tools": [{"type": "web_search_20250305"}]}, "feature_not_granted"),
+    ({"model": "m", "mcp_servers": [{"url": "https://x"}]}, "feature_not_granted"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), tiered(BODIES, default=BODIES[2::5]))
+def test_only_granted_requests_pass(
+    trial: GatewayTrial, unasked: None, body: Any, reason: str
+) -> None:
+    """What a body asks for is judged; a refusal is in the API's form, and not to be repeated."""
+    reply = trial.send(PATHS["anthropic"], body)
+    assert reply.status in {400, 403}
+    assert reply.document["type"] == "error"
+    assert reply.headers["x-should-retry"] == "false"
+    assert (trial.call.state, trial.call.reason) == (CallState.REFUSED, reason)
+
+
+def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvider) -> None:
+    """What an experiment grants by name is not refused."""
+    trial = gateway.trial(provider.url, features=("web_search",))
+    body = request_body("anthropic", "say well", tools=[{"type": "web_search_20250305"}])
+    assert trial.send(PATHS["anthropic"], body).status == 200
+    gateway.client.close(trial.folder)
+
+
+def test_an_encoded_body_is_refused(trial: GatewayTrial, unasked: None) -> None:
+    """A body that would have to be decoded first, which may be a bomb, is not read."""
+    reply = trial.send(PATHS["anthropic"], BODY, Content_Encoding="gzip")
+    assert reply.status == 415
+
+
+def memory(pid: int) -> int:
+    """The most memory that a process has had, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def test_huge_bodies_take_no_memory(trial: GatewayTrial, gateway: ServedGateway) -> None:
+    """A body of two gigabytes, announced or not, is refused while it is being sent."""
+    before = memory(gateway.pid)
+    answer = raw(trial, head(trial, POST, b"Content-Length: 2147483648"), until=b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    with trial.connect() as connection:
+        connection.sendall(head(trial, POST, b"Transfer-Encoding: chunked"))
+        try:
+            for _ in range(2048):
+                connection.sendall(chunk)
+        except OSError:
+            pass
+    assert memory(gateway.pid) - before < 120 << 20
+    assert trial.send(PATHS["anthropic"], request_body("anthropic", "say well")).status == 200
+
+
+def test_a_slow_reader_blocks_nobody(
+    trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """While one agent does not read its endless stream, another trial is served, in flat memory."""
+    connections = []
+    for _ in range(4):
+        connection = trial.connection()
+        body = json.dumps(request_body("anthropic", "go on", stream=True))
+        connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
+        assert connection.getresponse().read(10)
+        connections.append(connection)
+    before = memory(gateway.pid)
+    other = gateway.trial(provider.url)
+    for _ in range(20):
+        assert other.ask("anthropic", "say well").status == 200
+    assert memory(gateway.pid) - before < 32 << 20
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: all(call.state is CallState.CUT for call in trial.calls))
+    gateway.client.close(other.folder)
+
+
+def test_an_endless_stream_ends_at_what_was_reserved(trial: GatewayTrial) -> None:
+    """A stream with more bytes than its tokens can have is cut, and counts as reserved."""
+    connection = trial.connection()
+    body = json.dumps(request_body("anthropic", "go on", stream=True, max_tokens=1))
+    connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
+    with pytest.raises(http.client.IncompleteRead):
+        connection.getresponse().read()
+    assert (trial.call.state, trial.call.reason) == (CallState.CUT, "answer_too_long")
+    assert trial.call.charged is None
+    connection.close()
+
+
+def test_nothing_adds_a_line_to_the_journal(trial: GatewayTrial) -> None:
+    """Line ends in names, paths and headers stay within their line."""
+    name = 'm"}\n{"event":"ended","call":1,"state":"answered"}\r\n'
+    reply = trial.send(PATHS["anthropic"], {"model": name})
+    assert reply.status == 403
+    raw(trial, head(trial, POST, LENGTH, CLOSE, b"X-Request-Id: a\r\n\tb"), BODY)
+    lines = (trial.folder / JOURNAL).read_bytes().split(b"\n")
+    assert all(json.loads(line) for line in lines[:-1])
+    assert trial.calls[0].model == name
+
+
+def test_refusals_do_not_fill_the_disk(trial: GatewayTrial) -> None:
+    """After a thousand refused calls no more are journaled, and they are still refused."""
+    connection = trial.connection()
+    headers = {"x-api-key": trial.token}
+    for _ in range(1010):
+        connection.request("POST", PATHS["anthropic"], b"{}", headers)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 400
+    connection.close()
+    assert len(trial.calls) == 1000
+
+
+def test_an_attempt_has_few_requests_at_once(
+    trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """An agent that opens a hundred streams has 32 of them; others are served meanwhile."""
+    before = len(provider.requests)
+    connections = []
+    body = json.dumps(request_body("anthropic", "go on", stream=True))
+    for _ in range(100):
+        connection = trial.connection()
+        connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
+        connections.append(connection)
+    other = gateway.trial(provider.url)
+    assert other.ask("anthropic", "say well").status == 200
+    wait_until(lambda: len(provider.requests) - before == 33)
+    assert len(trial.calls) == 32
+    for connection in connections:
+        connection.close()
+    gateway.client.close(other.folder)

@@ -1,0 +1,171 @@
+"""Recorded calls, and trials that are answered from them instead of by a provider."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
+from scripted_providers import ServedProvider, scripted_provider
+
+from labledger.gateway.recording import first_difference, read_records
+from labledger.records.model_calls import CallState, ModelCall
+from labledger.records.model_grants import RECORD
+
+USAGE = {"input": 100, "cache_read": 20, "output": 30}
+SCRIPT = {
+    "keys": [KEY],
+    "tasks": [
+        {
+            "match": "say well",
+            "plain": True,
+            "turns": [{"text": "Well, señor.", "usage": USAGE}],
+        },
+        {
+            "match": "break off",
+            "plain": True,
+            "turns": [{"text": "x" * 200, "faults": [{"cut_after": 4, "times": 0}]}],
+        },
+        {
+            "match": "fail",
+            "plain": True,
+            "turns": [{"text": "x", "faults": [{"status": 400, "message": "{key}", "times": 0}]}],
+        },
+    ],
+}
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
+    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+@pytest.fixture
+def recorded(gateway: ServedGateway, provider: ServedProvider) -> Iterator[GatewayTrial]:
+    trial = gateway.trial(provider.url, record=True)
+    yield trial
+    gateway.client.close(trial.folder)
+
+
+def replaying(gateway: ServedGateway, recorded: GatewayTrial, **fields: Any) -> GatewayTrial:
+    """A trial that is answered from the record of another, without a provider."""
+    return gateway.trial(NOWHERE, replay=str(recorded.folder / RECORD), **fields)
+
+
+def timeless(call: ModelCall) -> ModelCall:
+    """A call without what differs each time."""
+    none: dict[str, Any] = {"first_byte_ms": None, "duration_ms": None, "waited_ms": 0}
+    return replace(call, started_at="", **none)
+
+
+@pytest.mark.parametrize("api", ["anthropic", "responses", "chat", "gemini"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_replayed_trial_is_equal_call_by_call(
+    gateway: ServedGateway, recorded: GatewayTrial, api: str, stream: bool
+) -> None:
+    """Answers, headers and usage are those of the record, in each API."""
+    replies = [recorded.ask(api, text, stream=stream) for text in ("say well", "fail", "say well")]
+    replay = replaying(gateway, recorded)
+    again = [replay.ask(api, text, stream=stream) for text in ("say well", "fail", "say well")]
+    assert [(reply.status, reply.body) for reply in again] == [
+        (reply.status, reply.body) for reply in replies
+    ]
+    assert again[0].headers["request-id"] == replies[0].headers["request-id"]
+    assert [timeless(call) for call in replay.calls] == [timeless(call) for call in recorded.calls]
+    assert replay.calls[0].usage is not None
+
+
+def test_a_cut_answer_is_cut_again(gateway: ServedGateway, recorded: GatewayTrial) -> None:
+    """What the provider did not end, the replay does not end."""
+    for make in (lambda: recorded, lambda: replaying(gateway, recorded)):
+        trial = make()
+        with pytest.raises(http.client.IncompleteRead):
+            trial.ask("anthropic", "break off", stream=True)
+        assert (trial.call.state, trial.call.reason) == (CallState.CUT, "provider_cut")
+
+
+def test_equal_requests_are_answered_in_order(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """The second of two equal requests gets the second answer; a third one none."""
+    for number in range(2):
+        recorded.ask("anthropic", "say well", top_k=1)
+        path = recorded.folder / RECORD / f"{number + 1:06d}.json"
+        document = json.loads(path.read_bytes())
+        path.write_text(
+            json.dumps({**document, "body": document["body"].replace("Well", str(number))})
+        )
+    replay = replaying(gateway, recorded)
+    texts = [replay.ask("anthropic", "say well", top_k=1).body for _ in range(2)]
+    assert [text[: text.index(b", se")][-1:] for text in texts] == [b"0", b"1"]
+    reply = replay.ask("anthropic", "say well", top_k=1)
+    assert reply.status == 400
+    assert "has no more calls" in reply.document["error"]["message"]
+
+
+def test_a_miss_names_the_first_difference(gateway: ServedGateway, recorded: GatewayTrial) -> None:
+    """A request that is not in the record is an error that agents do not repeat."""
+    recorded.ask("anthropic", "say well and more")
+    replay = replaying(gateway, recorded)
+    reply = replay.ask("anthropic", "say well and less")
+    assert reply.status == 400
+    assert reply.headers["x-should-retry"] == "false"
+    assert (
+        'first at request.body.messages[0].content, character 14: recorded "more", now "less"'
+        in reply.document["error"]["message"]
+    )
+    assert (replay.call.state, replay.call.reason) == (CallState.FAILED, "replay_miss")
+    assert replay.call.charged is not None
+
+
+def test_what_differs_each_time_is_no_difference(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """Sessions, users, UUIDs and times are made anew by each run of an agent."""
+
+    def ask(trial: GatewayTrial, session: str, day: str) -> int:
+        text = f"say well in /tmp/{session}/x, which is {session}; today is {day}."
+        more = {"metadata": {"user_id": session}}
+        return trial.ask("anthropic", text, **more).status
+
+    assert ask(recorded, str(uuid.uuid4()), "2026-11-24T10:11:12Z") == 200
+    replay = replaying(gateway, recorded)
+    assert ask(replay, str(uuid.uuid4()), "2026-12-01T01:02:03Z") == 200
+
+
+def test_a_record_has_no_key_and_no_token(recorded: GatewayTrial) -> None:
+    """Neither the agent's token nor a key that the provider repeated is stored."""
+    recorded.ask("anthropic", "fail")
+    (record,) = read_records(recorded.folder / RECORD)
+    text = json.dumps(record.as_json())
+    assert KEY not in text
+    assert recorded.token not in text
+    assert record.status == 400
+    assert "*" * len(KEY) in record.body
+
+
+def test_differences_are_found_wherever_they_are() -> None:
+    """The first difference is in the order of members and items."""
+    one = {"a": [1, {"b": "same"}], "c": 1}
+    assert first_difference(one, {"a": [1, {"b": "some"}], "c": 2}) == (
+        "request.a[1].b, character 2",
+        "ame",
+        "ome",
+    )
+    assert first_difference(one, {**one, "c": 2}) == ("request.c", 1, 2)
+    where, was, _ = first_difference({"a": [1]}, {"a": [1, 2]})
+    assert (where, was) != ("request.a", [1])
+    assert where == "request.a[1]"

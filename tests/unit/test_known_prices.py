@@ -1,0 +1,85 @@
+"""Prices of the package genai-prices, as labledger counts with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from genai_prices import Usage as PackageUsage
+from genai_prices import calc_price
+
+from labledger.gateway.prices import price_table
+from labledger.records.model_calls import Usage
+from labledger.records.model_prices import PICODOLLARS, ModelPrice
+from labledger.records.model_providers import DEFAULT_PROVIDERS, ProviderConfig
+
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+ANTHROPIC, OPENAI, GOOGLE = (DEFAULT_PROVIDERS[n] for n in ("anthropic", "openai", "google"))
+MODELS = [
+    (ANTHROPIC, "claude-sonnet-4-5"),
+    (ANTHROPIC, "claude-opus-4-1-20250805"),
+    (OPENAI, "gpt-5"),
+    (OPENAI, "gpt-5.4"),
+    (OPENAI, "gpt-5-pro"),
+    (GOOGLE, "gemini-2.5-pro"),
+]
+USAGES = [
+    Usage(1000, output=500),
+    Usage(1000, cache_read=70_000, output=1),
+    Usage(1, cache_read=199_999, output=7),
+    Usage(1, cache_read=200_000, output=7),
+    Usage(400_000, output=1),
+]
+
+
+@pytest.mark.parametrize(("provider", "model"), MODELS)
+def test_costs_are_those_of_the_package(provider: ProviderConfig, model: str) -> None:
+    """For requests of any size, to the last digit."""
+    table = price_table(MODELS, (), AT)
+    for usage in USAGES:
+        expected = calc_price(
+            PackageUsage(
+                input_tokens=usage.request,
+                cache_read_tokens=usage.cache_read,
+                output_tokens=usage.output,
+            ),
+            model,
+            provider_id=provider.name,
+            genai_request_timestamp=AT,
+        )
+        cost = table.cost_of(provider.name, model, usage)
+        assert cost is not None
+        assert Decimal(cost) / PICODOLLARS == expected.total_price
+
+
+def test_writing_to_a_cache_has_prices() -> None:
+    """Anthropic charges more for what it keeps for an hour."""
+    table = price_table(MODELS, (), AT)
+    price = table.price_of("anthropic", "claude-sonnet-4-5")
+    assert price is not None
+    assert (price.cache_write, price.cache_write_1h) == (3_750_000, 6_000_000)
+
+
+def test_a_model_that_nobody_knows_has_no_price() -> None:
+    """Nothing is made up for it, and its cost is unknown."""
+    elsewhere = ProviderConfig("mine", OPENAI.apis, "http://127.0.0.1:1")
+    table = price_table([(ANTHROPIC, "no-such-model"), (elsewhere, "gpt-5")], (), AT)
+    assert table.prices == ()
+    assert table.cost_of("mine", "gpt-5", Usage(1)) is None
+
+
+def test_a_provider_is_found_by_its_address() -> None:
+    """A name of one's own does not hide what the provider charges."""
+    mine = ProviderConfig("mine", OPENAI.apis, OPENAI.upstream)
+    assert price_table([(mine, "gpt-5")], (), AT).cost_of("mine", "gpt-5", Usage(1)) == 1_250_000
+
+
+def test_the_experiment_has_the_last_word() -> None:
+    """Its prices replace all that the package knows of a model, and no other model's."""
+    own = ModelPrice("openai", "gpt-5.4", input=1, output=2)
+    table = price_table(MODELS, (own,), AT)
+    assert [price for price in table.prices if price.model == "gpt-5.4"] == [own]
+    assert table.cost_of("openai", "gpt-5.4", Usage(300_000)) == 300_000
+    assert table.cost_of("openai", "gpt-5", Usage(1)) == 1_250_000
+    assert table.source.startswith("the experiment, genai-prices ")

@@ -1,0 +1,310 @@
+"""Calls to models in the ledger: what they cost to the last picodollar, and what is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import grown_ledgers as grown
+import pytest
+import regraded_ledgers as graded
+import sample_ledgers as kit
+from ledger_templates import built_once
+
+from labledger.errors import LedgerError
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.query import query
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import canonical_json
+from labledger.records.attempt_result import AttemptResult, Metric
+from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
+from labledger.records.model_metrics import call_cost, known_cost, model_metrics
+from labledger.records.model_prices import NO_PRICES, PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.outcomes import RunStatus, SlotStatus
+
+PRICES = PriceTable(
+    (
+        *kit.PRICES.prices,
+        ModelPrice("openai", "large", 0, 3, 7, 1),
+        ModelPrice("openai", "large", 11, 5, None, 1),
+    ),
+    "demo 1.0",
+)
+"""Odd prices, of which some are not known, with tiers that begin at small requests."""
+
+
+def calls_of_all_kinds() -> Iterator[ModelCall]:
+    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends."""
+    models = (("anthropic", "small"), ("openai", "large"), ("openai", "new"), ("other", "small"))
+    usages = [
+        Usage(*tokens, reasoning=tokens[-1] // 2)
+        for tokens in product((0, 1, 9), (0, 1), (0, 1), (0, 1), (0, 3))
+    ]
+    usages += [Usage(199_999, output=1), Usage(199_999, 1, output=1), Usage(150_000, 49_999, 1)]
+    usages += [Usage(10**6, 10**6, 10**6, 0, 10**6)]
+    ends: list[dict[str, Any]] = [{"usage": usage} for usage in usages]
+    for state, status, reason, reserved in product(
+        CallState, (None, 200, 399, 400, 529), (None, "unreachable", "no_key", "x"),
+        (None, NO_TOKENS, Usage(0, output=1)),
+    ):  # fmt: skip
+        ends.append(
+            {"state": state, "status": status, "reason": reason, "reserved": reserved}
+            | {"usage": None, "raw_usage": None}
+        )
+    for number, ((provider, model), end) in enumerate(product(models, ends), 1):
+        yield kit.model_call(number, provider=provider, model=model, **end)
+
+
+@built_once
+def all_kinds(folder: Path) -> Path:
+    """A run whose first slot has calls of all kinds."""
+    path = kit.make_ledger(folder)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, prices=PRICES)
+        writer.commit_result(lease, kit.result(0, model_calls=tuple(calls_of_all_kinds())))
+    return path
+
+
+def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in query(path, sql)[1]]
+
+
+def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
+    """What SQL makes of each call is what Python makes of it, to the last picodollar."""
+    path = all_kinds(tmp_path)
+    calls = list(calls_of_all_kinds())
+    raw = DRIVER.connect(str(path))
+    found = raw.execute("SELECT cost, is_unknown FROM charged_call ORDER BY call").fetchall()
+    raw.close()
+    expected = [(call_cost(call, PRICES), int(call.charged is None)) for call in calls]
+    assert found == expected
+    assert len({cost for cost, _ in expected}) > 40
+    assert {unknown for _, unknown in expected} == {0, 1}
+
+
+def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
+    """Each call has its cost, and the sums of its trial and variant say what they leave out."""
+    path = all_kinds(tmp_path)
+    calls = list(calls_of_all_kinds())
+    costs = [call_cost(call, PRICES) for call in calls]
+    in_dollars = [None if cost is None else cost / PICODOLLARS for cost in costs]
+    assert rows(path, "SELECT cost_usd FROM model_calls ORDER BY call") == [
+        (cost,) for cost in in_dollars
+    ]
+    sql = "SELECT calls, refused, unknown, cost_usd, cost_unknown, tokens_in FROM trial_usage"
+    [(asked, refused, unknown, usd, cost_unknown, tokens_in)] = rows(path, sql)
+    assert (asked, refused) == (
+        sum(call.asked for call in calls),
+        sum(not call.asked for call in calls),
+    )
+    assert unknown == sum(call.charged is None for call in calls)
+    total, is_complete = known_cost(calls, PRICES)
+    assert (usd, cost_unknown, is_complete) == (total / PICODOLLARS, costs.count(None), False)
+    assert tokens_in == sum(call.usage.request for call in calls if call.usage)
+    by_model = rows(path, "SELECT provider, model, cost_usd FROM variant_usage ORDER BY 1, 2")
+    assert [row[:2] for row in by_model] == sorted({(c.provider, c.model) for c in calls})
+    for provider, model, usd in by_model:
+        own = [call for call in calls if (call.provider, call.model) == (provider, model)]
+        assert usd == known_cost(own, PRICES)[0] / PICODOLLARS
+
+
+def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
+    """A model without prices has no cost, in no view, and never 0."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
+    for view in ("model_calls", "trial_usage", "variant_usage"):
+        assert rows(path, f"SELECT cost_usd FROM {view}") == [(None,)]
+    assert rows(path, "SELECT cost_unknown, tokens_in FROM trial_usage") == [(1, 1000)]
+
+
+def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A run has the prices that it was created with, their digest, and where they come from."""
+    shuffled = PriceTable(tuple(reversed(PRICES.prices)), PRICES.source)
+    kit.begin_run(writer, prices=shuffled)
+    read = reader.prices(kit.RUN)
+    assert read == PriceTable(tuple(sorted(PRICES.prices, key=repr)), "demo 1.0")
+    assert read.digest == shuffled.digest
+    found = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
+    assert found[0] == ("small", 1.0, 5.0)
+    assert rows(reader.path, "SELECT DISTINCT digest FROM model_prices") == [(read.digest,)]
+    writer.create_run(kit.new_run("without"), kit.tasks(2), kit.slots(4))
+    assert reader.prices("without") == NO_PRICES
+
+
+def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None:
+    """A part adds the prices of models that have none; those of the others stay."""
+    path = grown.grown_run(tmp_path)
+    with LedgerReader.open(path) as reader:
+        prices = reader.prices(kit.RUN)
+        kinds = [record["type"] for record in reader.chain_records(kit.RUN)]
+    assert prices.prices == (*kit.PRICES.prices, ModelPrice("openai", "large", output=10))
+    assert prices.source == "demo 1.0; demo 2.0"
+    assert rows(path, "SELECT part, model FROM model_prices ORDER BY 1, from_tokens") == [
+        *((2, "small"), (2, "small")),
+        (3, "large"),
+    ]
+    assert [kinds[n - 1] for n, kind in enumerate(kinds) if kind == "price"] == [
+        *("part", "price", "part"),
+    ]
+    assert verify(path).is_clean
+
+
+def test_calls_of_retried_attempts_are_committed_with_the_slot(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Every attempt's calls are kept under its number, and counted together for the trial."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    lost = kit.result(0, status=SlotStatus.INFRA_ERROR, model_calls=(kit.model_call(waited_ms=7),))
+    writer.stage(lease, lost, final=False)
+    calls = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
+    records = writer.commit_result(lease, kit.result(0, attempt=2, model_calls=calls))
+    found = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
+    assert found == [(1, 1), (2, 1), (2, 2)]
+    assert list(reader.slot_records(kit.RUN)) == [records]
+    sql = "SELECT attempts, calls, unknown, tokens_out, waited_s FROM trial_usage"
+    assert rows(reader.path, sql) == [(2, 3, 1, 20, 0.507)]
+
+
+def test_calls_are_never_changed(writer: LedgerWriter, path: Path) -> None:
+    """The ledger refuses to change or remove a call or a price."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
+    raw = DRIVER.connect(str(path))
+    for statement in (
+        "UPDATE model_call SET output_tokens = 0",
+        "DELETE FROM model_call",
+        "UPDATE model_price SET input = 0",
+        "DELETE FROM model_price",
+    ):
+        with pytest.raises(DRIVER.Error, match="append-only"):
+            raw.execute(statement)
+    raw.close()
+
+
+def test_a_commit_without_calls_has_the_digest_that_it_always_had(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Only calls and prices make the digests of commit and run other ones."""
+    lease = kit.begin_run(writer)
+    writer.commit_result(lease, kit.result(0))
+    with_prices = kit.begin_run(writer, run_id="priced", prices=kit.PRICES)
+    result = kit.result(0, "priced")
+    writer.commit_result(with_prices, result)
+    [*_, commit] = reader.chain_records(kit.RUN)
+    payload = {
+        **{kind: records for kind, records in _records(reader).items() if kind != "model_calls"},
+        "reason": None,
+        "schedule_idx": 0,
+        "status": "completed",
+    }
+    assert commit["payload_digest"] == canonical_json.digest(payload)
+    keys = [next(iter(reader.chain_records(run)))["genesis_digest"] for run in (kit.RUN, "priced")]
+    assert keys[0] != keys[1]
+
+
+def _records(reader: LedgerReader) -> dict[str, Any]:
+    [records] = reader.slot_records(kit.RUN)
+    kinds = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")
+    return {kind: records.objects(kind) for kind in kinds}
+
+
+def test_a_staged_result_with_calls_is_read_again() -> None:
+    """Only a result with calls has another version, and what earlier versions staged is read."""
+    plain = kit.result(0)
+    assert plain.as_json()["version"] == 1
+    assert "model_calls" not in plain.as_json()
+    result = replace(plain, model_calls=(kit.model_call(), kit.model_call(2, **kit.UNKNOWN)))
+    text = canonical_json.dumps(result.as_json())
+    assert json.loads(text)["version"] == 3
+    read = AttemptResult.from_json(json.loads(text))
+    assert read.model_calls == result.model_calls
+    assert canonical_json.dumps(read.as_json()) == text
+    with pytest.raises(ValueError, match="version 4 cannot be read"):
+        AttemptResult.from_json({**result.as_json(), "version": 4})
+
+
+def test_a_staged_file_of_events_goes_with_calls(writer: LedgerWriter) -> None:
+    """A result may have very many events and calls at once."""
+    file = kit.event_file(writer, "0-1.jsonl")
+    result = kit.result(0, events=file, model_calls=(kit.model_call(),))
+    read = AttemptResult.from_json(json.loads(json.dumps(result.as_json())), file.folder)
+    assert (read.events, read.model_calls) == (result.events, result.model_calls)
+
+
+METRICS = {
+    "nothing": ((), (0, 0, 0.0)),
+    "refused": ((kit.model_call(state=CallState.REFUSED, usage=None),), (0, 0, 0.0)),
+    "known": ((kit.model_call(), kit.model_call(2)), (2000, 20, 1.655e-3)),
+    "no price": ((kit.model_call(model="new"),), (1000, 10, None)),
+    "one unknown": ((kit.model_call(), kit.model_call(2, **kit.UNKNOWN)), (None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("calls", "values"), METRICS.values(), ids=METRICS)
+def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
+    """Tokens and cost are given where all of them are known; what is not known has no metric."""
+    found = {metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)}
+    names = ("tokens_in", "tokens_out", "cost_usd")
+    assert found == {n: value for n, value in zip(names, values, strict=True) if value is not None}
+    assert {metric.source for metric in model_metrics(calls, kit.PRICES)} <= {"gateway"}
+
+
+def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A metric of the same name becomes a claim: the counted one is in facts, sums and spending."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    own = (Metric("cost_usd", "events", 32.0), Metric("tokens_in", "events", 5))
+    result = kit.with_calls(kit.result(0, metrics=own), kit.model_call())
+    writer.commit_result(lease, result)
+    cost = known_cost(result.model_calls, kit.PRICES)[0] / PICODOLLARS
+    sql = "SELECT cost_usd, claimed_cost_usd, tokens_in, claimed_tokens_in FROM trial_usage"
+    assert rows(reader.path, sql) == [(cost, 32.0, 1000, 5)]
+    assert rows(reader.path, "SELECT cost_usd, tokens_in FROM trial_facts") == [(cost, 1000)]
+    assert rows(reader.path, "SELECT cost_usd FROM run_history") == [(cost,)]
+    assert reader.spent(kit.RUN)["cost_usd"].total == cost
+
+
+def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
+    """Calls are those of the run whose agents ran, under its id, whichever grading counts."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2, prices=kit.PRICES)
+        for idx in range(2):
+            writer.commit_result(lease, kit.result(idx, model_calls=(kit.model_call(),)))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    before = {view: rows(path, f"SELECT * FROM {view}") for view in ("model_calls", "trial_usage")}
+    graded.regrade(path, kit.RUN, 2, "FF")
+    assert rows(path, "SELECT DISTINCT generation FROM runs") == [(2,)]
+    assert {view: rows(path, f"SELECT * FROM {view}") for view in before} == before
+
+
+def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
+    """A trial that ran again counts with its new calls; what both spent is spent."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
+        lease = kit.begin_run(writer, 2, prices=kit.PRICES)
+        for idx in range(2):
+            writer.commit_result(lease, kit.with_calls(kit.result(idx), kit.model_call()))
+        grown.rerun(writer, lease, 0, first=2)
+        [slot] = reader.slots(kit.RUN, 2)
+        again = replace(grown.result_again(slot, "pass"), model_calls=(kit.model_call(call=1),))
+        writer.commit_result(lease, again)
+        assert reader.spent(kit.RUN)["tokens"].total == 3030
+    sql = "SELECT schedule_idx FROM model_calls ORDER BY 1"
+    assert rows(path, sql) == rows(path, sql.replace("model_calls", "trial_usage")) == [(1,), (2,)]
+
+
+def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:
+    """A call needs its attempt, and one number in it."""
+    lease = kit.begin_run(writer)
+    twice = (kit.model_call(), kit.model_call())
+    with pytest.raises(LedgerError):
+        writer.commit_result(lease, kit.result(0, model_calls=twice))
+    writer.commit_result(lease, kit.result(0))

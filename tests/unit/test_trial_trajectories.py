@@ -1,0 +1,281 @@
+"""What trials store of what their agents did: where it comes from, and what never stops a trial."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from left_files import leave_files, trials_without_engine
+from sample_trials import Trials, predicts, prepare_trial_folder, problems, scores, script
+from test_agent_logs import LOGS
+from test_trajectory_format import ANSWERED, ASKED, trajectory
+
+from labledger.gateway.recording import CanonicalRequest, Recording
+from labledger.records.attempt_result import AttemptResult, digest_of
+from labledger.records.model_calls import (
+    JOURNAL,
+    ModelCall,
+    Usage,
+    asked_line,
+    ended_line,
+    opened_line,
+)
+from labledger.records.model_grants import RECORD
+from labledger.records.outcomes import SlotStatus
+from labledger.trajectories.atif import document_problems
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import redactor_for
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
+from labledger.trial.output_folders import trial_outputs
+
+AT = "2026-01-31T12:00:00.000Z"
+CLAUDE = LoggedAgent("claude-code", "2.1.197", "claude-sonnet-4-5", {"stream": "stdout"})
+
+
+@pytest.fixture
+def trials(tmp_path: Path) -> Trials:
+    return trials_without_engine(tmp_path)
+
+
+def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
+    """The result of a trial whose agent runs a shell text."""
+    text = f"{agent}\n{predicts()}"
+    return leave_files(trials.spec(script(text), script(scores()), **settings))
+
+
+def collected(spec: AttemptSpec, agent: LoggedAgent) -> EvidenceCollector:
+    evidence = EvidenceCollector(trial_outputs(spec), redactor_for(spec))
+    collect_trajectory(evidence, agent)
+    return evidence
+
+
+def document(evidence: EvidenceCollector) -> dict[str, Any]:
+    """The stored document, which has no problems."""
+    digest = digest_of(evidence.references["trajectory"])
+    content = evidence.artifacts[digest].content or evidence.outputs.store.path(digest).read_bytes()
+    found: dict[str, Any] = json.loads(content)
+    assert list(document_problems(found)) == []
+    return found
+
+
+def write_calls(folder: Path, *calls: ModelCall) -> None:
+    rows = [opened_line(AT)]
+    for call in calls:
+        rows += [asked_line(call), ended_line(call)]
+    (folder / "models").mkdir(exist_ok=True)
+    (folder / JOURNAL).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def record(folder: Path, number: int, text: str, replaced: dict[str, str] | None = None) -> None:
+    """Record a call whose answer is a text."""
+    body = {"messages": [{"role": "user", "content": "It is <time 1>."}]}
+    request = {"provider": "anthropic", "path": "/v1/messages", "body": body}
+    answer = json.dumps({"type": "message", "content": [{"type": "text", "text": text}]})
+    recording = Recording(folder / RECORD, number, CanonicalRequest(request, replaced or {}))
+    recording.begin(200, [("Content-Type", "application/json")])
+    recording.take(answer.encode())
+    asyncio.run(recording.end())
+
+
+def call(number: int, usage: Usage, **more: Any) -> ModelCall:
+    return ModelCall(number, AT, "anthropic", "anthropic-messages", "m", usage=usage, **more)
+
+
+def test_left_by_the_agent(trials: Trials) -> None:
+    """A trajectory in the agent's output is stored as it is, with the index that views read."""
+    written = json.dumps(trajectory(ASKED, ANSWERED, notes="mine"), indent=1)
+    result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{written}\nEND")
+    assert result.status is SlotStatus.COMPLETED
+    [evidence] = result.evidence
+    assert evidence["ext"]["trajectory"] == {"origin": "agent", "steps": 2}
+    assert json.loads(trials.content(result, "trajectory")) == json.loads(written)
+    rows = json.loads(trials.content(result, "trajectory_steps"))["rows"]
+    assert [row[2] for row in rows] == ["user", "agent"]
+    assert "trajectory" not in problems(result)
+
+
+def test_wrong_document(trials: Trials) -> None:
+    """One with problems is not stored, all of them are listed, and the trial is as without it."""
+    wrong = json.dumps(trajectory({**ASKED, "mood": 1}, {**ASKED, "source": "nobody"}))
+    result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{wrong}\nEND")
+    assert (result.status, result.verdict) == (SlotStatus.COMPLETED, "pass")
+    assert "trajectory" not in result.evidence[0]["evidence"]
+    found = problems(result)["trajectory"]
+    assert "steps[0].mood: unknown key" in found
+    assert "steps[1].source: found" in found
+
+
+HOSTILE = {
+    "link": "ln -s /etc/passwd ../out/trajectory.json",
+    "folder": "mkdir ../out/trajectory.json",
+    "pipe": "mkfifo ../out/trajectory.json",
+    "two names": "echo '{}' > ../out/a; ln ../out/a ../out/trajectory.json",
+    "linked folder": "ln -s / ../out/agent",
+    "no JSON": "head -c 100000 /dev/zero > ../out/trajectory.json",
+    "empty": ": > ../out/trajectory.json",
+    "deep": "head -c 1000000 /dev/zero | tr '\\0' '[' > ../out/trajectory.json",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_file(trials: Trials, case: str) -> None:
+    """What is no plain file with a document is a problem, and never fails a trial."""
+    result = graded(trials, HOSTILE[case])
+    assert (result.status, result.verdict) == (SlotStatus.COMPLETED, "pass")
+    assert "trajectory" not in result.evidence[0]["evidence"]
+    assert ("trajectory" in problems(result)) is (case != "linked folder")
+
+
+def test_secrets(trials: Trials) -> None:
+    """A secret is stored neither in the document nor in its index."""
+    secret = "sk-very-secret-value"
+    written = json.dumps(trajectory({"source": "user", "message": f"use {secret}"}))
+    agent = f"cat > ../out/trajectory.json <<'END'\n{written}\nEND"
+    result = graded(trials, agent, environment={"API_KEY": secret})
+    content = trials.content(result, "trajectory") + trials.content(result, "trajectory_steps")
+    assert secret.encode() not in content
+    assert content.count(b"use [redacted:API_KEY]") == 2
+
+
+def test_output_folder(trials: Trials) -> None:
+    """A trajectory in an output folder of the agent is found, as Harbor's agents leave it."""
+    spec = trials.spec(
+        script("exit 0"),
+        script(scores()),
+        runtime={"outputs": [{"path": "/logs/agent", "phase": "agent"}]},
+    )
+    prepare_trial_folder(spec)
+    (spec.folder / "outputs/0/trajectory.json").write_text(json.dumps(trajectory(ASKED)), "utf-8")
+    assert document(collected(spec, LoggedAgent()))["steps"][0]["message"] == ASKED["message"]
+
+
+@pytest.fixture
+def spec(trials: Trials) -> AttemptSpec:
+    """A trial whose folder is prepared, and whose agent printed a log of Claude Code."""
+    spec = trials.spec(script("exit 0"), script(scores()))
+    prepare_trial_folder(spec)
+    (spec.folder / "state").mkdir(exist_ok=True)
+    log = LOGS["claude-code.stream"].read_bytes()
+    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    return spec
+
+
+def test_log_of_a_profile(spec: AttemptSpec) -> None:
+    """An agent's own log becomes the trajectory, with the agent, its figures and its session."""
+    evidence = collected(spec, CLAUDE)
+    found = document(evidence)
+    assert evidence.ext["trajectory"] == {"origin": "agent_log", "steps": 3}
+    assert found["agent"]["name"] == "claude-code"
+    assert found["agent"]["version"] == "2.1.197"
+    assert found["final_metrics"]["total_cost_usd"] == 0.005985
+    assert found["final_metrics"]["total_steps"] == 3
+
+
+def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
+    """A step of a log has the usage that the gateway counted for its call."""
+    usages = [
+        Usage(1200, 300, output=40),
+        Usage(7, output=1),
+        Usage(80, 1500, output=12),
+        Usage(90, 1600, output=5),
+    ]
+    calls = [call(number, usage) for number, usage in enumerate(usages, 1)]
+    write_calls(spec.folder, *calls)
+    steps = document(collected(spec, CLAUDE))["steps"]
+    assert [step["metrics"]["completion_tokens"] for step in steps] == [40, 12, 5]
+    assert [step["extra"]["call"] for step in steps] == [1, 3, 4]
+
+
+def test_cut_log(trials: Trials, spec: AttemptSpec) -> None:
+    """Of a log that was cut, the steps before the cut are stored, and the loss is said."""
+    limit = LOGS["claude-code.stream"].stat().st_size - 2000
+    spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
+    prepare_trial_folder(spec)
+    (spec.folder / "state").mkdir(exist_ok=True)
+    log = LOGS["claude-code.stream"].read_bytes()[: limit + 100]
+    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    evidence = collected(spec, CLAUDE)
+    assert 0 < evidence.ext["trajectory"]["steps"] < 3 + 1
+    assert f"more than {limit:,} bytes" in evidence.ext["problems"]["trajectory"]
+
+
+def test_log_in_a_file(spec: AttemptSpec) -> None:
+    """A log is read from a file in the agent's output, and from nowhere else."""
+    inside = spec.folder / "out" / "agent"
+    inside.mkdir(parents=True)
+    content = LOGS["mini-swe-agent.trajectory"].read_bytes()
+    (inside / "mini.traj.json").write_bytes(content)
+    (spec.folder / "mini.traj.json").write_bytes(content)
+    for path, there in [
+        ("/agentlab/out/agent/mini.traj.json", True),
+        ("/agentlab/out/../mini.traj.json", False),
+        ("/agentlab/out/agent/../../mini.traj.json", False),
+        ("/etc/passwd", False),
+        ("/agentlab/out/other/mini.traj.json", False),
+    ]:
+        agent = LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path})
+        assert ("trajectory" in collected(spec, agent).references) is there, path
+
+
+def test_record_of_the_gateway(spec: AttemptSpec) -> None:
+    """What the gateway recorded comes before the agent's own log, with its own names and times."""
+    write_calls(spec.folder, call(1, Usage(10, output=3), status=200, model_served="m-1"))
+    record(spec.folder, 1, "Good morning.", {"<time 1>": "2026-01-31"})
+    evidence = collected(spec, CLAUDE)
+    assert evidence.ext["trajectory"] == {"origin": "gateway", "steps": 2}
+    asked, answered = document(evidence)["steps"]
+    assert asked["message"] == "It is 2026-01-31."
+    assert answered["message"] == "Good morning."
+    assert answered["metrics"] == {"prompt_tokens": 10, "completion_tokens": 3, "cached_tokens": 0}
+    assert answered["model_name"] == "m-1"
+
+
+def test_broken_record(spec: AttemptSpec) -> None:
+    """A record that cannot be read is said, and the agent's log is taken instead."""
+    (spec.folder / RECORD).mkdir(parents=True)
+    (spec.folder / RECORD / "000001.json").write_bytes(b"{")
+    record(spec.folder, 2, "of a call that the journal does not have")
+    evidence = collected(spec, CLAUDE)
+    assert evidence.ext["trajectory"]["origin"] == "agent_log"
+
+
+def test_defect_of_a_reader(spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that fails is a problem of the evidence and nothing else."""
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(
+        "labledger.trial.evidence.trajectory_collection.find_reader", lambda *_: fail
+    )
+    evidence = collected(spec, CLAUDE)
+    assert "trajectory" not in evidence.references
+    assert "KeyError" in evidence.ext["problems"]["trajectory"]
+
+
+def test_large_trajectory(spec: AttemptSpec) -> None:
+    """A large document goes to the artifact store, and its index to the ledger."""
+    steps = [{"source": "user", "message": "m" * 20_000}] * 50
+    (spec.folder / "state" / "agent.stdout").write_bytes(b"")
+    (spec.folder / "out" / "trajectory.json").write_text(json.dumps(trajectory(*steps)), "utf-8")
+    evidence = collected(spec, CLAUDE)
+    assert len(document(evidence)["steps"]) == 50
+    artifact = evidence.artifacts[digest_of(evidence.references["trajectory"])]
+    assert (artifact.content, artifact.size > 1_000_000) == (None, True)
+    index = evidence.artifacts[digest_of(evidence.references["trajectory_steps"])]
+    assert index.content is not None
+
+
+def test_log_behind_a_link(spec: AttemptSpec, tmp_path: Path) -> None:
+    """A log in a folder that is a link is not read."""
+    (tmp_path / "elsewhere").mkdir()
+    content = LOGS["mini-swe-agent.trajectory"].read_bytes()
+    (tmp_path / "elsewhere" / "log.json").write_bytes(content)
+    (spec.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
+    path = "/agentlab/out/agent/log.json"
+    agent = LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path})
+    assert "trajectory" not in collected(spec, agent).references
