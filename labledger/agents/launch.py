@@ -45,7 +45,7 @@ class AgentLaunch:
     """All but `URL`, `TOKEN` and `INSTRUCTION`."""
     api: Api
     logs: Mapping[str, str]
-    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    """The agent's own logs: by name, the path in the container, or `stdout`."""
     options: Mapping[str, Value]
     """The options with their values, defaults among them."""
 

@@ -125,7 +125,7 @@ class AgentProfile:
     source: PackageSource
     options: Mapping[str, ProfileOption]
     logs: Mapping[str, str]
-    """Its own logs: by the name of their form, a file in the folder of logs, or `stdout`."""
+    """Its own logs: by name, a file in the folder of logs, or `stdout`."""
     needs: tuple[str, ...] = ()
     """Programs that an image must have, such as ``bash``."""
 

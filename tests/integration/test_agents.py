@@ -20,7 +20,7 @@ from sample_trials import BUSYBOX, PYTHON
 from labledger.agents.installation import AgentTarget, install
 from labledger.agents.profiles import STDOUT, AgentProfile, find_profiles, load_profile
 from labledger.records.model_calls import Api
-from labledger.trajectories.agent_logs import READERS
+from labledger.trajectories.agent_logs import find_reader
 from labledger.trajectories.json_reading import LogFacts
 
 pytestmark = pytest.mark.usefixtures("image_ids")
@@ -88,19 +88,26 @@ def run(
 
 def claimed_tokens(profile: AgentProfile, done: AgentRun) -> Mapping[str, int | None]:
     """What the agent's own log says that it used, cached tokens among those of prompts."""
-    [(form, name)] = profile.logs.items()
+    [(log, name)] = profile.logs.items()
     path = done.logs / name
     if name == STDOUT:
         path = done.logs / "stdout"
         path.write_bytes(done.stdout)
     facts = LogFacts()
+    read = find_reader(profile.name, log)
+    assert read is not None
     with path.open("rb") as file:
-        assert list(READERS[form](file, facts))
-    assert facts.claimed is not None
+        steps = [step.metrics for step in read(file, facts) if step.metrics is not None]
+    if facts.claimed is not None and facts.claimed.total_prompt_tokens is not None:
+        return {
+            "prompt": facts.claimed.total_prompt_tokens,
+            "cached": facts.claimed.total_cached_tokens,
+            "completion": facts.claimed.total_completion_tokens,
+        }
     return {
-        "prompt": facts.claimed.total_prompt_tokens,
-        "cached": facts.claimed.total_cached_tokens,
-        "completion": facts.claimed.total_completion_tokens,
+        "prompt": sum(step.prompt_tokens or 0 for step in steps),
+        "cached": sum(step.cached_tokens or 0 for step in steps),
+        "completion": sum(step.completion_tokens or 0 for step in steps),
     }
 
 
