@@ -132,6 +132,7 @@ from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
 from .ledger.database.model import VariantCounts as VariantCounts
+from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
 from .records.outcomes import RunStatus as RunStatus
