@@ -1,5 +1,11 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
+from .agents.agent_trees import InstalledAgent as InstalledAgent
+from .api.agents import AgentInfo as AgentInfo
+from .api.agents import AgentOption as AgentOption
+from .api.agents import find_agent as find_agent
+from .api.agents import install_agents as install_agents
+from .api.agents import list_agents as list_agents
 from .api.experiments import BenchmarkCheck as BenchmarkCheck
 from .api.experiments import CheckedTrial as CheckedTrial
 from .api.experiments import Finding as Finding
