@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labledger.agents.profiles import STDOUT, AgentProfile, OptionType, ProfileOption, Value
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Problem
 from labledger.records.model_calls import Api
 from labledger.text import near_names
 
@@ -45,7 +45,7 @@ class AgentLaunch:
     """All but `URL`, `TOKEN` and `INSTRUCTION`."""
     api: Api
     logs: Mapping[str, str]
-    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    """The agent's own logs: by name, the path in the container, or `stdout`."""
     options: Mapping[str, Value]
     """The options with their values, defaults among them."""
 
@@ -70,15 +70,15 @@ def resolve(
     """
     given = options or {}
     problems = [
-        Problem(Parameter("options"), message, field=name)
+        Problem(profile.name, message, field=name)
         for name, value in given.items()
         if (message := _problem_with(profile, name, value)) is not None
     ]
     if not model:
-        problems.append(Problem(Parameter("model"), "names no model"))
+        problems.append(Problem(profile.name, "names no model", field="model"))
     if api is not None and api not in profile.apis:
         message = f"{profile.name} does not speak {api}; it speaks {', '.join(profile.apis)}"
-        problems.append(Problem(Parameter("api"), message))
+        problems.append(Problem(profile.name, message))
     if problems:
         raise InvalidInput(f"the agent {profile.name}", problems)
     spoken = api or profile.apis[0]

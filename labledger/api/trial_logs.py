@@ -9,9 +9,10 @@ collected. Nothing is written, and the container is not touched.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,10 +23,15 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import digest_of
+from labledger.trajectories.agent_document import AgentDocument
+from labledger.trajectories.conversation import conversation
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 
 _STREAMS = ("stdout", "stderr")
+STEPS = "steps"
+"""The name of the trajectory's steps among the outputs of a trial."""
+_NOT_PHASES = ("events", STEPS)
 _CHUNK = 64 * 1024
 _POLL_S = 0.25
 _LOOK_S = 1.0
@@ -37,7 +43,7 @@ class LogPiece:
     """A piece of one output of a trial, in the order in which it was written."""
 
     name: str
-    """`agent_stdout`, `grader_stderr`, …, or `events`."""
+    """`agent_stdout`, `grader_stderr`, …, `events`, or `steps`."""
     content: bytes
 
 
@@ -52,7 +58,8 @@ def read_logs(
 ) -> Iterator[LogPiece]:
     """Yield the outputs of a slot's trial; with `follow`, until the trial has been collected.
 
-    `phases` selects `setup`, `agent`, `grader` and `events`; none selects the three phases. A slot
+    `phases` selects `setup`, `agent`, `grader`, `events` and `steps`; none selects the three
+    phases. Steps are those of the trajectory, as text, once the trial has been collected. A slot
     that has not been dispatched yet has no output; with `follow` it is waited for.
 
     Raises `InvalidInput` for an unknown phase, and `SlotNotFound`.
@@ -64,7 +71,7 @@ def read_logs(
 
 
 def _names(phases: Sequence[str]) -> list[str]:
-    known = (*contract.PHASE_NAMES, "events")
+    known = (*contract.PHASE_NAMES, *_NOT_PHASES)
     unknown = [phase for phase in phases if phase not in known]
     if unknown:
         problem = Problem(
@@ -72,8 +79,8 @@ def _names(phases: Sequence[str]) -> list[str]:
         )
         raise InvalidInput("the phase", [problem])
     chosen = phases or contract.PHASE_NAMES
-    names = [f"{phase}_{stream}" for phase in chosen if phase != "events" for stream in _STREAMS]
-    return [*names, *(["events"] if "events" in chosen else [])]
+    names = [f"{p}_{stream}" for p in chosen if p not in _NOT_PHASES for stream in _STREAMS]
+    return [*names, *(name for name in _NOT_PHASES if name in chosen)]
 
 
 def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
@@ -98,8 +105,15 @@ def _stored_pieces(
     """Yield stored outputs of the slot's last attempt."""
     references = live.stored_references()
     for name in names:
-        if (reference := references.get(name)) is not None:
+        reference = references.get("trajectory" if name == STEPS else name)
+        if reference is None:
+            continue
+        if name != STEPS:
             yield LogPiece(name, reader.artifact(digest_of(reference)))
+            continue
+        with reader.open_artifact(digest_of(reference)) as document:
+            for text in conversation(AgentDocument(document).steps()):
+                yield LogPiece(name, text.encode("utf-8", "replace"))
 
 
 class _LiveOutputs:
@@ -123,7 +137,6 @@ class _LiveOutputs:
         self._newest_attempt = 0
         self._files = ExitStack()
         self._opened: dict[str, BinaryIO] = {}
-        self._required = ExperimentPlan.of_document(reader.run(run_id).resolved).environment
         self._streams: dict[str, RedactedStream] = {}
         self._redactor = Redactor({})
         self._is_collected = False
@@ -192,7 +205,7 @@ class _LiveOutputs:
                 yield LogPiece(name, held)
 
     def _file(self, name: str) -> BinaryIO | None:
-        if name in self._opened or not self._attempt:
+        if name in self._opened or not self._attempt or name == STEPS:
             return self._opened.get(name)
         folder = contract.trial_folder(self._run_folder, self._schedule_idx, self._attempt)
         file_name = contract.EVENTS if name == "events" else name.replace("_", ".")
@@ -202,6 +215,12 @@ class _LiveOutputs:
             if file is not None and self._knows_secrets():
                 self._opened[name], self._streams[name] = file, RedactedStream(self._redactor)
         return self._opened.get(name)
+
+    @cached_property
+    def _required(self) -> Collection[str]:
+        """The names of the secrets that the run's containers get."""
+        resolved = self._reader.run(self._run_id).resolved
+        return ExperimentPlan.of_document(resolved).environment
 
     def _knows_secrets(self) -> bool:
         """Make the redactor of this attempt, before its first output is shown.

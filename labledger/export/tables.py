@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import mirrors, summary
+from labledger.export import mirrors, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
 from labledger.ledger import committed_rows
@@ -235,6 +235,8 @@ def stream_records(
         stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
     elif what == "chain":
         mirrors.write_chain(reader, run_id, stream)
+    elif what == "trajectories":
+        trajectories.write_lines(reader, run_id, stream)
     else:
         mirrors.rebuild(reader, run_id, what, stream)
 
@@ -245,7 +247,12 @@ def _paths(form: str) -> dict[str, Path]:
     Raises `InvalidInput` if there is no such format.
     """
     if form == "jsonl":
-        return {**mirrors.ALL_PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
+        return {
+            **mirrors.ALL_PATHS,
+            "summary": summary.PATH,
+            "chain": mirrors.CHAIN_PATH,
+            "trajectories": trajectories.PATH,
+        }
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
         raise InvalidInput("the export", [Problem(Parameter("format"), message)])

@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
@@ -251,6 +253,10 @@ class TrialContents:
         """Return the content of an artifact, as `LedgerReader.artifact` does."""
         return read_artifact(self.connection, self.store, sha256)
 
+    def open_artifact(self, sha256: str) -> BinaryIO:
+        """Open an artifact, as `LedgerReader.open_artifact` does."""
+        return open_artifact(self.connection, self.store, sha256)
+
     def _scalar(self, sql: str, *key: int) -> Any:
         return self.connection.execute(sql, key).scalar()
 
@@ -260,18 +266,44 @@ def read_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> 
 
     Raises `LedgerError`.
     """
+    content = _kept_content(connection, sha256)
+    if content is None:
+        with _translated(store, sha256):
+            content = store.path(sha256).read_bytes()
+    return unchanged(content, sha256)
+
+
+def open_artifact(connection: Connection, store: ArtifactStore, sha256: str) -> BinaryIO:
+    """Return an open file of an artifact (64 hex digits) of any size, checked against its digest.
+
+    Raises `LedgerError`.
+    """
+    content = _kept_content(connection, sha256)
+    if content is not None:
+        return BytesIO(unchanged(content, sha256))
+    with _translated(store, sha256):
+        return store.checked(sha256).open("rb")
+
+
+def _kept_content(connection: Connection, sha256: str) -> bytes | None:
+    """Return the content of an artifact that the ledger itself has; None if the store has it."""
     row = connection.execute(
         "SELECT content FROM artifact WHERE sha256 = ?", (digest_bytes(sha256),)
     ).first()
     if row is None:
         raise LedgerError(f"the ledger has no artifact {sha256}")
+    content: bytes | None = row[0]
+    return content
+
+
+@contextmanager
+def _translated(store: ArtifactStore, sha256: str) -> Iterator[None]:
     try:
-        content: bytes = row[0] if row[0] is not None else store.path(sha256).read_bytes()
+        yield
     except OSError as error:
         raise LedgerError(
             f"could not read artifact {sha256}: {error.strerror} ({store.path(sha256)})"
         ) from error
-    return unchanged(content, sha256)
 
 
 def unchanged(content: bytes, sha256: str) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
@@ -38,11 +38,12 @@ from labledger.ledger.lookup import (
     current_grading_run_no,
     digest_bytes,
     ledger_id,
+    open_artifact,
     read_artifact,
     run_number,
     unchanged,
 )
-from labledger.ledger.model_usage import read_model_usage, read_prices
+from labledger.ledger.model_usage import read_model_usage, read_prices, read_staged_calls
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -173,6 +174,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    staged_calls = _query(read_staged_calls)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)
@@ -356,6 +358,14 @@ class LedgerReader:
         """
         with self._snapshot("read an artifact") as connection:
             return read_artifact(connection, self._store, sha256)
+
+    def open_artifact(self, sha256: str) -> BinaryIO:
+        """Return an open file of an artifact (64 hex digits) of any size.
+
+        The content is checked against its digest. Raises `LedgerError`.
+        """
+        with self._snapshot("read an artifact") as connection:
+            return open_artifact(connection, self._store, sha256)
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:

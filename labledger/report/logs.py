@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import starmap
 
-from labledger.errors import LedgerError
+from labledger.errors import LedgerError, MalformedJson
 from labledger.ledger.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
@@ -22,6 +22,8 @@ from labledger.records.attempt_result import digest_of
 from labledger.report.report_options import LogSelection
 from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
+from labledger.trajectories.agent_document import AgentDocument
+from labledger.trajectories.conversation import conversation
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
@@ -91,6 +93,8 @@ def _is_requested(trial: Trial, logs: LogSelection) -> bool:
 def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
     """Yield each text that is not empty: its name, size, beginning and end, and the bytes cut."""
     references = stored.evidence(schedule_idx)
+    if (reference := references.get("trajectory")) is not None:
+        yield _steps(stored, digest_of(reference))
     for name in NAMES:
         reference = references.get(name)
         if reference is None:
@@ -102,6 +106,24 @@ def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
             continue
         if content:
             yield {"name": name, "size": len(content), **_truncated(content)}
+
+
+def _steps(stored: TrialContents, sha256: str) -> JsonObject:
+    """Return the beginning of what the agent did, as a conversation."""
+    texts: list[str] = []
+    size, more = 0, ""
+    try:
+        with stored.open_artifact(sha256) as document:
+            for text in conversation(AgentDocument(document).steps()):
+                if size + len(text) > _HEAD_BYTES + _TAIL_BYTES:
+                    more = "… and more steps: `labledger logs --phase steps` prints them"
+                    texts.append(text[: _HEAD_BYTES if not texts else 0])
+                    break
+                texts.append(text)
+                size += len(text)
+    except (LedgerError, MalformedJson) as error:
+        return {"name": "steps", "size": None, "problem": plain_text(error.message)}
+    return _text("steps", "".join([*texts, more]).rstrip("\n"))
 
 
 def _metric_line(metric_id: str, value: float | str) -> str:

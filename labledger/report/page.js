@@ -211,7 +211,7 @@
   const dialog = $("#trial");
   let opened = null;
   const LOG_TITLES = {
-    task: "task", metrics: "metrics", events: "events",
+    task: "task", metrics: "metrics", events: "events", steps: "what the agent did",
     workspace_patch: "patch of the workspace", agent_stdout: "agent, stdout", agent_stderr: "agent, stderr",
     grader_stdout: "grader, stdout", grader_stderr: "grader, stderr", setup_stdout: "setup, stdout",
     setup_stderr: "setup, stderr", trial_output: "result that the agent wrote",

@@ -79,10 +79,14 @@ class AgentDocument:
         self._head: JsonObject = {}
 
     def steps(self) -> Iterator[Step]:
-        """Yield its steps."""
+        """Yield its steps. Raises `MalformedJson` if it is none without problems."""
         for name, value in read_members(self._file, "steps"):
             if name == "steps":
-                yield Step.from_json(without_nulls(value))
+                try:
+                    step = Step.from_json(without_nulls(value))
+                except (TypeError, ValueError, KeyError, AttributeError):
+                    raise MalformedJson("has a step that is none") from None
+                yield step
             elif name != "schema_version":
                 self._head[name] = value
 

@@ -24,6 +24,8 @@ MAX_LINE = 8 << 20
 """How many bytes one line, or one item of a list, may have."""
 _MAX_VALUES = 200_000
 """How many values it may hold: each takes up to 200 bytes."""
+NO_OBJECT = "no JSON object"
+"""What a line is that holds something else."""
 _PIECE = 1 << 20
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
@@ -55,7 +57,7 @@ def read_lines(file: BinaryIO, facts: LogFacts) -> Iterator[JsonObject]:
             if isinstance(value, dict):
                 yield value
             else:
-                facts.unread["no JSON object"] += 1
+                facts.unread[NO_OBJECT] += 1
 
 
 def parse(text: bytes) -> Any:

@@ -136,7 +136,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0014": "349ae731cbc968e7c25c740255168b81019c83be0be0833af16d0522aade0ad9"
+        "0015": "e65f731bbab9ac362ef522564b905b8933c56963fafaa51bf6c79ef585a35310"
     }
 
 

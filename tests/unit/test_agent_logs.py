@@ -62,7 +62,9 @@ def test_real_log(name: str) -> None:
         done = done[1:]
     assert SECOND in done[0][0]
     assert "No such file" in done[0][1]
-    if name != "mini-swe-agent.trajectory":  # It ends by a command.
+    if name == "openhands.stream":  # It ends by a call.
+        assert DONE in done[-1][0]
+    elif name != "mini-swe-agent.trajectory":  # It ends by a command.
         assert steps[-1].message.endswith(DONE)
     assert not set(facts.unread) - {"error"}
     assert facts.failure is None

@@ -63,7 +63,7 @@ def dump(path: Path) -> list[object]:
         raw.close()
 
 
-EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs"}
+EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs", "steps"}
 """Those that have no row for the runs of these tests."""
 
 

@@ -180,7 +180,9 @@ def logs(
     schedule_idx: arguments.ScheduleIdx,
     phase: Annotated[
         list[str] | None,
-        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
+        typer.Option(
+            help="setup, agent, grader, events, steps; repeatable. By default the phases."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
@@ -221,8 +223,11 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         return
     _print_trial_record(records["trials"][0])
     _print_rows(records)
+    _print_calls(ledger, records, full=full)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
+    if records["evidence"] and "trajectory" in records["evidence"][-1]["evidence"]:
+        _print_steps(ledger, slot, full=full)
 
 
 def _print_trial_record(trial: JsonObject) -> None:
@@ -261,6 +266,44 @@ def _print_rows(records: JsonObject) -> None:
         table(("metric", "from", "value"), rows, right=("value",))
     if records["events"]:
         out(counted(len(records["events"]), "event"))
+
+
+_USAGE_SQL = """
+SELECT calls, refused, failed, unknown, tokens_in, tokens_out, cost_usd, cost_unknown, waited_s,
+  claimed_cost_usd, claimed_tokens_in, claimed_tokens_out
+FROM trial_usage WHERE run_id = ? AND schedule_idx = ?"""
+
+
+def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the calls of a trial's attempts to models, and what they used together."""
+    calls = records["model_calls"]
+    if not calls:
+        return
+    shown = calls if full else calls[:_HEAD_LINES]
+    columns = ("attempt", "call", "model", "ended", "tokens in", "tokens out", "waited ms", "ms")
+    rows = [
+        (
+            *(call["attempt"], call["call"], call["model"]),
+            " ".join(str(call[k]) for k in ("state", "status", "reason") if call[k] is not None),
+            *_tokens(call["usage"]),
+            *(call["waited_ms"], call["duration_ms"]),
+        )
+        for call in shown
+    ]
+    table(columns, rows, right=("attempt", "call", *columns[4:]))
+    if len(shown) < len(calls):
+        out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
+    slot = records["slot"]
+    for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
+        known = {name: value for name, value in use.items() if value is not None}
+        table(tuple(known), [tuple(known.values())], right=tuple(known))
+
+
+def _tokens(usage: JsonObject | None) -> tuple[int | None, int | None]:
+    if usage is None:
+        return None, None
+    output = usage["output"]
+    return sum(usage.values()) - output - usage.get("reasoning", 0), output
 
 
 _BOOKKEEPING = frozenset(
@@ -325,6 +368,19 @@ def _print_text(name: str, content: bytes, *, full: bool) -> None:
     out_lines(_indented("\n".join(shown)))
     if len(shown) < len(lines):
         out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+
+
+def _print_steps(ledger: Ledger, slot: JsonObject, *, full: bool) -> None:
+    """Print what the agent did, the beginning unless all of it is asked for."""
+    out("--- steps")
+    printed = 0
+    for piece in ledger.logs(slot["run_id"], slot["schedule_idx"], ["steps"]):
+        lines = piece.content.decode("utf-8", "replace").rstrip("\n").split("\n")
+        if not full and printed + len(lines) > _HEAD_LINES:
+            out("    … and more; --full prints them, and `labledger logs --phase steps` them alone")
+            return
+        out_lines(_indented("\n".join(lines)))
+        printed += len(lines)
 
 
 def _indented(text: str) -> str:

@@ -210,6 +210,20 @@ _EXCEPTIONS = {
         )
     },
     "deleted_runs.because": "why the run was deleted, as a person wrote it",
+    "steps.cache_read_tokens": "the part of `tokens_in` that a cache had; null if unknown",
+    "steps.cost_usd": "what the step cost as the agent or its log says; null if unknown",
+    "steps.is_copied": "1 if it repeats an earlier step that a model was shown again",
+    "steps.message": "the first 100 characters of what was said",
+    "steps.model": "the model that answered; null if unknown",
+    "steps.origin": "`gateway`, `agent_log` or `agent`: what the trajectory was made from",
+    "steps.results": "how many results of tools, and of other things, the step has",
+    "steps.said_at": "when it was said (UTC); null if unknown",
+    "steps.said_by": "`system`, `user` or `agent`",
+    "steps.step": "number of the step, from 1",
+    "steps.tokens_in": "tokens of the request, cached ones included; null if unknown",
+    "steps.tokens_out": "tokens of the answer; null if unknown",
+    "steps.tool_calls": "the first 100 characters of the tools that were called, with arguments; "
+    "null if none was",
     **{
         f"{view}.passed": _PASSED
         for view in ("trials", "all_trials", "trial_facts", "task_history")

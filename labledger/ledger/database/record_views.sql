@@ -136,6 +136,24 @@ FROM evidence_record
 {current_slot_of evidence_record}
 WHERE {not_superseded evidence_record};
 
+-- one row per step of what an agent did, with the beginning of what it said and called
+--
+-- The index of a trajectory, an artifact that the ledger keeps itself, has the columns by position.
+CREATE VIEW steps AS SELECT
+    {identity evidence_record},
+    evidence_record.attempt, evidence_record.record ->> '$.ext.trajectory.origin' AS origin,
+    step.value ->> 0 AS step, step.value ->> 2 AS said_by, step.value ->> 1 AS said_at,
+    step.value ->> 3 AS model, step.value ->> 4 AS message, step.value ->> 5 AS tool_calls,
+    step.value ->> 6 AS results, step.value ->> 7 AS tokens_in,
+    step.value ->> 8 AS cache_read_tokens, step.value ->> 9 AS tokens_out,
+    step.value ->> 10 AS cost_usd, coalesce(step.value ->> 11, 0) AS is_copied
+FROM evidence_record
+{current_slot_of evidence_record}
+JOIN artifact ON artifact.sha256 =
+    unhex(substr(evidence_record.record ->> '$.evidence.trajectory_steps', 19))
+JOIN json_each(CAST(artifact.content AS TEXT), '$.rows') AS step
+WHERE {not_superseded evidence_record};
+
 -- one row per call of an agent to a model, as the gateway counted it, in every attempt
 CREATE VIEW model_calls AS SELECT
     {identity model_call},

@@ -64,6 +64,9 @@ def _choose_driver() -> ModuleType:
 DRIVER = _choose_driver()
 
 
+_FIRST_WITH_UNHEX = (3, 41)
+
+
 def driver_risk(version: tuple[int, ...] | None = None) -> str | None:
     """Return a sentence about the risk of the SQLite in use (or of `version`), or None."""
     version = version or DRIVER.sqlite_version_info
@@ -185,6 +188,8 @@ def _engine(
         for pragma in (*_PRAGMAS, *pragmas):
             connection.execute(pragma)
         connection.create_function("regexp", 2, _regexp, deterministic=True)
+        if DRIVER.sqlite_version_info < _FIRST_WITH_UNHEX:
+            connection.create_function("unhex", 1, _unhex, deterministic=True)
         if not reading:
             connection.create_function("row_digest", -1, row_digest, deterministic=True)
             connection.create_function("combine", 2, combine, deterministic=True)
@@ -208,6 +213,14 @@ def _engine(
         return connection
 
     return Engine(connect, writes=not reading)
+
+
+def _unhex(text: str | None) -> bytes | None:
+    """Return what SQLite's own `unhex` does, which older versions lack."""
+    try:
+        return None if text is None else bytes.fromhex(text)
+    except ValueError:
+        return None
 
 
 def _regexp(pattern: str, value: str | None) -> bool | None:

@@ -16,6 +16,7 @@ from labledger.trajectories.agent_logs import (
     gemini_cli,
     mini_swe_agent,
     opencode,
+    openhands,
 )
 from labledger.trajectories.atif import Step
 from labledger.trajectories.json_reading import LogFacts
@@ -29,6 +30,7 @@ READERS: Mapping[str, LogReader] = {
     "qwen-code.stream": claude_code.read,
     "opencode.stream": opencode.read,
     "mini-swe-agent.trajectory": mini_swe_agent.read,
+    "openhands.stream": openhands.read,
 }
 """The reader of each log, by the names of the profile and of the log in it."""
 GROUP = "labledger.agent_logs"

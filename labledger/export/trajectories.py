@@ -1,0 +1,87 @@
+"""Write the trajectories of a run: one JSON line a trial, with its identity and how it ended.
+
+A line holds the stored document unchanged, and is copied in pieces, so that memory does not grow
+with it. What a retried attempt did is not among them: a trial's last attempt counts.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import digest_of
+
+SCHEMA = "trajectory_record_v1"
+PATH = Path("trajectories.jsonl")
+"""The file below the run folder, unless another one is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrajectory:
+    """The trajectory of a committed trial."""
+
+    ids: JsonObject
+    """Run, trial, variant, task and replication, as records have them."""
+    schedule_idx: int
+    attempt: int
+    status: str
+    verdict: str | None
+    started_at: str
+    ended_at: str
+    origin: str
+    """`gateway`, `agent_log` or `agent`."""
+    sha256: str
+    """Of the document, in hex."""
+
+    def as_json(self) -> JsonObject:
+        """Return all but the document."""
+        return {
+            "schema_version": SCHEMA,
+            "ids": self.ids,
+            "schedule_idx": self.schedule_idx,
+            "attempt": self.attempt,
+            "status": self.status,
+            "verdict": self.verdict,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "origin": self.origin,
+        }
+
+
+def stored_trajectories(reader: LedgerReader, run_id: str) -> Iterator[StoredTrajectory]:
+    """Yield the trajectories of a run's committed trials, in schedule order."""
+    for records in reader.slot_records(run_id):
+        if not records.trials or not records.evidence:
+            continue
+        evidence = json.loads(records.evidence[-1])
+        reference = evidence["evidence"].get("trajectory")
+        if reference is None:
+            continue
+        trial = json.loads(records.trials[-1])
+        yield StoredTrajectory(
+            ids=trial["ids"],
+            schedule_idx=records.schedule_idx,
+            attempt=evidence["attempt"],
+            status=records.status.value,
+            verdict=records.verdict,
+            started_at=trial["started_at"],
+            ended_at=trial["ended_at"],
+            origin=evidence["ext"]["trajectory"]["origin"],
+            sha256=digest_of(reference),
+        )
+
+
+def write_lines(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:
+    """Write a line for each trajectory. Raises `LedgerError` for a document that is not there."""
+    for stored in stored_trajectories(reader, run_id):
+        head = canonical_json.dump_bytes(stored.as_json())
+        with reader.open_artifact(stored.sha256) as document:
+            out.write(head[:-1] + b',"trajectory":')
+            shutil.copyfileobj(document, out, 1 << 20)
+            out.write(b"}\n")

@@ -1,0 +1,72 @@
+"""The steps of a trajectory as text for a person, one paragraph a step.
+
+The text holds what an agent wrote, control characters included: whoever shows it escapes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from labledger.text import counted, usd
+from labledger.trajectories.atif import Metrics, Result, Step, ToolCall, text_of
+
+
+def conversation(steps: Iterable[Step]) -> Iterator[str]:
+    """Yield the text of each step, with a line end after each line."""
+    for step in steps:
+        yield "\n".join(_lines(step)) + "\n\n"
+
+
+def _lines(step: Step) -> Iterator[str]:
+    yield _title(step)
+    if step.reasoning_content:
+        yield from _marked("~ ", step.reasoning_content)
+    if message := text_of(step.message):
+        yield message
+    of_call = {result.source_call_id: result for result in step.results}
+    for call in step.tool_calls or ():
+        yield _call(call)
+        if (result := of_call.pop(call.tool_call_id, None)) is not None:
+            yield from _result(result)
+    for result in of_call.values():
+        yield from _result(result)
+
+
+def _title(step: Step) -> str:
+    words = [f"[{step.step_id}] {step.source}"]
+    words += [step.model_name] if step.model_name else []
+    conversation = (step.extra or {}).get("conversation")
+    words += [f"conversation {conversation}"] if conversation else []
+    words += [step.timestamp] if step.timestamp else []
+    return ", ".join([*words, *_figures(step.metrics)])
+
+
+def _figures(metrics: Metrics | None) -> Iterator[str]:
+    if metrics is None:
+        return
+    if metrics.prompt_tokens is not None:
+        cached = f" ({metrics.cached_tokens:,} cached)" if metrics.cached_tokens else ""
+        yield f"{counted(metrics.prompt_tokens, 'token')} in{cached}"
+    if metrics.completion_tokens is not None:
+        yield f"{metrics.completion_tokens:,} out"
+    if metrics.cost_usd is not None:
+        yield usd(metrics.cost_usd, 4)
+
+
+def _call(call: ToolCall) -> str:
+    arguments = call.arguments
+    if list(arguments) in (["command"], ["cmd"]):
+        return f"$ {next(iter(arguments.values()))}"
+    return f"{call.function_name} {json.dumps(arguments, ensure_ascii=False)}"
+
+
+def _result(result: Result) -> Iterator[str]:
+    facts = {key: value for key, value in (result.extra or {}).items() if value is not None}
+    if facts:
+        yield "  < " + ", ".join(f"{key}: {value}" for key, value in facts.items())
+    yield from _marked("  > ", text_of(result.content))
+
+
+def _marked(mark: str, text: str) -> Iterator[str]:
+    return (f"{mark}{line}" for line in text.split("\n")) if text else iter(())

@@ -1,0 +1,177 @@
+"""Stored trajectories: read in SQL, as text, in the report, and exported for other tools."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_ledgers as kit
+from commands import HOSTILE, run_forked
+from test_agent_logs import LOGS, read
+from test_trajectory_format import ANSWERED, ASKED
+
+from labledger import ReportOptions, open_ledger
+from labledger.errors import LedgerError
+from labledger.records import json_schemas
+from labledger.records.attempt_result import Artifact, AttemptResult
+from labledger.report.logs import pack
+from labledger.report.report_options import MIB, LogSelection
+from labledger.report.report_queries import ReportedCommits
+from labledger.report.run_report import collect
+from labledger.trajectories.atif import Agent, Head, Step, document_problems
+from labledger.trajectories.document import DocumentWriter
+
+STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
+
+
+def with_steps(idx: int, steps: list[Step], store: Any = None, **changes: Any) -> AttemptResult:
+    """A result with a trajectory, whose document is kept in the store if one is given."""
+    writer = DocumentWriter(lambda value: value)
+    document = b"".join(writer.pieces(steps, lambda: Head(Agent("probe", "1.0"))))
+    artifact = Artifact.inline(document)
+    if store is not None:
+        store.put_bytes(document)
+        artifact = Artifact(artifact.sha256, artifact.size, None)
+    index = Artifact.inline(writer.index)
+    result = kit.result(idx, **changes)
+    [evidence] = result.evidence
+    evidence["evidence"] |= {"trajectory": artifact.reference, "trajectory_steps": index.reference}
+    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}}
+    artifacts = (*result.artifacts, artifact, index)
+    return kit.result(idx, **changes, evidence=(evidence,), artifacts=artifacts)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with three trials, of which the second has no trajectory."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, with_steps(0, STEPS))
+        writer.commit_result(lease, kit.result(1))
+        writer.commit_result(lease, with_steps(2, STEPS[:1], writer._store))
+    return path
+
+
+def test_view(path: Path) -> None:
+    """The view has a row for each step of each trial that has any."""
+    with open_ledger(path) as ledger:
+        rows = list(ledger.query("SELECT * FROM steps ORDER BY schedule_idx, step"))
+    assert [(row["schedule_idx"], row["step"], row["said_by"]) for row in rows] == [
+        *((0, 1, "user"), (0, 2, "agent"), (2, 1, "user")),
+    ]
+    asked, answered, _ = rows
+    assert asked["message"] == ASKED["message"]
+    assert (asked["tokens_in"], asked["tool_calls"], asked["results"]) == (None, None, 0)
+    assert answered["tool_calls"] == 'bash {"command":"ls"}'
+    assert (answered["tokens_in"], answered["tokens_out"], answered["cost_usd"]) == (10, 3, 0.5)
+    assert (answered["said_at"], answered["origin"]) == (ANSWERED["timestamp"], "agent")
+
+
+def test_export(path: Path, tmp_path: Path) -> None:
+    """A line has a trial, how it ended, and its document as it was stored."""
+    with open_ledger(path) as ledger:
+        [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert [line["schedule_idx"] for line in lines] == [0, 2]
+    for line in lines:
+        json_schemas.require_valid(line, "trajectory_record_v1")
+        assert list(document_problems(line["trajectory"])) == []
+    assert lines[0]["verdict"] == "pass"
+    assert lines[0]["ids"]["trial_id"] == "run-1-s000000"
+    expected = [{**step.as_json(), "step_id": n} for n, step in enumerate(STEPS, 1)]
+    assert lines[0]["trajectory"]["steps"] == expected
+
+
+def test_export_of_all(path: Path, tmp_path: Path) -> None:
+    """All records of a run are its mirrors; trajectories are written where they are asked for."""
+    with open_ledger(path) as ledger:
+        files = ledger.export("run-1", "all", tmp_path / "out")
+    assert "trajectories.jsonl" not in {file.name for file in files}
+
+
+def test_lost_document(path: Path, tmp_path: Path) -> None:
+    """A document that is missing, or was changed, is named, and nothing is written."""
+    with open_ledger(path) as ledger:
+        [stored] = (path.parent / "artifacts").glob("sha256/*/*")
+        stored.chmod(0o600)
+        stored.write_bytes(b"{}")
+        with pytest.raises(LedgerError, match="artifact"):
+            ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_as_text(path: Path) -> None:
+    """`labledger logs --phase steps` prints the steps as a conversation."""
+    shown = run_forked("logs", "run-1", "0", "--phase", "steps", folder=path.parent.parent)
+    assert shown.returncode == 0
+    assert shown.stdout.splitlines()[:2] == ["==> steps <==", "[1] user"]
+    text = shown.stdout
+    for expected in ("Write a greeting.", "~ A greeting is short.", "$ ls", "  > out.txt"):
+        assert expected in text
+    assert "10 tokens in, 3 out, $0.5" in text
+
+
+def test_show(path: Path) -> None:
+    """`labledger show` prints what the agent did, and the beginning of what is longer."""
+    shown = run_forked("show", "run-1", "0", folder=path.parent.parent)
+    assert "--- steps" in shown.stdout
+    assert "$ ls" in shown.stdout
+    without = run_forked("show", "run-1", "1", folder=path.parent.parent)
+    assert "--- steps" not in without.stdout
+
+
+def test_hostile_text(tmp_path: Path) -> None:
+    """Control characters that an agent wrote reach neither a terminal nor the report."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        step = Step(source="agent", message=HOSTILE, reasoning_content=HOSTILE)
+        writer.commit_result(lease, with_steps(0, [step]))
+    for words in (("logs", "run-1", "0", "--phase", "steps"), ("show", "run-1", "0", "--full")):
+        shown = run_forked(*words, folder=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert "owned" in shown.stdout
+        assert not set("\x1b\x07\x9b\x7f\x08\u202e\u2066\u200b") & set(shown.stdout)
+
+
+def test_report(tmp_path: Path) -> None:
+    """The report has the first steps of a trial as text, without hidden characters."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        said = Step(source="agent", message=HOSTILE)
+        long = [Step(source="agent", message="m" * 1000)] * 200
+        writer.commit_result(lease, with_steps(0, [said, *STEPS, *long]))
+    with open_ledger(path) as ledger:
+        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
+        found = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
+    [island] = found.islands.values()
+    texts = {text["name"]: text for text in json.loads(gzip.decompress(base64.b64decode(island)))}
+    steps = texts["steps"]["head"] + texts["steps"]["tail"]
+    assert "[3] agent" in steps
+    assert "$ ls" in steps
+    assert "and more steps" in steps
+    assert not set("\x1b\x07\x9b\u202e\u200b") & set(steps)
+
+
+def test_real_logs(tmp_path: Path) -> None:
+    """Steps of every agent's log can be stored, queried and printed."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, len(LOGS))
+        for idx, name in enumerate(LOGS):
+            steps, _ = read(name, LOGS[name].read_bytes())
+            writer.commit_result(lease, with_steps(idx, steps))
+    with open_ledger(path) as ledger:
+        rows = list(ledger.query("SELECT tool_calls FROM steps WHERE tool_calls LIKE '%missing%'"))
+        assert len(rows) == len(LOGS)
+        for idx in range(len(LOGS)):
+            text = b"".join(piece.content for piece in ledger.logs("run-1", idx, ["steps"]))
+            assert b"cat missing.txt" in text
+            assert b"No such file" in text
