@@ -7,6 +7,7 @@ writes the agent's settings to a temporary folder, and becomes the agent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ TOKEN = "AGENTLAB_MODEL_TOKEN"  # noqa: S105
 """The variable with the attempt's token, a secret. `resolve` does not set it."""
 INSTRUCTION = "AGENTLAB_INSTRUCTION_PATH"
 """The variable with the path of the instruction, a file in UTF-8. `resolve` does not set it."""
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][^\s\"'`\\$]{0,199}")
+"""Agents' settings are written with it: no spaces, and no quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,9 @@ def resolve(
         for name, value in given.items()
         if (message := _problem_with(profile, name, value)) is not None
     ]
-    if not model:
-        problems.append(Problem(profile.name, "names no model", field="model"))
+    if not _MODEL_NAME.fullmatch(model):
+        message = f"found {model!r}; expected a model's name, without spaces and quotes"
+        problems.append(Problem(profile.name, message, field="model"))
     if api is not None and api not in profile.apis:
         message = f"{profile.name} does not speak {api}; it speaks {', '.join(profile.apis)}"
         problems.append(Problem(profile.name, message))

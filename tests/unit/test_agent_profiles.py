@@ -231,9 +231,16 @@ def test_unusable_options_are_refused_together(write_profile: WriteProfile) -> N
         "quiet: found 1; expected a value of the type boolean",
         "style: found 'medium'; expected one of short, long",
         "warmth: found True; expected a value of the type number",
-        "model: names no model",
+        "model: found ''; expected a model's name, without spaces and quotes",
         "None: tiny does not speak gemini; it speaks openai-chat",
     ]
+
+
+@pytest.mark.parametrize("model", ["a b", 'a"b', "a\n", "$a", "a\\b", "-a", "a'b"])
+def test_a_model_that_could_end_a_setting_is_refused(model: str) -> None:
+    """`launch.sh` writes the model's name into files of settings."""
+    with pytest.raises(InvalidInput, match="expected a model's name"):
+        resolve(load_profile("opencode"), model)
 
 
 def test_an_unknown_agent_gets_a_near_name() -> None:
