@@ -17,6 +17,10 @@ from ledger_templates import built_once
 from sample_trials import Trials
 
 from labledger.errors import LedgerError
+from labledger.export import mirrors
+from labledger.export.mirrors import MirrorWriter
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger import model_call_rows
 from labledger.ledger.database.model import Spent
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.model_usage import use_of_trial
@@ -34,6 +38,7 @@ from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.collect import trial_metrics
 from labledger.trial.evidence import metrics
 from labledger.trial.trial_kinds import RegradedTrial
+from labledger.upkeep.import_runs import import_source
 
 PRICES = PriceTable(
     (
@@ -156,6 +161,57 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
     assert rows(reader.path, "SELECT DISTINCT digest FROM model_prices") == [(read.digest,)]
     writer.create_run(kit.new_run("without"), kit.tasks(2), kit.slots(4))
     assert reader.prices("without") == NO_PRICES
+
+
+def test_the_mirror_of_calls_comes_with_the_first_call(
+    writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """A run without calls has no such file; with calls it is the same however written."""
+    lease = kit.begin_run(writer)
+    folder, file = tmp_path / "run", tmp_path / "run" / mirrors.ALL_PATHS["model_calls"]
+    with MirrorWriter(folder) as mirror:
+        mirror.repair(reader, kit.RUN)
+        mirror.append(writer.commit_result(lease, kit.result(0)))
+        assert not file.exists()
+        assert mirrors.compare(reader, kit.RUN, folder) == []
+        mirror.append(writer.commit_result(lease, kit.with_calls(kit.result(1), kit.model_call())))
+        mirror.append(writer.commit_result(lease, kit.with_calls(kit.result(2), kit.model_call())))
+    appended = file.read_bytes()
+    assert appended.count(b"\n") == 2
+    assert file in mirrors.rebuild_all(reader, kit.RUN, folder)
+    assert file.read_bytes() == appended
+    pieces = verify(reader.path).mirrors[kit.RUN]
+    assert mirrors.compare(reader, kit.RUN, folder, pieces) == []
+    for damage in (file.unlink, lambda: file.write_bytes(appended[:-9])):
+        damage()
+        assert len(mirrors.compare(reader, kit.RUN, folder, pieces)) == 1
+        with MirrorWriter(folder) as mirror:
+            mirror.repair(reader, kit.RUN)
+        assert file.read_bytes() == appended
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"raw_usage": "5"}, {"raw_usage": '{"a": 1}'}, {"reserved": '{"b":1}'}, {"api": "other"}],
+    ids=str,
+)
+def test_a_call_that_labledger_would_not_write_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
+    """Digests that fit are not enough: texts of columns are checked before they are imported."""
+    path = kit.make_ledger(tmp_path / "there")
+    insert = model_call_rows.model_call_rows
+    with kit.open_writer(path) as writer, monkeypatch.context() as patched:
+        patched.setattr(
+            "labledger.ledger.slot_rows.model_call_rows",
+            lambda *words: [row._replace(**change) for row in insert(*words)],
+        )
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert verify(path).is_clean
+    with pytest.raises(LedgerError, match="slot 0: a call to a model"):
+        import_source(LabFolder(tmp_path / "here" / ".lab"), path.parent)
 
 
 def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None:
