@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_slots,
     count_timeouts,
     read_committed_spending,
+    read_costs,
     read_primary_metrics,
     read_spending_so_far,
 )
@@ -43,7 +44,7 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.model_usage import read_model_usage, read_prices
+from labledger.ledger.model_usage import read_model_usage, read_prices, read_staged_calls
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -174,6 +175,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    staged_calls = _query(read_staged_calls)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)
@@ -185,6 +187,11 @@ class LedgerReader:
         """Return every run, the newest first."""
         with self._snapshot("list the runs") as connection:
             return read_runs(connection)
+
+    def costs(self) -> dict[str, float]:
+        """Return the known cost of the trials of each run in USD, by the run's id."""
+        with self._snapshot("read what the runs cost") as connection:
+            return read_costs(connection)
 
     def deleted_run_ids(self) -> list[str]:
         """Return the ids of the runs that were deleted and not imported again."""

@@ -134,7 +134,7 @@ def collect_result(
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        metrics=_metrics(spec, sources, models),
+        metrics=trial_metrics(spec, sources, _counted(spec, models)),
         events=events,
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
@@ -174,14 +174,19 @@ def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
     return LoggedAgent(profile.profile, profile.version, profile.model, profile.logs)
 
 
-def _metrics(
-    spec: AttemptSpec, sources: metrics.Sources, models: ModelUse | None
-) -> tuple[Metric, ...]:
-    """Return the experiment's metrics, and what the gateway counted."""
-    own = metrics.compute_metrics(spec.plan.metrics, sources)
+def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] | None:
+    """Return the metrics that the gateway counted of the agent; None if it has no models."""
     if models is None:
-        return own
-    return beside_counted(own, model_metrics(models.calls, spec.plan.prices))
+        return spec.kind.counted
+    return model_metrics(models.calls, spec.plan.prices)
+
+
+def trial_metrics(
+    spec: AttemptSpec, sources: metrics.Sources, counted: tuple[Metric, ...] | None
+) -> tuple[Metric, ...]:
+    """Return the experiment's metrics, and those that the gateway counted, if it did."""
+    own = metrics.compute_metrics(spec.plan.metrics, sources)
+    return own if counted is None else beside_counted(own, counted)
 
 
 def _outcome(

@@ -25,7 +25,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.text import counted
+from labledger.text import counted, usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,10 +73,15 @@ def runs(
         all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
         all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
         causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
+        costs = ledger.costs()
     if json:
         out_json(
             [
-                {**run.as_json(), **_own_grading(run.run_id, gradings)}
+                {
+                    **run.as_json(),
+                    **_own_grading(run.run_id, gradings),
+                    **({"cost_usd": costs[run.run_id]} if run.run_id in costs else {}),
+                }
                 for run, gradings in zip(all_runs, all_gradings, strict=True)
             ]
         )
@@ -97,7 +102,11 @@ def runs(
         columns.insert(3, "stopped by")
         for row, cause in zip(rows, causes, strict=True):
             row.insert(3, cause)
-    table(columns, rows, right=("committed", "slots"))
+    if costs:
+        columns.append("cost")
+        for row, run in zip(rows, all_runs, strict=True):
+            row.append(usd(costs.get(run.run_id)))
+    table(columns, rows, right=("committed", "slots", "cost"))
     for run, gradings in zip(all_runs, all_gradings, strict=True):
         if gradings and run.run_id == gradings[0].run_id:
             for line in grading_lines(run.run_id, gradings):
@@ -223,6 +232,7 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         return
     _print_trial_record(records["trials"][0])
     _print_rows(records)
+    _print_calls(ledger, records, full=full)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
     if records["evidence"] and "trajectory" in records["evidence"][-1]["evidence"]:
@@ -265,6 +275,44 @@ def _print_rows(records: JsonObject) -> None:
         table(("metric", "from", "value"), rows, right=("value",))
     if records["events"]:
         out(counted(len(records["events"]), "event"))
+
+
+_USAGE_SQL = """
+SELECT calls, refused, failed, unknown, tokens_in, tokens_out, cost_usd, cost_unknown, waited_s,
+  claimed_cost_usd, claimed_tokens_in, claimed_tokens_out
+FROM trial_usage WHERE run_id = ? AND schedule_idx = ?"""
+
+
+def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the calls of a trial's attempts to models, and what they used together."""
+    calls = records["model_calls"]
+    if not calls:
+        return
+    shown = calls if full else calls[:_HEAD_LINES]
+    columns = ("attempt", "call", "model", "ended", "tokens in", "tokens out", "waited ms", "ms")
+    rows = [
+        (
+            *(call["attempt"], call["call"], call["model"]),
+            " ".join(str(call[k]) for k in ("state", "status", "reason") if call[k] is not None),
+            *_tokens(call["usage"]),
+            *(call["waited_ms"], call["duration_ms"]),
+        )
+        for call in shown
+    ]
+    table(columns, rows, right=("attempt", "call", *columns[4:]))
+    if len(shown) < len(calls):
+        out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
+    slot = records["slot"]
+    for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
+        known = {name: value for name, value in use.items() if value is not None}
+        table(tuple(known), [tuple(known.values())], right=tuple(known))
+
+
+def _tokens(usage: JsonObject | None) -> tuple[int | None, int | None]:
+    if usage is None:
+        return None, None
+    output = usage["output"]
+    return sum(usage.values()) - output - usage.get("reasoning", 0), output
 
 
 _BOOKKEEPING = frozenset(
