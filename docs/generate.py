@@ -193,6 +193,8 @@ def _fields(root: Any, schema: Any, prefix: str) -> Iterator[tuple[str, Any, boo
 def _resolved(root: Any, definition: Any) -> dict[str, Any]:
     if not isinstance(definition, dict):
         return {}
+    if definition.get("$ref") == "#":
+        return {"type": "object", **definition}  # Its fields are those of the page.
     if "$ref" in definition:
         named = root["$defs"][definition["$ref"].rpartition("/")[2]]
         return {**named, **definition}

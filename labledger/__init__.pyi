@@ -1,5 +1,11 @@
 """Every public name, imported from the module that defines it when the name is first used."""
 
+from .agents.agent_trees import InstalledAgent as InstalledAgent
+from .api.agents import AgentInfo as AgentInfo
+from .api.agents import AgentOption as AgentOption
+from .api.agents import find_agent as find_agent
+from .api.agents import install_agents as install_agents
+from .api.agents import list_agents as list_agents
 from .api.experiments import BenchmarkCheck as BenchmarkCheck
 from .api.experiments import CheckedTrial as CheckedTrial
 from .api.experiments import Finding as Finding
@@ -126,6 +132,7 @@ from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
 from .ledger.database.model import VariantCounts as VariantCounts
+from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
 from .records.outcomes import RunStatus as RunStatus

@@ -16,6 +16,7 @@ from labledger.errors import InvalidInput, Problem
 VARIABLE = "LABLEDGER_FAULT"
 
 POINTS = (
+    "models_granted",
     "before_create",
     "after_create",
     "agent_running",

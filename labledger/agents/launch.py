@@ -7,11 +7,12 @@ writes the agent's settings to a temporary folder, and becomes the agent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labledger.agents.profiles import STDOUT, AgentProfile, OptionType, ProfileOption, Value
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Problem
 from labledger.records.model_calls import Api
 from labledger.text import near_names
 
@@ -34,6 +35,9 @@ TOKEN = "AGENTLAB_MODEL_TOKEN"  # noqa: S105
 INSTRUCTION = "AGENTLAB_INSTRUCTION_PATH"
 """The variable with the path of the instruction, a file in UTF-8. `resolve` does not set it."""
 
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][^\s\"'`\\$]{0,199}")
+"""Agents' settings are written with it: no spaces, and no quotes."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentLaunch:
@@ -45,7 +49,7 @@ class AgentLaunch:
     """All but `URL`, `TOKEN` and `INSTRUCTION`."""
     api: Api
     logs: Mapping[str, str]
-    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    """The agent's own logs: by name, the path in the container, or `stdout`."""
     options: Mapping[str, Value]
     """The options with their values, defaults among them."""
 
@@ -70,15 +74,16 @@ def resolve(
     """
     given = options or {}
     problems = [
-        Problem(Parameter("options"), message, field=name)
+        Problem(profile.name, message, field=name)
         for name, value in given.items()
         if (message := _problem_with(profile, name, value)) is not None
     ]
-    if not model:
-        problems.append(Problem(Parameter("model"), "names no model"))
+    if not _MODEL_NAME.fullmatch(model):
+        message = f"found {model!r}; expected a model's name, without spaces and quotes"
+        problems.append(Problem(profile.name, message, field="model"))
     if api is not None and api not in profile.apis:
         message = f"{profile.name} does not speak {api}; it speaks {', '.join(profile.apis)}"
-        problems.append(Problem(Parameter("api"), message))
+        problems.append(Problem(profile.name, message))
     if problems:
         raise InvalidInput(f"the agent {profile.name}", problems)
     spoken = api or profile.apis[0]

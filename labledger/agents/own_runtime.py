@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labledger.agents.registry_clients import ClientFailed, Tools, run
+from labledger.agents.registry_clients import ClientFailed, run
 
 LIBRARIES = "lib"
 """The folder of the loader and the libraries, in an agent's folder."""
@@ -173,7 +173,7 @@ def compile_modules(facts: PythonFacts, tree: Path, mount: str) -> None:
     run("compileall", ["sh", "-c", '"$@" >/dev/null 2>&1 || true', "sh", *command])
 
 
-def make_independent(tools: Tools, tree: Path, mount: str) -> None:
+def make_independent(patchelf: Path, tree: Path, mount: str) -> None:
     """Make the dynamic programs in a folder run in any image once it is mounted at `mount`.
 
     Programs for another loader than this machine's are left as they are. Raises `ClientFailed`.
@@ -199,7 +199,6 @@ def make_independent(tools: Tools, tree: Path, mount: str) -> None:
     libraries.mkdir(exist_ok=True)
     copied = _copy_libraries(loader, [*programs, *objects], libraries)
     rpath = f"{mount}/{LIBRARIES}"
-    patchelf = str(tools.patchelf)
     for path in programs:
         path.chmod(0o755)
         flags = ["--set-interpreter", f"{rpath}/{loader.name}"]
@@ -227,19 +226,19 @@ def _copy_libraries(loader: Path, files: Iterable[Path], libraries: Path) -> lis
     return [libraries / name for name in sorted(found) if name != loader.name]
 
 
-def _run_path(patchelf: str, path: Path) -> str:
+def _run_path(patchelf: Path, path: Path) -> str:
     """Return where a file looks for libraries, separated by colons; nothing if it does not say."""
-    return run("patchelf", [patchelf, "--print-rpath", str(path)]).strip()
+    return run("patchelf", [str(patchelf), "--print-rpath", str(path)]).strip()
 
 
 def _set_run_path(
-    patchelf: str, path: Path, run_path: str, added: str, flags: Iterable[str] = ()
+    patchelf: Path, path: Path, run_path: str, added: str, flags: Iterable[str] = ()
 ) -> None:
     """Let a file look where it did, as far as that is relative to it, and then in `added`."""
     relative = [item for item in run_path.split(":") if item.startswith("$ORIGIN")]
     path.chmod(path.stat().st_mode | 0o200)
     joined = ":".join([*relative, added])
-    run("patchelf", [patchelf, *flags, "--force-rpath", "--set-rpath", joined, str(path)])
+    run("patchelf", [str(patchelf), *flags, "--force-rpath", "--set-rpath", joined, str(path)])
 
 
 def _first_bytes(path: Path) -> bytes:

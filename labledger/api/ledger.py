@@ -6,8 +6,9 @@ Reading works while runs write. Modules that compare and report are imported whe
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from io import BytesIO
 from itertools import chain
@@ -22,10 +23,12 @@ from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.ledger.model_usage import ModelUse, together, use_of_trial
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
+from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
 
 if TYPE_CHECKING:
@@ -149,6 +152,7 @@ class Ledger:
             gradings=tuple(self.gradings(run_id)),
             reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
+            model_usage=self._model_usage(run),
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
@@ -255,6 +259,36 @@ class Ledger:
         """Return what a run's trials spent, by kind, committed or not; empty for a regrading."""
         regrades = self._reader.run(run_id).regrades is not None
         return {} if regrades else self._reader.spent_so_far(run_id)
+
+    def _model_usage(self, run: RunInfo) -> tuple[ModelUse, ...]:
+        """Return what a run's trials used of models, those that run on this machine included."""
+        if run.regrades is not None:
+            return ()
+        calls = defaultdict(list, self._reader.staged_calls(run.run_id))
+        for idx, journal in self._open_journals(run):
+            with suppress(OSError, ValueError):
+                calls[idx] += read_calls(journal)
+        uses = self._reader.model_usage(run.run_id)
+        if any(calls.values()):
+            prices = self._reader.prices(run.run_id)
+            for idx, of_trial in calls.items():
+                variant_id = self._reader.slot(run.run_id, idx).variant_id
+                uses += use_of_trial(variant_id, of_trial, prices)
+        return tuple(together(uses))
+
+    def _open_journals(self, run: RunInfo) -> Iterator[tuple[int, Path]]:
+        """Yield the journal of calls of each trial that runs on this machine, with its slot."""
+        open_slots = self._open_slots(run)
+        if not open_slots:
+            return
+        from labledger.trial.contract import trial_folder
+
+        folder = self._lab.run_folder(run.run_id)
+        dispatches = self._reader.last_dispatches(run.run_id, run.next_schedule_idx)
+        for idx in open_slots:
+            journal = trial_folder(folder, idx, dispatches[idx].attempt) / JOURNAL
+            if journal.exists():
+                yield idx, journal
 
     def summary(self, run_id: str) -> JsonObject:
         """Return the `benchmark_summary_v1` of what is committed so far."""

@@ -20,6 +20,7 @@ from labledger.ledger.database.model import (
     TakeoverRequest,
     VariantCounts,
 )
+from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import members
 from labledger.records.outcomes import RunStatus
@@ -48,12 +49,18 @@ class RunState:
     spent: Mapping[str, Spent]
     """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
     regrading."""
+    model_usage: tuple[ModelUse, ...]
+    """What its trials used of models as the gateway counted it, by variant and model: committed
+    ones, those that wait for it, and those that run on this machine; empty for a regrading."""
     owned: bool
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None
     """The takeover request that has not expired, if any."""
 
-    _JSON = ("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent")
+    _JSON = (
+        *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
+        "model_usage",
+    )
     _KEYS: ClassVar = {"open_slots": "open"}
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -272,28 +272,40 @@ def needs_egress_proxy(settings: Iterable[TrialSettings]) -> bool:
     return any(s.agent_network.is_allowlist or s.grader_network.is_allowlist for s in settings)
 
 
+def needs_helper(settings: Iterable[TrialSettings]) -> bool:
+    """Return whether one of these trials has a helper: an egress proxy, or one for its models."""
+    settings = list(settings)
+    return needs_egress_proxy(settings) or any(s.runtime.models is not None for s in settings)
+
+
 def require_egress_image(engine: Engine, plan: ExperimentPlan, option: str | None) -> None:
-    """Raise `PreflightFailed` if variants of a stored experiment need a proxy's image that is gone.
+    """Raise `PreflightFailed` if variants of a stored experiment need an image that is gone.
 
     A task may need one as well: its trial then pauses dispatch.
     """
     variants = (VariantSettings.of(plan, variant).defaults for variant in plan.variants)
     ref = egress_image_ref(option)
-    if needs_egress_proxy(variants) and engine.image_id(ref) is None:
-        message = f"network: allowlist needs {ref}, which is not available"
+    if needs_helper(variants) and engine.image_id(ref) is None:
+        message = f"network: allowlist, or models of agents, need {ref}, which is not available"
         raise PreflightFailed([Problem("egress proxy", message, hint=_EGRESS_HINT)])
 
 
-def check_egress(
-    engine: Engine, probes: ImageProbes, option: str | None, *, pull: bool
+def check_helpers(
+    engine: Engine,
+    probes: ImageProbes,
+    option: str | None,
+    settings: Sequence[TrialSettings],
+    *,
+    pull: bool,
 ) -> Iterator[CheckResult]:
-    """Check image and networks. With `pull`, a missing image is pulled.
+    """Check what the helpers of trials with these settings need: an image, and networks.
 
-    Raises `EngineUnavailable`.
+    With `pull`, a missing image is pulled. Raises `EngineUnavailable`.
     """
-    ref = egress_image_ref(option)
-    yield _check_egress_image(engine, probes, ref, pull=pull)
-    yield _check_internal_networks(engine)
+    if needs_helper(settings):
+        yield _check_egress_image(engine, probes, egress_image_ref(option), pull=pull)
+    if needs_egress_proxy(settings):
+        yield _check_internal_networks(engine)
 
 
 def _check_egress_image(
@@ -318,7 +330,8 @@ def _check_egress_image(
     detail = output.strip()[:300] or "its python3 is older than 3.11"
     return CheckResult(
         "egress proxy",
-        f"network: allowlist needs an egress proxy, and {ref} cannot run it: {detail}",
+        f"network: allowlist needs an egress proxy, and models of agents a helper, and {ref} "
+        f"cannot run it: {detail}",
         ok=False,
         hint=_EGRESS_HINT,
         exit_code=Exit.INVALID,

@@ -25,13 +25,12 @@ from labledger.checks.check_results import (
 from labledger.checks.engine_checks import (
     check_container_files,
     check_controllers,
-    check_egress,
+    check_helpers,
     check_limits,
     check_networks,
     check_oci_runtime,
     check_shared_resources,
     needs_container_files,
-    needs_egress_proxy,
 )
 from labledger.checks.image_checks import (
     ImageProbes,
@@ -41,6 +40,7 @@ from labledger.checks.image_checks import (
     phases_of,
 )
 from labledger.checks.image_supply import Supply, supply_images
+from labledger.checks.model_checks import check_models
 from labledger.engine.dockerfiles import is_local
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.engine_facts import EngineFacts
@@ -129,6 +129,7 @@ def preflight(
         *_check_experiment(experiment),
         *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
+        *check_models(experiment.plan, environment, runs_here=runs_here),
         *_check_ledger(lab),
     ]
     images: dict[str, str] = {}
@@ -171,8 +172,8 @@ def preflight(
                 width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
                 checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
                 checks.extend(_check_storage_and_gpus(probes, images, experiment))
-            if needs_egress_proxy(merged for _, merged in experiment.settings):
-                checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))
+            every = [merged for _, merged in experiment.settings]
+            checks.extend(check_helpers(engine, probes, egress_image, every, pull=supply.pull))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:

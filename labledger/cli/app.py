@@ -20,6 +20,7 @@ import typer.core
 
 from labledger import Exit, LabLedgerError, __version__
 from labledger.cli.commands import (
+    agents,
     compare,
     experiments,
     gateway,
@@ -126,6 +127,7 @@ compare.register(app)
 experiments.register_plan(app)
 maintenance.register_notes_and_tags(app)
 maintenance.register_tidying(app)
+agents.register(app)
 hosts.register(app)
 gateway.register(app)
 maintenance.register(app)

@@ -73,7 +73,7 @@ COMMAND_GROUPS = {
     "Read results": "runs status show logs query compare report plan export",
     "Keep the ledger": "note tag verify import archive delete gc clean db doctor",
     "Many hosts": "worker hosts",
-    "Models of agents": "gateway",
+    "Agents and models": "agents gateway",
 }
 """The groups of `labledger --help`, and the commands of each."""
 

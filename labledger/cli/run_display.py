@@ -16,7 +16,6 @@ from labledger.cli.run_progress import (
     RunProgress,
     host_texts,
     notable_line,
-    spent_texts,
 )
 from labledger.text import escape_line
 
@@ -171,7 +170,7 @@ class LiveWatcher:
         ]
         if progress.hosts:
             parts.append(_Phrases(list(host_texts(progress.hosts)), "dim"))
-        if texts := spent_texts(progress.spent, progress.budget):
+        if texts := progress.spent_texts():
             parts.append(_Phrases(texts, "dim"))
         if cleaning := progress.cleaning_text():
             parts.append(_line(cleaning, "dim"))

@@ -8,10 +8,18 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger import Exit, PassCounts, RunStatus, SlotStatus, StopCause, rerun_sentences
+from labledger import (
+    Exit,
+    ModelUse,
+    PassCounts,
+    RunStatus,
+    SlotStatus,
+    StopCause,
+    rerun_sentences,
+)
 from labledger.cli.console import add_lab_dir, out, say, table
 from labledger.cli.run_progress import VERDICT_COLUMNS, VERDICTS, spent_texts, without_verdict
-from labledger.text import counted, counted_of, percent
+from labledger.text import counted, counted_of, percent, usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -164,7 +172,26 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         rows.append((counts.variant_id, *numbers, other))
     columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
+    print_model_usage(state.model_usage)
     say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
+
+
+def print_model_usage(usage: Iterable[ModelUse]) -> None:
+    """Print what each variant used of each model; nothing if nothing was used."""
+    rows = [
+        (
+            *(use.variant_id, use.model, use.calls, use.tokens_in, use.tokens_out),
+            *(usd(use.cost_usd, 4), use.cost_unknown, use.refused, use.failed),
+            f"{use.waited_s:,.1f}",
+        )
+        for use in usage
+    ]
+    columns = (
+        *("variant", "model", "calls", "tokens in", "tokens out", "cost", "cost unknown"),
+        *("refused", "failed", "waited s"),
+    )
+    if rows:
+        table(columns, rows, right=columns[2:])
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:
@@ -255,6 +282,7 @@ def print_summary(summary: JsonObject) -> None:
     if any(passes.left_out for passes in all_passes.values()):
         rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
         out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
+    print_model_usage(ModelUse(**use) for use in summary["ext"].get("model_usage", ()))
 
 
 def _resume_command(run_id: str, used_up: Iterable[str]) -> str:

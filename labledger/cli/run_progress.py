@@ -17,7 +17,7 @@ from labledger.text import clock_time, counted, exact, percent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from labledger import JsonObject, RunState
+    from labledger import JsonObject, ModelUse, RunState
 
 
 _MAX_NAMED = 6
@@ -128,6 +128,8 @@ class RunProgress:
         """The hosts of a run on a cluster; empty for another one."""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, under this coordinator and earlier ones."""
+        self.model_usage: Sequence[ModelUse] = ()
+        """What a run that another process runs used of models."""
         self.budget: Mapping[str, float] = {}
         self.builds: dict[str, ImageProgress] = {}
         """The images that are being pulled or built, by name."""
@@ -205,6 +207,7 @@ class RunProgress:
         self.hosts = [] if run.on is None else hosts_of_slots(state.open_slots)
         self._count_earlier(counts.as_json() for counts in state.variants)
         self.spent |= dict(state.spent)
+        self.model_usage = state.model_usage
 
     def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
         """Count what earlier coordinators of the run have committed."""
@@ -251,7 +254,11 @@ class RunProgress:
         if cleaning := self.cleaning_text():
             parts.append(cleaning)
         parts += host_texts(self.hosts)
-        return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
+        return " · ".join([*parts, *self.spent_texts()])
+
+    def spent_texts(self) -> list[str]:
+        """Return what was spent, and how the calls to models went, if there were any."""
+        return [*spent_texts(self.spent, self.budget), *call_texts(self.model_usage)]
 
     def cleaning_text(self) -> str:
         """Return how many trial folders await removal, or "" if no more than usual."""
@@ -300,6 +307,22 @@ def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list
         for kind, amount in spent.items()
         if amount.known or kind in budget
     ]
+
+
+def call_texts(usage: Sequence[ModelUse]) -> Iterator[str]:
+    """Yield how the calls of trials to models went; nothing if there were none."""
+    if not usage:
+        return
+    yield f"{counted(sum(use.calls for use in usage), 'call')} to models"
+    for number, what in (
+        (sum(use.refused for use in usage), "refused"),
+        (sum(use.failed for use in usage), "failed"),
+        (sum(use.cost_unknown for use in usage), "of unknown cost"),
+    ):
+        if number:
+            yield f"{number:,} {what}"
+    if waited := sum(use.waited_s for use in usage):
+        yield f"{clock_time(waited)} waited for limits"
 
 
 # -- one event

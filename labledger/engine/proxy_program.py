@@ -1,8 +1,8 @@
 """The program of an egress proxy: an HTTP proxy that connects to allowed hosts alone.
 
-It runs in a container as `python3 -c`, together with the text of `allowed_hosts`, so it uses the
-standard library alone. It runs with Python 3.11. Whatever a client sends is hostile: headers,
-connections, waiting times and the log are limited. Names are resolved here, once for each
+It runs in a container as `python3 -c`, together with the texts of `allowed_hosts` and `relay`, so
+it uses the standard library alone. It runs with Python 3.11. Whatever a client sends is hostile:
+headers, connections, waiting times and the log are limited. Names are resolved here, once for each
 connection, and the address that was checked is the one that is connected to.
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from labledger.engine.allowed_hosts import PORT, Address, AllowedHosts, normalize
+from labledger.engine.relay import BUFFER, relay_both
 
 MAX_CONNECTIONS = 128
 """How many clients are served at once; others get 503."""
@@ -27,14 +28,10 @@ MAX_HEADER = 32 << 10
 """How long a request's line and headers may be, in bytes."""
 MAX_NAMES = 500
 """How many different destinations are logged."""
-_BUFFER = 64 << 10
 _HEADER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 30.0
 _UNSERVED_TIMEOUT_S = 1.0
 """How long a client that is not served may take to send its request."""
-_IDLE_TIMEOUT_S = 3600.0
-_LINGER_S = 60.0
-"""How long a client may go on sending after the server has ended its side."""
 
 
 class Refused(Exception):
@@ -140,9 +137,7 @@ class Proxy:
                 to_upstream.write(forwarded)
             else:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            sending = asyncio.ensure_future(_relay(reader, to_upstream))
-            await _relay(upstream, writer)
-            await asyncio.wait_for(sending, _LINGER_S)
+            await relay_both((reader, writer), (upstream, to_upstream))
         finally:
             to_upstream.close()
 
@@ -159,7 +154,7 @@ class Proxy:
         why = "it does not answer"
         for address in addresses:
             try:
-                opening = asyncio.open_connection(str(address), destination.port, limit=_BUFFER)
+                opening = asyncio.open_connection(str(address), destination.port, limit=BUFFER)
                 streams = await asyncio.wait_for(opening, _CONNECT_TIMEOUT_S)
             except OSError as error:
                 why = f"no connection to {address}: {error or 'no answer'}"
@@ -229,21 +224,6 @@ async def _answer(writer: asyncio.StreamWriter, status: str, why: str) -> None:
     writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
     with contextlib.suppress(OSError):
         await asyncio.wait_for(writer.drain(), _HEADER_TIMEOUT_S)
-
-
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what arrives until its end, and then the end."""
-    try:
-        while True:
-            data = await asyncio.wait_for(reader.read(_BUFFER), _IDLE_TIMEOUT_S)
-            if not data:
-                break
-            writer.write(data)
-            await asyncio.wait_for(writer.drain(), _IDLE_TIMEOUT_S)
-        if writer.can_write_eof():
-            writer.write_eof()
-    except OSError:
-        writer.close()
 
 
 async def main(address: str, entries: Iterable[str]) -> None:

@@ -9,18 +9,20 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.execution.gateway_keeper import models_of
 from labledger.execution.run_events import Listener, run_event
-from labledger.experiment.plan_sections import MetricDefinition
+from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.counts import UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.model_prices import NO_PRICES, PriceTable
 
 BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
@@ -144,12 +146,15 @@ def _count_of_trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
-def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float]) -> None:
+def check_limits(experiment: ExperimentPlan, limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` for a negative limit, or a limit of a kind that is not measured.
 
-    `metrics` are those of the experiment. An infinite limit means no limit.
+    Kinds are measured by the metrics of the experiment, or by the gateway of its agents' models. An
+    infinite limit means no limit.
     """
-    measured = {metric.metric_id for metric in metrics}
+    measured = {metric.metric_id for metric in experiment.metrics}
+    if models_of(experiment):
+        measured |= set(USUAL_METRICS)
     problems = []
     for kind, limit in limits.items():
         if not limit >= 0:

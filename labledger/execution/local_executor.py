@@ -12,7 +12,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -21,7 +21,10 @@ from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, RunRecords, move_to_kept
+from labledger.execution.gateway_keeper import GatewayKeeper
+from labledger.gateway.client import GatewayClient
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_grants import GRANT
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
@@ -32,11 +35,14 @@ from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
 
-def clean_up_attempts(engine: Engine, run: RunRecords) -> list[str]:
+def clean_up_attempts(
+    engine: Engine, run: RunRecords, gateway: GatewayClient | None = None
+) -> list[str]:
     """Remove containers, networks, folders and notes of attempts whose results are durable.
 
-    Only containers and networks with the labels of this ledger and this run are removed. Return a
-    warning for what cannot be removed, which is left for the next cleanup.
+    Only containers and networks with the labels of this ledger and this run are removed. `gateway`
+    is that of the models of agents, if some have any. Return a warning for what cannot be removed,
+    which is left for the next cleanup.
     """
     warnings = []
     try:
@@ -48,6 +54,9 @@ def clean_up_attempts(engine: Engine, run: RunRecords) -> list[str]:
         idx, _, attempt = trial_folder.name.partition("-")
         if not run.is_durable(int(idx), int(attempt)):
             continue
+        if gateway is not None and (trial_folder / GRANT).exists():
+            with suppress(LabLedgerError):
+                gateway.close(trial_folder)
         if run.keeps_folder(int(idx), int(attempt)):
             move_to_kept(trial_folder)
         else:
@@ -87,12 +96,20 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, width: int, full_disks: FullDisks, limiter: StartLimiter | None = None
+        self,
+        width: int,
+        full_disks: FullDisks,
+        limiter: StartLimiter | None = None,
+        gateway: GatewayKeeper | None = None,
     ) -> None:
-        """`limiter` is by default one that nothing else uses."""
+        """`limiter` is by default one that nothing else uses.
+
+        `gateway` keeps the gateway of the agents' models running; None if no agent has any.
+        """
         self.width = width
         self.capacity = width + min(width, MAX_PREPARED)
         self._limiter = limiter or StartLimiter(width)
+        self._gateway = gateway
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
@@ -107,7 +124,8 @@ class LocalExecutor:
             self._restart_notices.put((spec, reason))
 
         with self._engines.engine() as engine:
-            yield TrialContext(engine, self._limiter, self._full_disks, report_restart)
+            gateway = None if self._gateway is None else self._gateway.client
+            yield TrialContext(engine, self._limiter, self._full_disks, report_restart, gateway)
 
     @property
     def last_start_created(self) -> float:
@@ -169,7 +187,8 @@ class LocalExecutor:
     def clean_up(self, run: RunRecords) -> list[str]:
         """Remove what durable attempts left. Return a warning for each failure."""
         with self._engines.engine() as engine:
-            return clean_up_attempts(engine, run)
+            gateway = None if self._gateway is None else self._gateway.client
+            return clean_up_attempts(engine, run, gateway)
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         """Return the attempts that were started again since the last call, each with the reason."""
@@ -180,8 +199,8 @@ class LocalExecutor:
         return list(drain(self._limiter.paused))
 
     def warnings(self) -> list[str]:
-        """Return nothing: trouble of this machine reaches the coordinator by futures."""
-        return []
+        """Return what is wrong with the gateway; other trouble here reaches futures."""
+        return [] if self._gateway is None else self._gateway.look()
 
     def image_id(self, ref: str) -> str | None:
         """Return the id of an image, None if the engine lacks it. Raises `EngineUnavailable`."""

@@ -14,6 +14,7 @@ from typing import Any
 from labledger.engine.dockerfiles import is_buildable, with_tag
 from labledger.experiment import name_references, staged_files
 from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment.model_settings import find_model_problems
 from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.experiment.plan import build_context
 from labledger.records import JsonObject
@@ -87,6 +88,7 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     """
     valid = _ValidParts(data, invalid)
     yield from _variant_problems(valid)
+    yield from _agent_problems(valid)
     yield from _dataset_problems(valid, folder)
     yield from _grader_binding_problems(valid)
     yield from _phase_problems(valid, PHASES["grader"])
@@ -95,6 +97,7 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     for path in (("runtime",), *((*variant, "runtime") for variant in variants)):
         yield from _runtime_problems(valid, path)
         yield from _user_problems(valid, path)
+        yield from _model_problems(valid, path)
         for phase in ("setup", "agent"):
             yield from _file_problems(valid, (*path, phase), folder)
     yield from _image_problems(valid, folder)
@@ -129,6 +132,61 @@ def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
     paths: list[FieldPath] = [("baseline",)]
     paths += [("variant_plan", i) for i in range(len(lookup(data, ("variant_plan",)) or []))]
     return [(path, lookup(data, path)) for path in paths]
+
+
+PROFILE_KEYS = ("profile", "version", "model", "options", "instructions")
+"""The keys of an agent that stand in place of its command."""
+
+
+def authored_agent(data: JsonObject, variant: JsonObject) -> JsonObject:
+    """Return what the agent of a variant is started by: `command`, or the keys of its profile.
+
+    A command of the variant replaces a profile of the experiment, and the other way round. Of the
+    same profile, keys and options of the variant replace those of the experiment.
+    """
+    base = lookup(data, ("runtime", "agent")) or {}
+    own = lookup(variant, ("runtime", "agent")) or {}
+    if "command" in own:
+        base = {}
+    elif own.get("profile", base.get("profile")) != base.get("profile"):
+        base = {"instructions": base["instructions"]} if "instructions" in base else {}
+    merged = {
+        key: value for key, value in {**base, **own}.items() if key in {"command", *PROFILE_KEYS}
+    }
+    if "options" in base and "options" in own:
+        merged["options"] = {**base["options"], **own["options"]}
+    return merged
+
+
+def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    """Check that each variant has an agent: a command, or a profile."""
+    for path in (("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid))):
+        agent = valid.get((*path, "agent")) or {}
+        if {"command", "profile"} <= agent.keys():
+            message = "has a command and a profile; the profile says how its agent is started"
+            yield FieldProblem((*path, "agent"), message, "remove one of them")
+    if valid.get(("runtime", "agent")) is None:
+        return
+    reported = set()
+    for path in _variant_paths(valid):
+        variant = valid.get(path)
+        if variant is None:
+            continue
+        given = authored_agent(valid.data, variant)
+        own: FieldPath = (*path, "runtime", "agent")
+        place = own if lookup(valid.data, own) is not None else ("runtime", "agent")
+        if given.keys().isdisjoint({"command", "profile"}) and place not in reported:
+            reported.add(place)
+            yield FieldProblem(place, "'command' is missing", "or name a `profile`")
+        elif "profile" not in given and (key := next(iter(given.keys() - {"command"}), None)):
+            message = "is only for an agent with a profile"
+            if (*place, key) not in reported:
+                reported.add((*place, key))
+                yield FieldProblem((*place, key), message)
+
+
+def _variant_paths(valid: _ValidParts) -> list[FieldPath]:
+    return [("baseline",), *_plan_paths(valid)]
 
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
@@ -171,6 +229,14 @@ def _runtime_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProb
         yield FieldProblem(agent, f"found {user}; expected a user other than root", hint)
     for phase in (path, (*path, "setup"), (*path, "agent")):
         yield from _phase_problems(valid, phase)
+
+
+def _model_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    """Check the models of the experiment's or a variant's `runtime`."""
+    models = valid.get((*path, "models"))
+    known = valid.get(("runtime", "models", "providers")) or {}
+    for problem in find_model_problems(models or {}, known):
+        yield problem._replace(path=(*path, "models", *problem.path))
 
 
 def _memory_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:

@@ -22,6 +22,7 @@ from labledger.experiment.consistency_checks import PHASES, authored_variants
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import Grading
 from labledger.experiment.plan_sections import GraderPlan, NamedPhase, PhasePlan, VariantPlan
+from labledger.experiment.profiled_agents import ResolvedAgent
 from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
@@ -40,19 +41,29 @@ StagedPaths = Mapping[str, Mapping[str, str]]
 
 
 def variant_plans(
-    data: JsonObject, chosen: Collection[str], files: Files
+    data: JsonObject,
+    chosen: Collection[str],
+    files: Files,
+    agents: Mapping[str, ResolvedAgent],
 ) -> tuple[VariantPlan, ...]:
-    """Return the variants in `chosen`, in authored order: the baseline first."""
+    """Return the variants in `chosen`, in authored order: the baseline first.
+
+    `agents` are those with a profile, by variant.
+    """
     staged = staged_paths(files)
     return tuple(
-        _variant_plan(data, path, variant, staged)
+        _variant_plan(data, path, variant, staged, agents.get(variant["variant_id"]))
         for path, variant in authored_variants(data)
         if variant["variant_id"] in chosen
     )
 
 
 def _variant_plan(
-    data: JsonObject, path: FieldPath, variant: JsonObject, staged: StagedPaths
+    data: JsonObject,
+    path: FieldPath,
+    variant: JsonObject,
+    staged: StagedPaths,
+    profiled: ResolvedAgent | None,
 ) -> VariantPlan:
     bindings = variant.get("bindings", {})
     known = bound_texts(bindings)
@@ -61,6 +72,10 @@ def _variant_plan(
     merged_agent = overridden_phase("agent", agent, own.agent, known, staged)
     assert merged_agent is not None  # The schema requires the experiment's agent.
     container = replace(own, agent=None, setup=None, without_setup=None)
+    if profiled is not None:
+        env = {**profiled.env, **merged_agent.env}
+        merged_agent = replace(merged_agent, command=profiled.command, env=env)
+        container = replace(container, models=profiled.models)
     return VariantPlan(
         variant["variant_id"],
         "baseline" if path == ("baseline",) else "treatment",
@@ -68,6 +83,7 @@ def _variant_plan(
         None if own.without_setup else overridden_phase("setup", setup, own.setup, known, staged),
         merged_agent,
         container if container.as_json() else None,
+        None if profiled is None else profiled.agent,
     )
 
 

@@ -15,11 +15,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.experiment.authored_fields import FieldPath, resource_values, texts, user_name
 from labledger.experiment.grading import HIDING_MODES, Grading
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.schedule import Shard
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
+from labledger.records.model_calls import Api
 
 _IDENTITY = ("adapter_id", "name", "version", "split")
 
@@ -162,17 +164,19 @@ class Runtime(Section):
     outputs: tuple[OutputFolder, ...] | None = None
     healthcheck: str | None = None
     """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
+    models: ModelSettings | None = None
+    """What agents may ask of models; None if they have none."""
 
     _OPTIONAL = frozenset(
         {
             *("oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
-            "healthcheck",
+            *("healthcheck", "models"),
         }
     )
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        apart = {"setup", "agent", "user", "resources", "env"}
+        apart = {"setup", "agent", "user", "resources", "env", "models"}
         defaults = {"workspace": "mounted", "processes": "kill"}
         defaults |= {"entrypoint": "ignore", "healthcheck": "ignore"}
         apart |= {key for key, default in defaults.items() if authored.get(key) == default}
@@ -182,6 +186,7 @@ class Runtime(Section):
             agent_user=user_name(authored["agent"].get("user")),
             resources=Resources.of_authored(authored.get("resources", {})),
             env=texts(authored["env"]) if "env" in authored else None,
+            models=ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
         )
 
 
@@ -296,6 +301,23 @@ class NamedPhase(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ProfiledAgent(Section):
+    """The agent of a variant that has a profile, which `labledger.agents` knows."""
+
+    profile: str
+    version: str
+    provider: str
+    model: str
+    """As its provider spells it."""
+    api: Api
+    options: JsonObject
+    instructions: str | None = None
+    """The template of the instruction; None for the usual one."""
+    logs: Mapping[str, str] | None = None
+    """The agent's own logs: by name, the path in the container."""
+
+
+@dataclass(frozen=True, slots=True)
 class VariantPlan(Section):
     """A variant with its phases, in which its bindings are substituted."""
 
@@ -307,8 +329,10 @@ class VariantPlan(Section):
     agent: PhasePlan
     runtime: RuntimeOverrides | None = None
     """Its own settings of the container, beside the phases above; None if it has none."""
+    profile: ProfiledAgent | None = None
+    """Its agent's; None for an agent with a command of the experiment."""
 
-    _OPTIONAL = frozenset({"runtime"})
+    _OPTIONAL = frozenset({"runtime", "profile"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from labledger.experiment.consistency_checks import PHASES, authored_variants, r
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import Sealing
+from labledger.experiment.instructions import find_instruction_problems
 from labledger.experiment.phase_commands import (
     authored_path,
     grader_plan,
@@ -32,6 +33,7 @@ from labledger.experiment.phase_commands import (
 )
 from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
 from labledger.experiment.plan_sections import Filters
+from labledger.experiment.profiled_agents import resolve_agents
 from labledger.experiment.schedule import Shard
 from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
 from labledger.experiment.staged_files import StagedFile
@@ -268,7 +270,8 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     _check_overrides(overrides)
     chosen = _chosen_variants(authored.data, overrides.variants)
     files = _staged_files(authored, chosen)
-    variants = variant_plans(authored.data, chosen, files)
+    agents = resolve_agents(authored, chosen)
+    variants = variant_plans(authored.data, chosen, files, agents)
     plan = ExperimentPlan.of_authored(
         authored.data, variants, grader_plan(authored.data, files), files
     )
@@ -276,13 +279,22 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     require_valid_combinations(authored, plan)
     images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
     ids = [variant["variant_id"] for _, variant in authored_variants(authored.data)]
+    instructions = [
+        (variant.profile.instructions, variant.bindings)
+        for variant in plan.variants
+        if variant.profile is not None
+    ]
     selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
     dataset = read_tasks(
         authored.folder / plan.dataset.path,
         selection,
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
-        check_row=lambda row: chain(row_problems(row), file_problems(row, ids)),
+        check_row=lambda row: chain(
+            row_problems(row),
+            file_problems(row, ids),
+            find_instruction_problems(row, instructions),
+        ),
     )
     require_valid_tasks(plan, dataset)
     filters = Filters(overrides.tasks, overrides.variants, overrides.limit)

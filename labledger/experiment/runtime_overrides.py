@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from labledger.experiment.authored_fields import ResourceOverrides, text, texts, user_name
 from labledger.experiment.grading import Grading
+from labledger.experiment.model_settings import ModelSettings
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 
@@ -70,6 +71,8 @@ class RuntimeOverrides(Section):
     entrypoint: str | None = None
     outputs: tuple[OutputFolder, ...] | None = None
     healthcheck: str | None = None
+    models: ModelSettings | None = None
+    """Merged field by field."""
     grader: PhaseOverrides | None = None
     """Of a task alone."""
     grading: Grading | None = None
@@ -80,7 +83,7 @@ class RuntimeOverrides(Section):
             *("image", "user", "network", "root_read_only", "max_log_bytes", "agent_user"),
             *("resources", "env", "agent", "setup", "without_setup"),
             *("workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
-            *("healthcheck", "grader", "grading"),
+            *("healthcheck", "models", "grader", "grading"),
         }
     )
     CONTAINER: ClassVar = (
@@ -122,6 +125,7 @@ class RuntimeOverrides(Section):
             entrypoint=authored.get("entrypoint"),
             outputs=output_folders(authored.get("outputs")),
             healthcheck=authored.get("healthcheck"),
+            models=ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
             grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
             grading=Grading.of_authored(grader),
         )

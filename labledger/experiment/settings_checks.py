@@ -33,6 +33,7 @@ from labledger.experiment.consistency_checks import (
 from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import HIDING_MODES, GradingMode, Sealing
+from labledger.experiment.model_settings import key_names
 from labledger.experiment.phase_commands import DEPS, variant_path
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.runtime_overrides import RuntimeOverrides
@@ -247,6 +248,19 @@ def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("grader", "results", f"log: found {results.log!r}; expected a file's name")
 
 
+def _model_problems(merged: _Merged) -> Iterator[Mismatch]:
+    models = merged.settings.runtime.models
+    if models is None:
+        return
+    if not models.allow:
+        hint = "name them by provider in allow, such as {anthropic: [MODEL]}"
+        yield Mismatch("runtime", "models", "allows no model", hint)
+    for name in sorted(key_names(models) & merged.settings.names_in_containers()):
+        message = f"${name} holds a provider's key, and is used in a container"
+        hint = "leave it out: agents have a token of their own, and the gateway has the key"
+        yield Mismatch("runtime", "models", message, hint)
+
+
 _CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
     _network_problems,
     _mode_problems,
@@ -255,6 +269,7 @@ _CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
     _workspace_problems,
     _folder_problems,
     _result_problems,
+    _model_problems,
 )
 
 

@@ -16,6 +16,7 @@ from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import Grading, GradingMode, Sealing
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.phase_commands import (
     StagedPaths,
     authored_path,
@@ -128,6 +129,7 @@ class TrialSettings:
             processes=None,
             entrypoint=None,
             healthcheck=None,
+            models=None,
             env=None if own.own_env else runtime.env,
         )
         phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
@@ -138,6 +140,13 @@ class TrialSettings:
         """Return the images of all containers of a trial, that of the agent first."""
         grader = self.grader_image(self.grading_mode(is_sealed=is_sealed))
         return tuple(dict.fromkeys((str(self.runtime.image), grader)))
+
+    def names_in_containers(self) -> set[str]:
+        """Return the `$NAME`s that commands and environments of all phases use."""
+        texts = list((self.runtime.env or {}).values())
+        for phase in self.phases.values():
+            texts += [*phase.command, *phase.env.values()]
+        return {name for text in texts for name in name_references.names(text)}
 
     def outside_names(self) -> Iterator[str]:
         """Yield the `$NAME`s that `runtime.env` needs."""
@@ -183,6 +192,8 @@ class VariantSettings:
         }
         if own.network is not None:
             changes["allowed_hosts"] = own.allowed_hosts
+        if own.models is not None:
+            changes["models"] = (runtime.models or ModelSettings()).merged(own.models)
         if own.resources is not None:
             changes["resources"] = replace(runtime.resources, **own.resources.as_json())
         if runtime.env is not None or own.env is not None:

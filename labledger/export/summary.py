@@ -60,6 +60,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
             **_coverage(_total(counts)),
             **_spending(reader, run),
+            **_model_usage(reader, run),
             **_reruns(reader, run_id),
             **_timeouts(reader, run_id),
             "variants": [
@@ -83,6 +84,12 @@ def _spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
     if run.regrades is not None:
         return {"regrades": run.regrades}
     return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
+
+
+def _model_usage(reader: LedgerReader, run: RunInfo) -> JsonObject:
+    """Return what each variant used of each model; nothing for a run without calls to models."""
+    usage = [] if run.regrades is not None else reader.model_usage(run.run_id)
+    return {"model_usage": [use.as_json() for use in usage]} if usage else {}
 
 
 def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:

@@ -1,11 +1,14 @@
 """The calls of one attempt: each is reserved, journaled, and ended exactly once.
 
-A call is durable in the journal before the provider is asked, and its end before the agent gets the
-last bytes. Whatever happens to a call, its reservation is released.
+A call is written to the journal before the provider is asked, so that a killed gateway leaves it as
+unknown. It is durable before the agent gets the first byte: the disk works while the provider does.
+Its end is durable before the agent gets the last bytes. Whatever happens to a call, its reservation
+is released.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -40,6 +43,8 @@ class Calls:
     async def begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
         """Reserve and journal a call; the provider may be asked when it returns.
 
+        `OpenCall.asked` makes it durable.
+
         Raises `CapReached`, and `JournalBroken`.
         """
         started_at, began = utc_now(), time.monotonic()
@@ -48,17 +53,11 @@ class Calls:
             call = self.journal.ask(
                 replace(_call(target, model), started_at=started_at, reserved=worst.usage)
             )
-            opened = OpenCall(self, call, worst, began)
         except BaseException:
             self._caps.release(worst)
             raise
-        try:
-            await self.journal.sync()
-        except BaseException:
-            opened.end(CallState.FAILED, reason="not_sent")
-            raise
         fault_point("call_asked", self._schedule_idx)
-        return opened
+        return OpenCall(self, call, worst, began)
 
     async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
         """Journal a call that is not admitted. Raises `JournalBroken`."""
@@ -91,6 +90,9 @@ class OpenCall:
     def __init__(self, calls: Calls, call: ModelCall, worst: WorstCase, began: float) -> None:
         self._calls, self._call, self._worst, self._began = calls, call, worst, began
         self.progress = Progress()
+        self._asked = asyncio.ensure_future(calls.journal.sync())
+        # Nobody may be left to hear that it failed; the journal then takes no more calls.
+        self._asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.first_byte_ms: int | None = None
         self.has_ended = False
 
@@ -133,6 +135,10 @@ class OpenCall:
             return
         reason = "attempt_closed" if self._calls.closing else "agent_gone"
         self.end(CallState.CUT, reason=reason, **fields)
+
+    async def asked(self) -> None:
+        """Return when it is durable that the provider was asked. Raises `JournalBroken`."""
+        await asyncio.shield(self._asked)
 
     async def durable(self) -> None:
         """Return when the end is durable. Raises `JournalBroken`."""

@@ -18,8 +18,13 @@ _COMMAND_S = 60.0
 _MAX_KEY = 8192
 
 
-def read_keys(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
-    """Return the keys of providers. Raises `InvalidInput` with all that cannot be read."""
+def read_keys(
+    providers: Iterable[ProviderConfig], environment: Mapping[str, str] = os.environ
+) -> Mapping[KeySource, str]:
+    """Return the keys of providers, of which some may be in the environment.
+
+    Raises `InvalidInput` with all that cannot be read.
+    """
     keys: dict[KeySource, str] = {}
     problems: list[Problem] = []
     for provider in providers:
@@ -27,7 +32,7 @@ def read_keys(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
         if source is None or source in keys:
             continue
         try:
-            keys[source] = read_key(source)
+            keys[source] = read_key(source, environment)
         except ValueError as error:
             problems.append(Problem(provider.name, f"{source} {error}"))
     if problems:
@@ -35,10 +40,10 @@ def read_keys(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
     return keys
 
 
-def read_key(source: KeySource) -> str:
+def read_key(source: KeySource, environment: Mapping[str, str] = os.environ) -> str:
     """Return a key. Raises `ValueError`, whose message continues a sentence on the source."""
     if source.env is not None:
-        text = os.environ.get(source.env)
+        text = environment.get(source.env)
         if text is None:
             raise ValueError("is not set")
     elif source.file is not None:

@@ -64,6 +64,7 @@ class Relay:
         pieces = self._pieces(answer)
         is_stream = names.get("content-type", "").startswith("text/event-stream")
         try:
+            await self._call.asked()
             if 300 <= answer.status < 400:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)

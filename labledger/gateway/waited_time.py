@@ -26,6 +26,7 @@ class WaitedTime:
         self._waiting = self._working = 0
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._written = int(self._before_s * 100)
         self.problem: str | None = None
 
     @property
@@ -72,12 +73,14 @@ class WaitedTime:
 
     def _write(self) -> None:
         """Replace the file. It need not survive a crash of the machine, which ends the trial."""
-        if self._path is None:
+        hundredths = int(self.seconds * 100)
+        if self._path is None or hundredths == self._written:
             return
         beside = self._path.with_name(f".{self._path.name}")
         try:
-            beside.write_text(f"{int(self.seconds * 100)}\n", "ascii")
+            beside.write_text(f"{hundredths}\n", "ascii")
             beside.replace(self._path)
+            self._written = hundredths
         except OSError as error:
             self.problem = f"could not write {self._path}: {error.strerror}"
 

@@ -43,7 +43,7 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.model_usage import read_model_usage, read_prices
+from labledger.ledger.model_usage import read_model_usage, read_prices, read_staged_calls
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -174,6 +174,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    staged_calls = _query(read_staged_calls)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)

@@ -55,6 +55,10 @@ class Reason(StrEnum):
     ARTIFACTS_REFUSED = "artifacts_refused"
     """The agent left more than a separate grader may get, or what cannot be read."""
 
+    MODEL_CAP = "model_cap"
+    """The agent's command exited with a status other than 0 after the gateway had refused a call,
+    because it could have exceeded a cap of the experiment."""
+
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"
     """The agent exceeded its time limit."""
@@ -105,6 +109,17 @@ class Reason(StrEnum):
     NAME_TAKEN = "name_taken"
     """A container without the labels of the trial has its name and is left alone; the message
     says how to rename it; nothing of the trial has run."""
+    GATEWAY_UNAVAILABLE = "gateway_unavailable"
+    """The gateway of the agent's models could not be started, or did not answer; nothing of the
+    trial has run."""
+    PROVIDER_FAILED = "provider_failed"
+    """The agent did not pass, and its last call to a model failed: the provider was not reached,
+    refused the key, or answered with an error of its own, also when it was asked again."""
+    GATEWAY_FAILED = "gateway_failed"
+    """The agent did not pass, and the gateway died during its last call to a model."""
+    MODELS_LOST = "models_lost"
+    """The helper container by which the agent reached its models was killed or stopped from outside
+    before the agent had ended."""
     CONTAINER_KILLED = "container_killed"
     """The container was killed from outside."""
     CONTAINER_PAUSED = "container_paused"
@@ -129,7 +144,10 @@ class Reason(StrEnum):
 
 
 NOT_STARTED: frozenset[str] = frozenset(
-    {Reason.CONTAINER_FAILED, Reason.HOST_ERROR, Reason.NAME_TAKEN}
+    {
+        *(Reason.CONTAINER_FAILED, Reason.HOST_ERROR, Reason.NAME_TAKEN),
+        Reason.GATEWAY_UNAVAILABLE,
+    }
 )
 """Reasons of an `infra_error` that mean that nothing of the trial has run."""
 

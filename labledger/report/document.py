@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from labledger.compare.comparison_document import Comparison, RunReruns
 from labledger.compare.statistics.samples import Estimate
+from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
 from labledger.records.json_schemas import (
@@ -28,7 +29,7 @@ from labledger.records.json_schemas import (
 )
 from labledger.records.outcomes import RunStatus, Verdict
 from labledger.records.pass_rate import PassCounts
-from labledger.report.report_queries import ReportedCommits, Trial
+from labledger.report.report_queries import Claim, ReportedCommits, Trial
 from labledger.text import plain_text
 
 SCHEMA = "report_v1"
@@ -351,8 +352,13 @@ class Report:
     runs: Annotated[tuple[ReportedPart, ...], ("minItems", 2)] = ()
     """The runs, where the report takes several as one; else it is empty, and not in the
     document."""
+    models: tuple[ModelUse, ...] = ()
+    """What each variant used of each model; not in the document if no agent called one."""
+    claims: tuple[Claim, ...] = ()
+    """What agents said that they used, beside what the gateway counted; not in the document if
+    the experiment takes nothing of this from them."""
 
-    _OPTIONAL = frozenset({"runs"})
+    _OPTIONAL = frozenset({"runs", "models", "claims"})
 
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""

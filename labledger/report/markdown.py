@@ -9,7 +9,7 @@ from labledger.compare import comparison_sentences
 from labledger.compare.ranking import ranking_text
 from labledger.report import outcome_tally, sentences, time_and_metrics
 from labledger.report.document import Report
-from labledger.text import DASH, confidence_level, count, rounded
+from labledger.text import DASH, confidence_level, count, rounded, usd
 
 _MAX_HARDEST = 10
 """How many of the hardest tasks are listed."""
@@ -39,6 +39,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _errors(report)
     yield from _hardest(report)
     yield from _metrics(report)
+    yield from _models(report)
     runs = [(part.run, part.provenance) for part in report.runs]
     runs = runs or [(report.run, report.provenance)]
     for run, origin in runs:
@@ -170,6 +171,35 @@ def _metrics(report: Report) -> Iterator[str]:
         yield ""
         yield from _table(("metric", "variant", "total", "mean a trial", "unknown"), rows)
         yield "</details>"
+        yield ""
+
+
+def _models(report: Report) -> Iterator[str]:
+    rows = [
+        (
+            *(_code(use.variant_id), _code(use.model)),
+            *(count(use.calls), rounded(use.tokens_in), rounded(use.tokens_out)),
+            usd(use.cost_usd, 4),
+            *map(count, (use.cost_unknown, use.refused, use.failed)),
+            rounded(use.waited_s),
+        )
+        for use in report.models
+    ]
+    if rows:
+        yield from _table(sentences.MODEL_COLUMNS, rows)
+        yield _text(sentences.MODELS)
+        yield ""
+    rows = [
+        (
+            *(_code(claim.variant_id), _code(claim.metric_id)),
+            *(count(claim.trials), rounded(claim.counted), rounded(claim.claimed)),
+            *map(count, (claim.differing, claim.uncounted)),
+        )
+        for claim in report.claims
+    ]
+    if rows:
+        yield from _table(sentences.CLAIM_COLUMNS, rows)
+        yield _text(sentences.CLAIMS)
         yield ""
 
 

@@ -153,6 +153,12 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "time_text": sentences.times(report),
         "cost_text": sentences.METRICS,
         "worth": worth,
+        "models": report.models,
+        "models_text": sentences.MODELS,
+        "model_columns": sentences.MODEL_COLUMNS,
+        "claims": report.claims,
+        "claims_text": sentences.CLAIMS,
+        "claim_columns": sentences.CLAIM_COLUMNS,
         "charts": drawings,
         "differences_text": comparison_sentences.method(report.comparisons),
         "comparisons": [

@@ -6,14 +6,21 @@ with each other although the run continues.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from labledger.ledger.model_usage import USAGE_SQL, ModelUse
 from labledger.ledger.query import query_run
 from labledger.records import JsonObject
-from labledger.records.json_schemas import Count, Text
+from labledger.records.json_codec import JsonForm
+from labledger.records.json_schemas import Count, NonNegative, Text
+from labledger.records.model_metrics import CLAIMED, USUAL_METRICS
+
+CLAIM_TOLERANCE = 0.01
+"""A claim agrees if it differs by no more than this share of what was counted."""
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
@@ -29,11 +36,45 @@ WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation
 GROUP BY 1
 ORDER BY coalesce(record ->> '$.ext.isolation.tampering_total', 0) > 0 DESC, 2 DESC, 1"""
 
+_CLAIMS_SQL = f"""
+SELECT claim.variant_id, usual.metric_id, count(counted.value), total(counted.value),
+  total(claim.value) FILTER (WHERE counted.value IS NOT NULL),
+  count(*) FILTER (WHERE abs(claim.value - counted.value) > counted.value * {CLAIM_TOLERANCE}),
+  count(*) - count(counted.value)
+FROM metrics_long AS claim
+JOIN (SELECT value AS metric_id FROM json_each(:metrics)) AS usual
+LEFT JOIN metrics_long AS counted
+  ON counted.run_id = claim.run_id AND counted.schedule_idx = claim.schedule_idx
+  AND counted.metric_id = usual.metric_id
+WHERE claim.run_id = :run AND claim.schedule_idx < :committed
+  AND claim.metric_id = :claimed || usual.metric_id
+  AND typeof(claim.value) IN ('integer', 'real')
+GROUP BY 1, 2"""  # noqa: S608
+
 TRIAL_FIELDS = (
     *("schedule_idx", "variant_id", "task_id", "repl_idx", "status", "reason", "message"),
     *("verdict", "counted", "metric_name", "metric_value", "attempt", "duration_ms", "agent_ms"),
 )
 """What `report_v1` and the page's script hold of a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(JsonForm):
+    """What the agents of a variant said that they used, beside what the gateway counted."""
+
+    variant_id: Text
+    metric_id: Text
+    """`cost_usd`, `tokens_in` or `tokens_out`."""
+    trials: Count
+    """Trials of which both are known."""
+    counted: NonNegative
+    """The sum over these trials that the gateway counted."""
+    claimed: float
+    """The sum over these trials that the agents claimed."""
+    differing: Count
+    """How many of these trials differ by more than 1 %."""
+    uncounted: Count
+    """Trials with a claim of which the gateway does not know all."""
 
 
 class Trial(NamedTuple):
@@ -133,6 +174,17 @@ class ReportedCommits:
         """Yield the id, variant, task and value of every numeric metric, in no particular order."""
         yield from self._rows(_METRICS_SQL)
 
+    def model_usage(self) -> list[ModelUse]:
+        """Return what each variant used of each model; agents are those of the root run."""
+        params = {"run": self.root_id}
+        _, rows = query_run(self.path, self.root_id, USAGE_SQL, params, self.committed)
+        return [ModelUse(*row) for row in rows]
+
+    def claims(self) -> list[Claim]:
+        """Return what agents claimed, by variant and metric."""
+        metrics = json.dumps(USUAL_METRICS)
+        return [Claim(*row) for row in self._rows(_CLAIMS_SQL, metrics=metrics, claimed=CLAIMED)]
+
     def isolation(self) -> list[tuple[str, int]]:
         """Return the different isolation facts in scores, as JSON, each with its number of scores.
 
@@ -140,8 +192,8 @@ class ReportedCommits:
         """
         return list(self._rows(_ISOLATION_SQL))
 
-    def _rows(self, sql: str) -> Iterator[Any]:
-        params = {"run": self.root_id, "committed": self.committed}
+    def _rows(self, sql: str, **values: str) -> Iterator[Any]:
+        params = {"run": self.root_id, "committed": self.committed, **values}
         horizon = self.committed if self.has_reruns else None
         _, rows = query_run(self.path, self.run_id, sql, params, horizon)
         return rows

@@ -21,6 +21,7 @@ from labledger.compare.comparison_document import Comparison
 from labledger.compare.side_trials import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
+from labledger.ledger.model_usage import together
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_SEPARATOR
@@ -160,6 +161,8 @@ def collect(
         if len(parts) == 1
         else combined_provenance([part.provenance for part in reported]),
         runs=tuple(reported) if len(parts) > 1 else (),
+        models=tuple(together(chain.from_iterable(p.commits.model_usage() for p in parts))),
+        claims=time_and_metrics.claims(p.commits.claims() for p in parts),
     )
 
 

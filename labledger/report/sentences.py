@@ -23,6 +23,25 @@ METRICS = (
 )
 
 
+MODEL_COLUMNS = (
+    *("variant", "model", "calls", "tokens in", "tokens out", "cost", "calls of unknown cost"),
+    *("refused", "failed", "seconds waited"),
+)
+MODELS = (
+    "As the gateway counted them in the answers of providers, over all attempts of the trials that "
+    "count. A cost leaves out calls whose cost is unknown. Calls that the gateway refused reached "
+    "no provider; it waited for limits of providers."
+)
+CLAIM_COLUMNS = (
+    *("variant", "metric", "trials", "counted", "claimed", "trials that differ", "not counted"),
+)
+CLAIMS = (
+    "The sums over trials of which both are known: what the gateway counted of the last attempt, "
+    "and what its agent said. A trial differs if its claim is off by more than 1 %. Trials that "
+    "are not counted have a claim, and calls whose tokens or cost are unknown."
+)
+
+
 _MOST_UNDECIDED = 2
 """How many comparisons that showed no difference a headline names."""
 

@@ -6,18 +6,20 @@ A value that was not reported is unknown, never 0. A cost or token count below 0
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from itertools import chain
 
 from labledger import clock, resources
 from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
-from labledger.records.model_metrics import USUAL_METRICS
+from labledger.records.model_metrics import CLAIMED, USUAL_METRICS
 from labledger.records.outcomes import RunStatus
 from labledger.report.document import (
     Metric,
@@ -28,6 +30,7 @@ from labledger.report.document import (
     VariantTimes,
 )
 from labledger.report.outcome_tally import PHASES, Tally, VariantTally
+from labledger.report.report_queries import Claim
 
 
 def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:
@@ -109,7 +112,7 @@ def metrics(
     values: dict[str, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
     numbers: dict[str, int] = {}
     for metric_id, variant_id, task_id, value in reported:
-        if value >= 0 or metric_id not in USUAL_METRICS:
+        if value >= 0 or not adds_up(metric_id):
             of_variant = values[metric_id][variant_id]
             of_variant.values.append(value)
             if adds_up(metric_id):
@@ -150,7 +153,22 @@ def _metric(
 
 def adds_up(metric_id: str) -> bool:
     """Return whether a sum of the metric over trials is meaningful, as of tokens and money."""
-    return metric_id in USUAL_METRICS
+    return metric_id.removeprefix(CLAIMED) in USUAL_METRICS
+
+
+def claims(of_runs: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
+    """Return the claims of several runs together, by variant and metric."""
+    sums: dict[tuple[str, str], Claim] = {}
+    for claim in chain.from_iterable(of_runs):
+        key = claim.variant_id, claim.metric_id
+        known = sums.get(key)
+        sums[key] = claim if known is None else _plus(known, claim)
+    return tuple(sums.values())
+
+
+def _plus(one: Claim, other: Claim) -> Claim:
+    numbers = map(operator.add, astuple(one)[2:], astuple(other)[2:])
+    return Claim(one.variant_id, one.metric_id, *numbers)
 
 
 @dataclass(frozen=True, slots=True)

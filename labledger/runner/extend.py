@@ -23,6 +23,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.execution.budget import BUDGET_PARAMETERS, check_limits
+from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences
@@ -153,7 +154,7 @@ def extend_run(
     plan = prepare_extension(run_id, path, options)
     _refuse_owned(plan.run, options)
     with RunStart.opened(options) as start:
-        check_limits(plan.experiment.plan.metrics, options.budget)
+        check_limits(plan.experiment.plan, options.budget)
         with LedgerReader.open(start.lab.ledger) as reader:
             require_budget(reader, plan.run, options.budget)
         images = _check_requirements(start, plan)
@@ -236,6 +237,7 @@ def _new_part(
             source_path=str(experiment.source),
             images=images,
         ),
+        prices=prices_of(experiment.plan),
         variants=tuple(
             Variant(variant.variant_id, variant.role, variant.bindings)
             for variant in experiment.plan.variants

@@ -282,7 +282,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             start.require(run, experiment, cluster)
             if cluster is not None:
                 require_host(cluster, run, experiment, insecure=options.insecure)
-            check_limits(experiment.metrics, options.budget)
+            check_limits(experiment, options.budget)
             require_budget(reader, run, options.budget)
 
         def register(writer: LedgerWriter) -> Append:

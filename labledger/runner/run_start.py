@@ -25,6 +25,7 @@ from labledger.checks.engine_checks import (
     require_egress_image,
 )
 from labledger.checks.image_supply import Supply
+from labledger.checks.model_checks import check_models
 from labledger.checks.preflight import Preflight, preflight
 from labledger.engine.engine import Engine
 from labledger.errors import (
@@ -38,6 +39,7 @@ from labledger.errors import (
     RunNotFound,
 )
 from labledger.execution.budget import check_limits
+from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
@@ -149,6 +151,7 @@ class RunStart:
         Hosts of a cluster get images from a registry or this machine, each for its trials.
         """
         require_environment(run, plan.environment, self.values)
+        require_models(run, plan, self.values, runs_here=cluster is None)
         if cluster is None:
             require_images(self.engine, run, plan.runtime.oci)
             require_egress_image(self.engine, plan, self.options.egress_image)
@@ -226,6 +229,20 @@ def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str,
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)
 
 
+def require_models(
+    run: RunInfo, plan: ExperimentPlan, values: Mapping[str, str], *, runs_here: bool
+) -> None:
+    """Raise `InvalidInput` unless what the agents of a run need for their models is there."""
+    checks = check_models(plan, values, runs_here=runs_here)
+    problems = [
+        Problem(check.name, check.detail, hint=check.hint)
+        for check in checks
+        if not check.ok and not check.warning
+    ]
+    if problems:
+        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
+
+
 def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
     """Raise `PreflightFailed` if the engine lacks an image or `oci`, or cannot enforce limits.
 
@@ -269,7 +286,7 @@ def start_run(
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
     _require_run_id(run_id)
     with RunStart.opened(options) as start:
-        check_limits(experiment.plan.metrics, options.budget)
+        check_limits(experiment.plan, options.budget)
         results = start.check(experiment, given_cluster(options))
         _refuse_existing(start.lab, run_id)
         start.lab.create()
@@ -305,7 +322,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
                     require_limits(cluster, run, plan, insecure=options.insecure)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
-            check_limits(plan.metrics, limits)
+            check_limits(plan, limits)
         return start.run(run_id, limits)
 
 
@@ -372,4 +389,5 @@ def _new_run(
         budget=options.budget,
         settings=given_settings(options),
         tags=identity.tags,
+        prices=prices_of(experiment.plan),
     )

@@ -20,6 +20,7 @@ from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, Ledge
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
 from labledger.execution.executor import TrialExecutor
+from labledger.execution.gateway_keeper import GatewayKeeper, models_of, providers_of
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.run_events import on_signals, run_event
 from labledger.experiment.plan import ExperimentPlan
@@ -27,6 +28,7 @@ from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder
 from labledger.export.summary import build_summary, write_summary
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.gateway.keys import read_keys
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -237,7 +239,7 @@ class Session:
         lost_hosts = LostHosts(reader, run.run_id, executor)
         lost_hosts.report_new()
         root = engine_data_folder(engine_info)
-        plans = self._plans(run, experiment, reader.ledger_id, root, executor)
+        plans = self._plans(run, experiment, reader, root, executor)
         commit_queue = CommitQueue(
             lease=lease,
             writer=self.writer,
@@ -293,7 +295,8 @@ class Session:
         """Return the executor of this run's trials."""
         if run.on is None:
             width = self.options.max_concurrency or experiment.design.max_concurrency
-            return LocalExecutor(width, full_disks)
+            gateway = self._gateway(experiment)
+            return LocalExecutor(width, full_disks, gateway=gateway)
         # Imported late: runs on this machine need none of it.
         from labledger.hosts.connect import open_executor
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
@@ -309,6 +312,19 @@ class Session:
             known_hosts=hosts_with_open_attempts(unfinished),
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
+
+    def _gateway(self, experiment: ExperimentPlan) -> GatewayKeeper | None:
+        """Start the gateway of the agents' models with their keys; None if no agent has any.
+
+        Raises `InvalidInput` for a key that cannot be read, and `GatewayUnavailable`.
+        """
+        models = models_of(experiment)
+        if not models:
+            return None
+        keys = read_keys(providers_of(models), self.values)
+        keeper = GatewayKeeper(self.lab.gateway, self.run_id, keys)
+        keeper.start()
+        return keeper
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo, reader: LedgerReader) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""
@@ -376,22 +392,24 @@ class Session:
         self,
         run: RunInfo,
         experiment: ExperimentPlan,
-        ledger_id: str,
+        reader: LedgerReader,
         root: Path | None,
         executor: TrialExecutor,
     ) -> dict[str, TrialPlan]:
         egress_image = self._egress_image(run, executor)
+        prices = reader.prices(run.run_id)
         return {
             variant.variant_id: TrialPlan.of(
                 experiment,
                 variant,
-                ledger_id=ledger_id,
+                ledger_id=reader.ledger_id,
                 run_dir=self.lab.run_folder(run.run_id),
                 store_root=self.store.root,
                 engine_root=root,
                 images=run.images,
                 environment=self.values,
                 egress_image=egress_image,
+                prices=prices,
             )
             for variant in experiment.variants
         }

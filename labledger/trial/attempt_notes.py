@@ -19,6 +19,7 @@ from pathlib import Path
 from labledger.files import untrusted_files
 from labledger.files.durable_files import sync_folder, write_file
 from labledger.records.attempt_result import Phase
+from labledger.records.model_grants import WAITED
 from labledger.trial import contract
 
 _COLLECT = "collect_"
@@ -137,6 +138,17 @@ def phase_notes_of(phases: Mapping[str, Phase]) -> str:
         fields[name] = (phase.exit_status, start, end, int(phase.timed_out))
         start = end
     return phase_lines(fields)
+
+
+def waited_s(folder: Path) -> float:
+    """Return for how long limits of providers held the agent back, in seconds.
+
+    The gateway writes it into the inputs of the trial folder, unless that time counts.
+    """
+    try:
+        return int((folder / WAITED).read_text("ascii")) / 100
+    except (OSError, ValueError):
+        return 0.0
 
 
 FOLDER = "traces"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading import GradingMode, Sealing
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
@@ -185,6 +186,17 @@ class AttemptSpec:
         """Whether a phase has the network `allowlist`."""
         settings = self.settings
         return settings.agent_network.is_allowlist or settings.grader_network.is_allowlist
+
+    @property
+    def uses_models(self) -> bool:
+        """Whether the agent may ask models."""
+        models = self.settings.runtime.models
+        return self.runs_agent and models is not None and bool(models.allow)
+
+    @property
+    def models(self) -> ModelSettings:
+        """What the agent may ask of models, if it may ask any."""
+        return self.settings.runtime.models or ModelSettings()
 
     @property
     def deadline_s(self) -> float:

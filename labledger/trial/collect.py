@@ -18,7 +18,8 @@ from labledger.experiment.grading import ResultSource
 from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.model_metrics import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
@@ -43,6 +44,7 @@ from labledger.trial.evidence.grading import (
     reference_prediction,
 )
 from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.model_use import ModelUse
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs
@@ -74,17 +76,21 @@ def collect_result(
     isolation: JsonObject,
     container: StoppedContainer | None = None,
     egress: JsonObject | None = None,
+    models: ModelUse | None = None,
 ) -> AttemptResult:
     """Read a trial's outputs and return its result.
 
     `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
     needed only for a workspace that is not mounted; None if it is gone. `egress` is what the
-    trial's egress proxies did, recorded in evidence if there is something.
+    trial's egress proxies did, recorded in evidence if there is something; `models` what its agent
+    asked of models, None if it has none.
     Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
+    if models is not None:
+        outcome = models.judge(outcome)
     phases = _phases(spec, container_exit)
     add_inputs(spec, evidence)
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
@@ -117,6 +123,10 @@ def collect_result(
     add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
     if egress:
         evidence.ext["egress"] = redactor.redact_json(egress)
+    if models is not None:
+        evidence.ext["models"] = models.as_json()
+        for problem in models.problems:
+            evidence.add_problem("models", problem)
     if pressure := _pressure(spec, container_exit):
         evidence.ext["pressure"] = pressure
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
@@ -135,10 +145,21 @@ def collect_result(
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
+        metrics=_metrics(spec, sources, models),
         events=events,
         events_dropped=dropped,
+        model_calls=() if models is None else models.calls,
     )
+
+
+def _metrics(
+    spec: AttemptSpec, sources: metrics.Sources, models: ModelUse | None
+) -> tuple[Metric, ...]:
+    """Return the experiment's metrics, and what the gateway counted."""
+    own = metrics.compute_metrics(spec.plan.metrics, sources)
+    if models is None:
+        return own
+    return beside_counted(own, model_metrics(models.calls, spec.plan.prices))
 
 
 def _outcome(

@@ -31,6 +31,13 @@ AGENT_ENDED_FILE = "agent_ended"
 In `in`: written by the host when it believes that report."""
 GO_FILE = "go"
 """In `in`: written by the host when it has delivered the grader's files."""
+AGENT_OVER_FILE = "agent_over"
+"""In `in`: changed by `trial.sh` when the agent has ended, of a trial whose agent has models."""
+MODELS_CLOSED_FILE = "models_closed"
+"""In `in`: not empty when the models helper has closed the way to the models."""
+MODELS_PORT = 18487
+"""The port of the container's loopback at which the agent finds the gateway. It is below those that
+systems choose by themselves, and registered for nothing."""
 ENTRYPOINT = "entrypoint"
 """Names the output of the image's entrypoint, as a phase names its own."""
 

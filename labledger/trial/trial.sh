@@ -54,6 +54,9 @@ PHASES=''
 # How long a phase may take to end after TERM, in hundredths of a second.
 TERM_GRACE=200
 
+# How long the helper may take to close the way to the models, in hundredths of a second.
+CLOSING=3000
+
 # The status of `wait` when a CHLD signal interrupted it: 128 + 17.
 WOKEN=145
 
@@ -318,10 +321,20 @@ set_alarm() {
     alarm=$!
 }
 
+# Moves the deadlines by how long the gateway has held calls to models back because of the limits of
+# their providers, in hundredths of a second, if the experiment does not count that.
+move_deadlines() {
+    waited=''
+    { read -r waited <"$waited_file"; } 2>/dev/null
+    case $waited in '' | 0?* | *[!0-9]* | ??????????*) waited=0 ;; esac
+    deadline=$((time_limit + waited)) last_deadline=$((time_limit + waited + TERM_GRACE))
+}
+
 # Ends $command at $deadline with TERM, and after TERM_GRACE with KILL. Replaces an alarm that a process
 # of the phase killed or stopped. Depends on no exit status: dash confuses them in a trap in a trap.
 check_clock() {
     read_clock
+    case $((now < deadline))$warned in 00) move_deadlines ;; esac
     rings=$deadline
     case $((now < deadline))$warned in
         00)
@@ -362,7 +375,8 @@ on_child_change() {
 # started before it, so that it cannot prevent them by using up all processes of the container.
 start_clock() {
     read_clock
-    started=$now deadline=$((now + $1)) last_deadline=$((now + $1 + TERM_GRACE)) warned=0
+    started=$now time_limit=$((now + $1)) warned=0
+    move_deadlines
     set_alarm "$last_deadline"
     last_alarm=$alarm
     set_alarm "$deadline"
@@ -556,11 +570,13 @@ start_entrypoint() {
 # collect command, may still run.
 run_phase() {
     store_outputs "$1"
+    case $1 in agent) waited_file=$IN/waited ;; *) waited_file='' ;; esac
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
     read_clock
     timed_out=0
+    case $((now < deadline))$warned in 00) move_deadlines ;; esac
     [ "$now" -ge "$deadline" ] && status=124 timed_out=1
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
@@ -639,11 +655,26 @@ setup_and_agent() {
     # Nothing that the agent wrote in place of the grader's files remains.
     remove "$AGENTLAB_BENCHMARK_PREDICTION_PATH" "$AGENTLAB_BENCHMARK_SCORE_PATH"
     [ "$agent_failed" = 0 ] || [ "$GRADE_FAILED" = 1 ] || finish "3${agent_failed#1}"
+    close_models
     case $SEALED in
         after_agent) finish 50 ;;
         delivered) await_delivery ;;
         separate) collect "$@"; finish 50 ;;
     esac
+}
+
+# Says that the agent has ended, and waits until the helper has closed the way to the models: what the
+# agent left reaches none while it is graded. An agent can only close it earlier.
+close_models() {
+    [ -e "$IN/agent_over" ] || return 0
+    { :; } >"$IN/agent_over" || finish 70
+    read_clock
+    gives_up=$((now + CLOSING))
+    until [ -s "$IN/models_closed" ]; do
+        [ "$now" -lt "$gives_up" ] || finish 70
+        sleep 0.02
+        read_clock
+    done
 }
 
 # Runs the collect commands among the settings. How they end changes nothing here: the host records it.

@@ -25,6 +25,7 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.records import JsonObject
+from labledger.records.model_prices import NO_PRICES, PriceTable
 
 _POLL_S = 1.0
 """How often a health check is tried before the engine would have counted a failure."""
@@ -123,7 +124,9 @@ class TrialPlan:
     image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
     """By image id. `worker` adds those of a trial whose settings depend on them."""
     egress_image: str | None = None
-    """Image id of the egress proxies; None if the engine has no such image."""
+    """Image id of the helpers of trials; None if the engine has no such image."""
+    prices: PriceTable = NO_PRICES
+    """The prices of the models that its trials may ask."""
 
     @classmethod
     def of(
@@ -138,6 +141,7 @@ class TrialPlan:
         images: Mapping[str, str],
         environment: Mapping[str, str],
         egress_image: str | None = None,
+        prices: PriceTable = NO_PRICES,
     ) -> TrialPlan:
         """Return the plan of one variant of an experiment."""
         return cls(
@@ -154,6 +158,7 @@ class TrialPlan:
             is_sealed=experiment.is_sealed,
             engine_root=engine_root,
             egress_image=egress_image,
+            prices=prices,
         )
 
     @property

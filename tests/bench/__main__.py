@@ -12,6 +12,7 @@ from bench import (
     commits,
     coordinator,
     exchange,
+    gateway,
     many_hosts,
     startup,
     trials,
@@ -40,6 +41,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "answers": ("Complete commands over a run of very many simulated trials", answers.measure),
     "hosts": ("Complete commands on three hosts of this machine, as root", many_hosts.hosts),
     "fleet": ("The coordinator, with hosts and trials that are made up", many_hosts.fleet),
+    "gateway": ("Streams through the model gateway, beside direct ones", gateway.measure),
     "resume": ("The coordinator's start, with simulated trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""

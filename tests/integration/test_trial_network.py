@@ -148,7 +148,7 @@ def test_names_are_asked_for_in_the_trial_itself(trials: Trials) -> None:
     )
     plain = trials.spec(runtime={"network": "full"})
     assert network_config(plain, "agent") == (
-        {"NetworkDisabled": False},
+        {"Hostname": "trial", "NetworkDisabled": False},
         {"NetworkMode": "default"},
     )
 

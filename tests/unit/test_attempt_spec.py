@@ -341,5 +341,5 @@ def test_result_survives_being_staged() -> None:
     assert AttemptResult.from_json(unknown).reason == "of_another_version"
     assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
     assert result.verdict is None
-    with pytest.raises(ValueError, match="version 3"):
-        AttemptResult.from_json(staged | {"version": 3})
+    with pytest.raises(ValueError, match="version 4"):
+        AttemptResult.from_json(staged | {"version": 4})

@@ -324,6 +324,69 @@ def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None
     assert set(reader.last_dispatches(kit.RUN)) == {0, 1, 2}
 
 
+def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
+    """One event an attempt, with what it ended with, what it spent, and whether another follows."""
+    failed: list[int] = []
+
+    def fail_once() -> None:
+        if not failed:
+            failed.append(2)
+            spent = (Metric("cost_usd", "result", 0.5),)
+            changes = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed"}
+            run.trials.end(2, **changes, scores=(), metrics=spent, duration_ms=70)
+        run.end_all()
+
+    run.when_idle = fail_once
+    assert run.coordinator.execute()
+    told = [e for e in run.told if e["event"] == "trial_finished" and e["schedule_idx"] == 2]
+    ids = kit.ids(2).as_json()
+    spent = {"cost_usd": None, "tokens": 12}
+    first = {"attempt": 1, "status": "infra_error", "reason": "container_killed", "verdict": None}
+    second = {"attempt": 2, "status": "completed", "reason": None, "verdict": "pass"}
+    assert [{key: event[key] for key in ids | second | spent} for event in told] == [
+        ids | first | {"cost_usd": 0.5, "tokens": None},
+        ids | second | spent,
+    ]
+    assert [(e["duration_ms"], e["will_retry"], "host" in e) for e in told] == [
+        (70, True, False),
+        (1500, False, False),
+    ]
+
+
+def test_what_an_earlier_coordinator_staged_is_counted_when_it_is_committed(run: Run) -> None:
+    """Its ending is not known before, so nothing is chosen with its commit; then it is counted."""
+    queue = run.commit_queue
+    failed = {"status": SlotStatus.AGENT_ERROR}
+    assert queue.commit_or_stage(kit.result(1, **failed), final=True)
+    queue.staged[1] = None
+    assert queue.commit_or_stage(kit.result(0), final=True)
+    assert not queue.count_next()
+    assert queue.commit_next()
+    assert queue.next_idx == 2
+    assert queue.commit_or_stage(kit.result(3, **failed), final=True)
+    assert queue.commit_or_stage(kit.result(2), final=True)
+    assert queue.count_next()
+    assert queue.pruning.is_pruned("treat"), "two failures in a row are not counted"
+
+
+def test_a_slot_that_is_given_up_is_committed_with_its_reason(
+    run: Run, reader: LedgerReader
+) -> None:
+    """When its turn comes, not before: its status says that it was not run, and why."""
+    queue = run.commit_queue
+    queue.skip_slot(1, "the variant failed twice in a row")
+    assert not queue.is_ready
+    assert not queue.count_next()
+    assert queue.commit_or_stage(kit.result(0), final=True)
+    assert queue.is_ready
+    assert queue.count_next()
+    queue.commit_ready()
+    assert queue.next_idx == 2
+    records = {r.schedule_idx: r for r in reader.slot_records(kit.RUN)}
+    assert records[1].status is SlotStatus.SKIPPED_PRUNED
+    assert records[1].reason == "the variant failed twice in a row"
+
+
 def test_a_retry_goes_before_what_is_new(run: Run) -> None:
     """An attempt that is to be made again is the next to be dispatched."""
     failed: list[int] = []

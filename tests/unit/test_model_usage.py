@@ -16,7 +16,9 @@ import sample_ledgers as kit
 from ledger_templates import built_once
 
 from labledger.errors import LedgerError
+from labledger.ledger.database.model import Spent
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.model_usage import use_of_trial
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
@@ -112,6 +114,18 @@ def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
     for provider, model, usd in by_model:
         own = [call for call in calls if (call.provider, call.model) == (provider, model)]
         assert usd == known_cost(own, PRICES)[0] / PICODOLLARS
+
+
+def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> None:
+    """What is counted of a trial's calls is what the view says of them once they are committed."""
+    path = all_kinds(tmp_path)
+    with LedgerReader.open(path) as reader:
+        committed = reader.model_usage(kit.RUN)
+    counted = use_of_trial("base", calls_of_all_kinds(), PRICES)
+    for view, own in zip(committed, sorted(counted, key=lambda use: use.key), strict=True):
+        assert view.cost_usd == pytest.approx(own.cost_usd, rel=1e-12)
+        assert view.waited_s == pytest.approx(own.waited_s)
+        assert replace(view, cost_usd=0, waited_s=0) == replace(own, cost_usd=0, waited_s=0)
 
 
 def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
@@ -299,6 +313,29 @@ def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
         assert reader.spent(kit.RUN)["tokens"].total == 3030
     sql = "SELECT schedule_idx FROM model_calls ORDER BY 1"
     assert rows(path, sql) == rows(path, sql.replace("model_calls", "trial_usage")) == [(1,), (2,)]
+
+
+def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Retried attempts and waiting results count; of a call that is not known, the rest does."""
+    lease = kit.begin_run(writer, 6, prices=kit.PRICES)
+    once = known_cost([kit.model_call()], kit.PRICES)[0] / PICODOLLARS
+    lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
+    writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
+    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2), kit.model_call()))
+    writer.commit_result(lease, kit.with_calls(kit.result(1)))  # It called no model.
+    writer.commit_result(lease, kit.result(2))  # Its tokens are what its events say.
+    in_part = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
+    writer.commit_result(lease, kit.with_calls(kit.result(3), *in_part))
+    committed = {
+        "cost_usd": Spent(pytest.approx(3 * once), 3, 2),
+        "tokens": Spent(3 * 1010 + 12, 4, 1),
+    }
+    assert reader.spent(kit.RUN) == committed
+    writer.stage(lease, kit.with_calls(kit.result(5), kit.model_call(model="new")), final=True)
+    assert reader.spent_so_far(kit.RUN) == {
+        "cost_usd": Spent(pytest.approx(3 * once), 3, 3),
+        "tokens": Spent(4 * 1010 + 12, 5, 1),
+    }
 
 
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:

@@ -36,6 +36,37 @@ def collected(path: Path, run_id: str = "run-1") -> Report:
         return run_report.collect(ledger._reader, run_id, ReportOptions())
 
 
+def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
+    """What the gateway counted is reported by variant and model, with the claims that differ."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, prices=kit.PRICES)
+        for idx, claimed in enumerate((32.0, 0.0008275, None)):
+            own = () if claimed is None else (Metric("cost_usd", "events", claimed),)
+            made = kit.with_calls(kit.result(idx, metrics=own), kit.model_call())
+            writer.commit_result(lease, made)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    with open_ledger(path) as ledger:
+        before = ledger.report(kit.RUN, ReportOptions())
+        rendered = b"".join(
+            run_report.render(ledger._reader, kit.RUN, "markdown", ReportOptions())
+        ).decode()
+        assert b"models-table" in b"".join(
+            run_report.render(ledger._reader, kit.RUN, "html", ReportOptions())
+        )
+    assert [(use["variant_id"], use["calls"]) for use in before["models"]] == [
+        *(("base", 2), ("treat", 1)),
+    ]
+    assert [
+        (claim["variant_id"], claim["trials"], claim["differing"]) for claim in before["claims"]
+    ] == [
+        *(("base", 1, 1), ("treat", 1, 0)),
+    ]
+    assert "| `base` | `small` | 2 | 2,000 | 20 | $0.0017 | 0 | 0 | 0 | 0.5 |" in rendered
+    assert "| `base` | `cost_usd` | 1 | 0.0008275 | 32 | 1 | 0 |" in rendered
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]}, run_id="without")
+    assert {"models", "claims"}.isdisjoint(facts(path, "without"))
+
+
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
     """A grade_error's score counts nowhere; what is not committed is scheduled and no more."""
     comparison_ledgers.make_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -17,8 +18,11 @@ from labledger.export.summary import build_summary
 from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.outcomes import RunStatus, StopCause
+from labledger.records.attempt_result import Metric
+from labledger.records.model_calls import JOURNAL, CallState, asked_line, ended_line, opened_line
+from labledger.records.outcomes import RunStatus, SlotStatus, StopCause
 from labledger.text import counted_of
+from labledger.trial.contract import trial_folder
 
 
 @pytest.fixture
@@ -52,6 +56,56 @@ def test_a_stopped_run_has_nothing_that_runs(
     assert done.stderr == "next: labledger resume run-1\n"
     assert "1 slot dispatched without a result, which resuming completes" in done.stdout
     assert "running" not in done.stdout.partition("variant")[0].replace("run run-1", "")
+
+
+def test_status_says_what_agents_used_of_models(
+    path: Path, writer: LedgerWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Committed calls, those that wait, and those of a trial that runs are counted together."""
+    resolved = {"benchmark": kit.BENCHMARK, "design": {"max_concurrency": 2}}
+    lease = kit.begin_run(writer, prices=kit.PRICES, resolved=resolved)
+    refused = {"state": CallState.REFUSED, "usage": None, "raw_usage": None}
+    calls = (kit.model_call(), kit.model_call(2, **refused))
+    writer.commit_result(lease, kit.with_calls(kit.result(0), *calls))
+    writer.stage(lease, kit.with_calls(kit.result(2), kit.model_call(waited_ms=1000)), final=True)
+    writer.journal_dispatch(lease, [Dispatch(1, 1, "container", "here", kit.TIMES[0])])
+    with open_ledger(path) as ledger:
+        assert [use.calls for use in ledger.state(kit.RUN).model_usage] == [2]
+        folder = trial_folder(path.parent / "runs" / kit.RUN, 1, 1)
+        (folder / JOURNAL).parent.mkdir(parents=True)
+        under_way = kit.model_call()
+        lines = [opened_line(kit.TIMES[0]), asked_line(under_way), ended_line(under_way)]
+        lines += [asked_line(kit.model_call(2)), {"event": "torn"}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / JOURNAL).write_text(text.removesuffix("\n"))
+        state = ledger.state(kit.RUN)
+        progress = RunProgress()
+        progress.show(state)
+    base, treat = state.model_usage
+    assert (base.trials, base.calls, base.refused, base.tokens_in) == (2, 2, 1, 2000)
+    assert (treat.variant_id, treat.calls, treat.unknown, treat.cost_unknown) == ("treat", 2, 1, 1)
+    assert state.as_json()["model_usage"][0]["model"] == "small"
+    assert "4 calls to models · 1 refused · 1 of unknown cost · 2s waited" in progress.line()
+    run_outcome.print_status(state, None)
+    lines = capsys.readouterr().out.splitlines()
+    _, line = (line for line in lines if line.startswith("treat  "))
+    assert line.split() == ["treat", "small", "2", "1000", "10", "$0.0008", "1", "0", "0", "0.2"]
+
+
+def test_show_lists_the_calls_of_a_trial(path: Path, writer: LedgerWriter) -> None:
+    """Each call of each attempt, and what all of them used beside what the agent claims."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
+    writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
+    own = (Metric("cost_usd", "events", 32.0),)
+    calls = [kit.model_call(number) for number in range(1, 25)]
+    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=own), *calls))
+    done = run_forked("show", kit.RUN, "0", folder=path.parent.parent)
+    assert "answered 200" in done.stdout
+    assert "… 5 more calls; --full prints them" in done.stdout
+    assert "claimed_cost_usd" in done.stdout
+    full = run_forked("show", kit.RUN, "0", "--full", folder=path.parent.parent)
+    assert full.stdout.count("answered 200") == 25
 
 
 def test_watching_counts_from_when_the_run_was_acquired(path: Path) -> None:

@@ -2,6 +2,13 @@
 # Starts aider with one message, from a file. It leaves its changes uncommitted.
 . "${0%/*}/prelude.sh"
 export LITELLM_LOCAL_MODEL_COST_MAP=True
+# It would fetch the prices of models into its cache, unless they are there; and it runs no commands
+# that need the user's HOME, but git.
+[ -n "${GIT_CONFIG_GLOBAL:-}" ] || ! [ -f "$HOME/.gitconfig" ] || export GIT_CONFIG_GLOBAL="$HOME/.gitconfig"
+HOME=$settings/aider
+mkdir -p "$HOME/.aider/caches"
+cat "$agent"/app/lib/python3*/site-packages/litellm/model_prices_and_context_window_backup.json \
+    >"$HOME/.aider/caches/model_prices_and_context_window.json"
 case $AGENTLAB_MODEL_API in
     anthropic-messages)
         provider=anthropic

@@ -4,14 +4,16 @@
 export GEMINI_API_KEY="$AGENTLAB_MODEL_TOKEN" GOOGLE_GEMINI_BASE_URL="$AGENTLAB_MODEL_URL"
 export GEMINI_CLI_HOME="$settings" GEMINI_CLI_TRUST_WORKSPACE=true GEMINI_CLI_NO_RELAUNCH=true
 export GEMINI_TELEMETRY_ENABLED=false
+excluded='"google_web_search", "web_fetch"'
+[ -z "${AGENT_WEB_TOOLS:-}" ] || excluded=''
 mkdir "$settings/.gemini"
-cat >"$settings/.gemini/settings.json" <<'SETTINGS'
+cat >"$settings/.gemini/settings.json" <<SETTINGS
 {
   "security": {"auth": {"selectedType": "gemini-api-key"}},
   "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
   "privacy": {"usageStatisticsEnabled": false},
   "telemetry": {"enabled": false},
-  "tools": {"exclude": ["google_web_search", "web_fetch"]}
+  "tools": {"exclude": [$excluded]}
 }
 SETTINGS
 exec "$agent/bin/node" "$agent/app/node_modules/@google/gemini-cli/bundle/gemini.js" \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Starts Qwen Code with the instruction on its standard input.
 . "${0%/*}/prelude.sh"
-export QWEN_HOME="$settings/qwen" QWEN_CODE_NO_RELAUNCH=true
+export QWEN_HOME="$settings/qwen" QWEN_CODE_NO_RELAUNCH=true QWEN_CODE_SUPPRESS_YOLO_WARNING=1
 mkdir "$QWEN_HOME"
 case $AGENTLAB_MODEL_API in
     openai-chat | openai-responses)

@@ -223,6 +223,7 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         return
     _print_trial_record(records["trials"][0])
     _print_rows(records)
+    _print_calls(ledger, records, full=full)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
     if records["evidence"] and "trajectory" in records["evidence"][-1]["evidence"]:
@@ -265,6 +266,44 @@ def _print_rows(records: JsonObject) -> None:
         table(("metric", "from", "value"), rows, right=("value",))
     if records["events"]:
         out(counted(len(records["events"]), "event"))
+
+
+_USAGE_SQL = """
+SELECT calls, refused, failed, unknown, tokens_in, tokens_out, cost_usd, cost_unknown, waited_s,
+  claimed_cost_usd, claimed_tokens_in, claimed_tokens_out
+FROM trial_usage WHERE run_id = ? AND schedule_idx = ?"""
+
+
+def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the calls of a trial's attempts to models, and what they used together."""
+    calls = records["model_calls"]
+    if not calls:
+        return
+    shown = calls if full else calls[:_HEAD_LINES]
+    columns = ("attempt", "call", "model", "ended", "tokens in", "tokens out", "waited ms", "ms")
+    rows = [
+        (
+            *(call["attempt"], call["call"], call["model"]),
+            " ".join(str(call[k]) for k in ("state", "status", "reason") if call[k] is not None),
+            *_tokens(call["usage"]),
+            *(call["waited_ms"], call["duration_ms"]),
+        )
+        for call in shown
+    ]
+    table(columns, rows, right=("attempt", "call", *columns[4:]))
+    if len(shown) < len(calls):
+        out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
+    slot = records["slot"]
+    for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
+        known = {name: value for name, value in use.items() if value is not None}
+        table(tuple(known), [tuple(known.values())], right=tuple(known))
+
+
+def _tokens(usage: JsonObject | None) -> tuple[int | None, int | None]:
+    if usage is None:
+        return None, None
+    output = usage["output"]
+    return sum(usage.values()) - output - usage.get("reasoning", 0), output
 
 
 _BOOKKEEPING = frozenset(

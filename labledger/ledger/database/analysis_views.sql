@@ -46,9 +46,7 @@ CREATE VIEW trial_usage AS SELECT
     {claimed tokens_in} AS claimed_tokens_in,
     {claimed tokens_out} AS claimed_tokens_out,
     {claimed cost_usd} AS claimed_cost_usd
-FROM charged_call AS model_call
-{root_slot_of model_call}
-WHERE {not_superseded model_call}
+{runs_with_calls}
 GROUP BY run.run_no, run.run_id, model_call.schedule_idx, run_variant.variant_id,
     run_task.task_id;
 
@@ -57,9 +55,7 @@ CREATE VIEW variant_usage AS SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, model_call.provider,
     model_call.model, count(DISTINCT model_call.schedule_idx) AS trials,
     {usage_sums}
-FROM charged_call AS model_call
-{root_slot_of model_call}
-WHERE {not_superseded model_call}
+{runs_with_calls}
 GROUP BY run.run_no, run.run_id, run.experiment_id, run_variant.variant_idx,
     run_variant.variant_id, model_call.provider, model_call.model;
 

@@ -108,6 +108,14 @@ JOIN counted ON counted.root_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 {slot_names}
 
+-- runs_with_calls: every run with its calls to models, and the slot of each
+FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN charged_call AS model_call ON model_call.run_no = run.run_no
+CROSS JOIN slot ON slot.run_no = model_call.run_no AND slot.schedule_idx = model_call.schedule_idx
+{slot_names}
+WHERE {not_superseded model_call}
+
 -- usage_sums: what calls used together
 count(*) FILTER (WHERE model_call.state <> 'refused') AS calls,
     count(*) FILTER (WHERE model_call.state = 'refused') AS refused,
@@ -119,7 +127,7 @@ count(*) FILTER (WHERE model_call.state <> 'refused') AS calls,
     sum(model_call.cache_write_tokens + model_call.cache_write_1h_tokens) AS cache_write_tokens,
     sum(model_call.output_tokens) AS tokens_out,
     sum(model_call.reasoning_tokens) AS reasoning_tokens,
-    CASE WHEN count(model_call.cost) > 0 THEN total(model_call.cost) / 1e12 END AS cost_usd,
+    sum(1.0 * model_call.cost) / 1e12 AS cost_usd,
     count(*) - count(model_call.cost) AS cost_unknown,
     sum(model_call.waited_ms) / 1000.0 AS waited_s
 

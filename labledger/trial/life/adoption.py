@@ -24,7 +24,13 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.disk_space import output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
+from labledger.trial.life import (
+    container_start,
+    delivery,
+    model_access,
+    separate_grader,
+    two_part_trials,
+)
 from labledger.trial.life.container_start import find_container
 from labledger.trial.life.start_limiter import TrialContext
 
@@ -85,6 +91,7 @@ def _wait_for_container(
     spec: AttemptSpec, context: TrialContext, state: ContainerState
 ) -> ContainerExit:
     """Wait for a container that has started, unless it has ended, and return how it ended."""
+    model_access.serve_again(spec, context.gateway)
     wait_start, container = time.monotonic(), state.container_id
     engine, limiter = context.engine, context.limiter
     if state.has_ended:

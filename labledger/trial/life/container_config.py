@@ -19,7 +19,8 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.life import inputs, shared_files, trial_networks
+from labledger.trial.life import inputs, model_access, shared_files, trial_networks
+from labledger.trial.life.models_helper import ModelsHelper
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
     output_settings,
@@ -37,19 +38,22 @@ _SHELL_BYTES = 8 << 20
 """More memory than any shell needs to run `trial.sh`."""
 
 
-def container_config(spec: AttemptSpec) -> JsonObject:
-    """Return the configuration of a trial's container for the engine's API."""
+def container_config(spec: AttemptSpec, token: str | None = None) -> JsonObject:
+    """Return the configuration of a trial's container for the engine's API.
+
+    `token` is that of an attempt whose agent has models.
+    """
     runtime = spec.settings.runtime
     values = spec.plan.environment
     part = trial_networks.first_part(spec)
     network, host_config = trial_networks.network_config(spec, part)
     env = contract_variables(spec) | trial_networks.container_variables(spec, part)
+    env |= model_access.container_variables(spec, token)
     carried = {
         variable: values[name] for name, variable in contract.secret_variables(values).items()
     }
     config: JsonObject = {
         "Image": spec.image_id,
-        "Hostname": "trial",
         "Entrypoint": ["sh", f"{contract.DEPS}/{shared_files.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
         "Env": [f"{k}={v}" for k, v in (env | carried).items()],
@@ -202,6 +206,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         "Mounts": [
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
+            *(ModelsHelper.of(spec).mounts() if spec.uses_models else ()),
             *inputs.grader_mounts(spec),
             *shared_files.agent_mounts(spec),
             *(

@@ -96,13 +96,15 @@ _MAX_RECORDING_DELAY_S = 1.0
 """Seconds from the start of a container to the start time that the engine records, at most."""
 
 
-def create_container(spec: AttemptSpec, context: TrialContext) -> tuple[str, float]:
+def create_container(
+    spec: AttemptSpec, context: TrialContext, token: str | None = None
+) -> tuple[str, float]:
     """Create a trial's container. Return its id and the monotonic time before its creation.
 
     Raises `ContainerNameTaken` if another container has its name.
     """
     created = time.monotonic()
-    config = container_config(spec)
+    config = container_config(spec, token)
 
     def create() -> str:
         with context.limiter.engine_calls:

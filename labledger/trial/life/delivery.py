@@ -26,7 +26,7 @@ from labledger.trial.contract import ExitStatus
 from labledger.trial.disk_space import not_delivered_error
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import inputs, trial_networks
+from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.life.two_part_trials import AgentPart, combined_exit
@@ -203,6 +203,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     agent that ends after the host has believed that it had ended gets no score.
     """
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
+    model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
     inputs.deliver(spec)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from labledger import fault_points
@@ -23,7 +24,8 @@ from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life import shared_files, trial_networks
+from labledger.trial.life import model_access, shared_files, trial_networks
+from labledger.trial.life.models_helper import ModelsHelper
 from labledger.trial.life.shared_files import link_or_copy
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
@@ -84,6 +86,8 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     shared_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
+    if spec.uses_models:
+        ModelsHelper.of(spec).prepare(folder)
     spec.kind.fill(spec, folder)
 
 
@@ -99,10 +103,11 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     if phase == "grader" and not spec.has_mounted_workspace:
         # The agent may have deleted the folder: its grader says what that means.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
-    script = phase_script(
-        spec.settings.phase(phase), contract.secret_variables(spec.plan.environment), enter
-    )
-    preamble = trial_networks.phase_preamble(spec, phase)
+    plan = spec.settings.phase(phase)
+    if phase == "agent":
+        plan = replace(plan, env={**model_access.agent_variables(spec), **plan.env})
+    script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
+    preamble = trial_networks.phase_preamble(spec, phase) + model_access.preamble(spec, phase)
     write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
         shared_files.place_grader_files(spec, folder)
@@ -121,7 +126,8 @@ def _write_entrypoint_script(
         contract.secret_variables(spec.plan.environment),
         f"cd {shlex.quote(working_folder)} || exit 126",
     )
-    write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", script)
+    preamble = model_access.preamble(spec, contract.ENTRYPOINT)
+    write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", preamble + script)
 
 
 def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
@@ -132,7 +138,8 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
         # The agent may have deleted the folder.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
         script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
-        write_readable_file(folder / f"collect_{number}.sh", script)
+        preamble = model_access.preamble(spec, f"collect_{number}")
+        write_readable_file(folder / f"collect_{number}.sh", preamble + script)
 
 
 def phase_script(

@@ -26,7 +26,7 @@ from labledger.trial.collect import redactor_for
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import take_artifacts
-from labledger.trial.life import container_start, inputs, trial_networks
+from labledger.trial.life import container_start, inputs, model_access, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.life.two_part_trials import AgentPart, combined_exit, inspect_agent_part
@@ -77,6 +77,7 @@ def grade_if_due(
         ended, agent_part = inspect_agent_part(spec, context, state, part_start)
         if agent_part is None:
             return ended
+        model_access.close(spec, context.gateway)
         fault_points.fault_point("before_artifacts", spec.slot.schedule_idx)
         taken = take_artifacts(context.engine, artifact_source(spec), state, redactor_for(spec))
         if taken.refused is not None:

@@ -19,10 +19,12 @@ from queue import SimpleQueue
 
 from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
+from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import FullDisks
-from labledger.trial.life.egress_proxies import restart_stopped_proxies
+from labledger.trial.life.helper_containers import HelperKind, restart_stopped_helpers
+from labledger.trial.life.models_helper import ModelsHelper
 
 
 class StartRefused(LabLedgerError):
@@ -191,8 +193,8 @@ class StartLimiter:
         `WaitAbandoned` if the run belongs to another coordinator by then.
         """
         status = None
-        deadline = time.monotonic() + (spec.deadline_s if deadline_s is None else deadline_s)
-        while (left := deadline - time.monotonic()) > 0:
+        start, limit_s = time.monotonic(), spec.deadline_s if deadline_s is None else deadline_s
+        while (left := _left_s(spec, start, limit_s)) > 0:
             status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
             if status is None:
                 status = self._ended_status(engine, spec, container)
@@ -218,8 +220,8 @@ class StartLimiter:
         that the engine's own wait is likely to return soon. Raises as `wait` does, and
         `NoSuchContainer`.
         """
-        deadline = time.monotonic() + deadline_s
-        while (left := deadline - time.monotonic()) > 0:
+        start = time.monotonic()
+        while (left := _left_s(spec, start, deadline_s)) > 0:
             status, until = None, time.monotonic() + min(_MAX_FILE_WAIT_S, left)
             while time.monotonic() < until and not self._abandoned:
                 if happened():
@@ -250,7 +252,10 @@ class StartLimiter:
         if state is not None and state.has_ended:
             return state.exit_status
         if spec.uses_egress_proxy:
-            restart_stopped_proxies(engine, spec)
+            restart_stopped_helpers(engine, spec.labels(), HelperKind.EGRESS)
+        if spec.uses_models and ModelsHelper.of(spec).is_lost(engine):
+            # Its agent reaches no model any more.
+            engine.kill(container)
         if state is not None and state.status == "paused":
             self.paused.put(spec)
             self._seen_paused.add(container)
@@ -303,6 +308,15 @@ class StartLimiter:
             self._changed.notify_all()
 
 
+def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
+    """Return how many seconds are left of a deadline `limit_s` after the monotonic time `start`.
+
+    It moves by the time that limits of providers hold the agent back, as `trial.sh` moves its own.
+    """
+    waited_s = attempt_notes.waited_s(spec.folder) if spec.uses_models else 0.0
+    return start + limit_s + waited_s - time.monotonic()
+
+
 @dataclass(frozen=True, slots=True)
 class TrialContext:
     """The collaborators of an attempt, for the thread that works on it."""
@@ -315,6 +329,8 @@ class TrialContext:
     """Shared by everything in this process that works on the run."""
     report_restart: Callable[[AttemptSpec, str], None]
     """Called with each restart reason, as soon as it is durable. Thread-safe."""
+    gateway: GatewayClient | None = None
+    """The gateway of this host; None where no agent has models."""
 
     def record_restart(self, spec: AttemptSpec, reason: str) -> None:
         """Record durably why an attempt is started again, and report it."""

@@ -22,7 +22,9 @@ from labledger.experiment.grading import GradingMode
 from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.egress_proxies import URL, EgressProxy, remove_proxies
+from labledger.trial.life.egress_proxies import URL, EgressProxy
+from labledger.trial.life.helper_containers import remove_helpers
+from labledger.trial.life.models_helper import ModelsHelper
 from labledger.trial.life.start_limiter import TrialContext
 
 Part = Literal["agent", "grader"]
@@ -69,7 +71,19 @@ def proxy_of(spec: AttemptSpec, part: Part) -> EgressProxy | None:
 
 
 def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObject]:
-    """Return the configuration of a new container's network, and its part of `HostConfig`."""
+    """Return the configuration of a new container's network, and its part of `HostConfig`.
+
+    A trial whose agent has models is in the network of its models helper, by which it is named.
+    """
+    if part == "agent" and spec.uses_models:
+        helper = ModelsHelper.of(spec)
+        return {"NetworkDisabled": False}, {"NetworkMode": f"container:{helper.name}"}
+    is_never_networked, host_config = _own_network_config(spec, part)
+    return {"Hostname": "trial", "NetworkDisabled": is_never_networked}, host_config
+
+
+def _own_network_config(spec: AttemptSpec, part: Part) -> tuple[bool, JsonObject]:
+    """Return whether a new container never gets a network, and its part of `HostConfig`."""
     network, proxy = network_of(spec, part), proxy_of(spec, part)
     changed = part == "agent" and is_changed_between(spec)
     host_config: JsonObject = {"NetworkMode": "none" if network.mode == "none" else "default"}
@@ -81,7 +95,7 @@ def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObjec
         # behalf. With name servers of its own, a container asks them from its own network.
         host_config["Dns"] = _name_servers() if "full" in modes else ["127.0.0.1"]
     # A container that is created without network support could not be put into one later.
-    return {"NetworkDisabled": network.mode == "none" and not changed}, host_config
+    return network.mode == "none" and not changed, host_config
 
 
 def container_variables(spec: AttemptSpec, part: Part) -> dict[str, str]:
@@ -131,7 +145,17 @@ def _is_loopback(address: str) -> bool:
 
 def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
     """Provide the network that the attempt's container is created with."""
-    provide_network(spec, context, first_part(spec))
+    part = first_part(spec)
+    provide_network(spec, context, part)
+    if part == "agent" and spec.uses_models:
+        _, host_config = _own_network_config(spec, part)
+
+        def provide() -> None:
+            with context.limiter.engine_calls:
+                helper = ModelsHelper.of(spec)
+                helper.provide(context.engine, spec.plan.egress_image, host_config)
+
+        retry_engine_errors(provide)
 
 
 def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str:
@@ -158,13 +182,14 @@ def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> 
     """
     if is_changed_between(spec):
         network = provide_network(spec, context, "grader")
-        retry_engine_errors(lambda: Networks(context.engine).move(container, network))
+        moved = ModelsHelper.of(spec).name if spec.uses_models else container
+        retry_engine_errors(lambda: Networks(context.engine).move(moved, network))
 
 
 def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
     """Remove what an attempt had for its networks. Its containers must be gone."""
-    if spec.uses_egress_proxy:
-        remove_proxies(engine, spec.labels())
+    if spec.uses_egress_proxy or spec.uses_models:
+        remove_helpers(engine, spec.labels())
 
 
 def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:

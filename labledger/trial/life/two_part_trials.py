@@ -26,7 +26,7 @@ from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
-from labledger.trial.life import inputs, trial_networks
+from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import kill_overdue
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import isolation_of
@@ -184,6 +184,7 @@ def _run_grader_part(
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
+    model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
     inputs.unseal(spec, agent_part.phases)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)

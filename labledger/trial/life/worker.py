@@ -28,18 +28,28 @@ from labledger.engine.engine_errors import (
 )
 from labledger.errors import DiskFull, EngineUnavailable
 from labledger.experiment.grading import Sealing
+from labledger.gateway.client import GatewayUnavailable
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.collect import collect_result, infra_error_result
+from labledger.trial.collect import collect_result, infra_error_result, redactor_for
 from labledger.trial.contract import ExitStatus
 from labledger.trial.disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start, delivery, inputs, separate_grader, trial_networks
+from labledger.trial.evidence.model_use import ModelUse
+from labledger.trial.life import (
+    container_start,
+    delivery,
+    inputs,
+    model_access,
+    separate_grader,
+    trial_networks,
+)
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_start import find_container, name_taken_error
+from labledger.trial.life.models_helper import ModelsHelper
 from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
 from labledger.trial.stored_trial import EvidenceIncomplete
 
@@ -73,6 +83,10 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         raise
     except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
         raise
+    except GatewayUnavailable as error:
+        if context.limiter.starting_allowed:
+            _delete(spec, context)
+        return infra_error_result(spec, began_at, Reason.GATEWAY_UNAVAILABLE, error.message)
     except EvidenceIncomplete as error:
         return spec.kind.incomplete_result(spec, error.message)
     except ContainerFailed as error:
@@ -110,12 +124,29 @@ def _collect_result(
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = container_start.stopped_container(spec, context)
         egress = trial_networks.reports(spec, context.engine)
+        models = _model_use(spec, context)
         with context.limiter.collecting:
-            return collect_result(spec, ended, isolation, container, egress)
+            return collect_result(spec, ended, isolation, container, egress, models)
     except (OSError, ContainerFailed) as error:
         # A later check could find space again: the incomplete artifact was deleted.
         context.full_disks.record_write_error(spec.plan.store_root, error)
         raise output_unreadable_error(spec, error) from error
+
+
+def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
+    """End what the agent may ask of models, and return what it asked; None if it has none."""
+    if not spec.uses_models:
+        return None
+    helper = ModelsHelper.of(spec)
+    is_lost = helper.is_lost(context.engine)
+    problem = model_access.close(spec, context.gateway)
+    return ModelUse.read(
+        spec.folder,
+        redactor_for(spec),
+        problem=problem,
+        helper_lost=is_lost,
+        helper=helper.report(context.engine),
+    )
 
 
 def _has_unreadable_files(folder: Path) -> bool:
@@ -161,6 +192,7 @@ def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> Non
 
 
 def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
+    model_access.close(spec, context.gateway)
     if (state := find_container(context.engine, spec)) is not None:
         container_start.remove_container(spec, context, state.container_id)
     separate_grader.remove_grader_container(context.engine, spec)
@@ -225,10 +257,12 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
     limiter.require_starting_allowed()
+    token = model_access.grant(spec, context.gateway)
+    fault_points.fault_point("models_granted", spec.slot.schedule_idx)
     trial_networks.provide_first_network(spec, context)
     fault_points.fault_point("before_create", spec.slot.schedule_idx)
     limiter.require_starting_allowed()
-    container, created = container_start.create_container(spec, context)
+    container, created = container_start.create_container(spec, context, token)
     fault_points.fault_point("after_create", spec.slot.schedule_idx)
     has_ended = is_waiting = False
     try:

@@ -1,0 +1,152 @@
+"""The library of agent profiles: which there are, and their installation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labledger.agents.agent_trees import InstalledAgent
+from labledger.records.json_codec import JsonForm
+
+if TYPE_CHECKING:
+    from labledger.agents.profiles import AgentProfile
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOption(JsonForm):
+    """What an experiment may choose for an agent."""
+
+    name: str
+    type: str
+    """`text`, `integer`, `number` or `boolean`."""
+    description: str
+    default: str | int | float | bool | None
+    """None if the agent decides."""
+    choices: tuple[str, ...]
+    """The only values; empty for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo(JsonForm):
+    """An agent that an experiment can name, and whether it is installed on this machine."""
+
+    name: str
+    description: str
+    license: str
+    homepage: str
+    version: str
+    """The version that is tested, and taken where none is named."""
+    apis: tuple[str, ...]
+    """The APIs of models that it speaks, the usual one first."""
+    needs: tuple[str, ...]
+    """Programs that an image must have."""
+    options: tuple[AgentOption, ...]
+    installed: tuple[InstalledAgent, ...]
+    """Its installed versions. Their files are checked before a run, and not here."""
+    problem: str | None
+    """Why it cannot be installed on this machine; None if nothing is known against it."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tested version is installed."""
+        return any(agent.version == self.version for agent in self.installed)
+
+
+def list_agents(*, cache: str | Path | None = None) -> list[AgentInfo]:
+    """Return all agents by name: those of labledger, and those that other packages add.
+
+    Args:
+        cache: The folder of installed agents; None for that in the user's cache.
+
+    Raises:
+        InvalidInput: Profiles have problems; all are named.
+
+    Example:
+        >>> import labledger
+        >>> [agent.name for agent in labledger.list_agents() if agent.is_ready]
+        ['claude-code', 'codex']
+    """
+    from labledger.agents.profiles import find_profiles
+
+    folder = None if cache is None else Path(cache)
+    return [_info(profile, folder) for profile in find_profiles().values()]
+
+
+def find_agent(name: str, *, cache: str | Path | None = None) -> AgentInfo:
+    """Return the agent with a name.
+
+    Args:
+        name: Its name.
+        cache: The folder of installed agents; None for that in the user's cache.
+
+    Raises:
+        InvalidInput: There is no such agent, or its profile has problems.
+
+    Example:
+        >>> import labledger
+        >>> [option.name for option in labledger.find_agent("mini-swe-agent").options]
+        ['cost_limit', 'step_limit', 'command_timeout', 'temperature', 'effort']
+    """
+    from labledger.agents.profiles import load_profile
+
+    return _info(load_profile(name), None if cache is None else Path(cache))
+
+
+def install_agents(
+    agents: Sequence[str],
+    *,
+    cache: str | Path | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[InstalledAgent]:
+    """Install agents, several at a time, and return them. A run does the same where it needs to.
+
+    What is installed already is checked, and made again if its files were changed.
+
+    Args:
+        agents: Each ``NAME@VERSION``, or a name alone for the version that is tested.
+        cache: The folder of installed agents; None for that in the user's cache.
+        report: Called with a line, from any thread, whenever an installation begins or ends.
+
+    Raises:
+        InvalidInput: There is no such agent, its version is not pinned, or it could not be
+            installed; all problems are named.
+
+    Example:
+        >>> import labledger
+        >>> [codex] = labledger.install_agents(["codex@0.169.0"], report=print)
+        codex@0.169.0: installing it from npm
+        codex@0.169.0: installed, 407 MiB in 15.8 s
+    """
+    from labledger.agents.installation import AgentTarget, install
+    from labledger.agents.profiles import load_profile
+
+    targets = []
+    for given in agents:
+        name, _, version = given.partition("@")
+        profile = load_profile(name)
+        targets.append(AgentTarget(profile, version or profile.version))
+    return install(targets, None if cache is None else Path(cache), report=report)
+
+
+def _info(profile: AgentProfile, cache: Path | None) -> AgentInfo:
+    from labledger.agents.installation import installed_versions, unsupported
+
+    return AgentInfo(
+        name=profile.name,
+        description=profile.description,
+        license=profile.license,
+        homepage=profile.homepage,
+        version=profile.version,
+        apis=tuple(api.value for api in profile.apis),
+        needs=profile.needs,
+        options=tuple(
+            AgentOption(
+                option.name, option.type.value, option.description, option.default, option.choices
+            )
+            for option in profile.options.values()
+        ),
+        installed=tuple(installed_versions(profile, cache)),
+        problem=unsupported(profile),
+    )

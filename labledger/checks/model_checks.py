@@ -1,0 +1,69 @@
+"""Checks of what agents need for their models: libraries, keys, prices, and where trials run.
+
+The image of the models helper is checked with that of egress proxies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from labledger.checks.check_results import CheckResult
+from labledger.errors import Exit, ExtraMissing, InvalidInput
+from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.experiment.plan import ExperimentPlan
+from labledger.gateway.keys import read_keys
+from labledger.resources import require_for
+from labledger.text import counted
+
+NAME = "models"
+
+
+def check_models(
+    plan: ExperimentPlan,
+    environment: Mapping[str, str],
+    *,
+    runs_here: bool,
+) -> Iterator[CheckResult]:
+    """Check what an experiment's agents need for their models; nothing if they have none."""
+    models = models_of(plan)
+    if not models:
+        return
+    if not runs_here:
+        yield _failed(
+            "agents have models only in runs on this machine, and not yet on hosts of a cluster",
+            "leave `on=` out",
+        )
+    try:
+        require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
+    except ExtraMissing as error:
+        yield _failed(error.message, error.hint)
+        return
+    providers = providers_of(models)
+    try:
+        keys = read_keys(providers, environment)
+    except InvalidInput as error:
+        for problem in error.problems:
+            yield _failed(f"{problem.where}: no key: {problem.message}", _KEY_HINT)
+    else:
+        names = ", ".join(provider.name for provider in providers)
+        yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
+    prices = prices_of(plan)
+    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
+    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+        if prices.price_of(provider, model) is None:
+            yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
+
+
+_KEY_HINT = "`key` of the provider says where it is read: {env: NAME}, {file: PATH} or {command: …}"
+_PRICE_HINT = "give it in runtime.models.prices, in US dollars for a million tokens"
+
+
+def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
+    if is_capped:
+        return _failed(f"{model} has no known price, and a cap in dollars needs it", _PRICE_HINT)
+    detail = f"{model} has no known price: what its calls cost will be unknown"
+    return CheckResult(NAME, detail, ok=False, hint=_PRICE_HINT, warning=True)
+
+
+def _failed(detail: str, hint: str | None) -> CheckResult:
+    return CheckResult(NAME, detail, ok=False, hint=hint, exit_code=Exit.INVALID)

@@ -1,0 +1,92 @@
+"""Keeping the gateway of a run's models running while its trials run.
+
+The gateway goes on without the coordinator. One that died is started again by whoever runs trials:
+it takes up the open attempts by their grants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from labledger.errors import LabLedgerError
+from labledger.experiment.model_settings import ModelSettings
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.trial_settings import VariantSettings
+from labledger.gateway.client import GatewayClient
+from labledger.records.model_prices import NO_PRICES, PriceTable
+from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.resources import require_for
+
+_INTERVAL_S = 3.0
+
+
+def models_of(experiment: ExperimentPlan) -> list[ModelSettings]:
+    """Return what the variants of an experiment grant of models; [] if no agent has any."""
+    if experiment.regrades is not None:
+        return []
+    settings = (VariantSettings.of(experiment, each).defaults for each in experiment.variants)
+    return [each.runtime.models for each in settings if each.runtime.models is not None]
+
+
+def prices_of(experiment: ExperimentPlan) -> PriceTable:
+    """Return the prices of the models that an experiment's agents may ask, of those that have one.
+
+    Raises `ExtraMissing` if that needs the package with prices, and it is not installed.
+    """
+    models = models_of(experiment)
+    if not models:
+        return NO_PRICES
+    require_for("prices of models", "agents", "genai_prices")
+    from labledger.gateway.prices import price_table
+
+    own = dict.fromkeys(price for each in models for price in each.prices or ())
+    granted = dict.fromkeys(
+        (each.known_providers[name], model)
+        for each in models
+        for name, model in each.granted_models()
+    )
+    return price_table(granted, own, datetime.now(UTC))
+
+
+def providers_of(models: Iterable[ModelSettings]) -> list[ProviderConfig]:
+    """Return the different providers of granted models."""
+    providers = (provider for each in models for provider in each.granted_providers)
+    return list(dict.fromkeys(providers))
+
+
+class GatewayKeeper:
+    """Keeps the gateway of one run running. For one thread."""
+
+    def __init__(self, folder: Path, run_id: str, keys: Mapping[KeySource, str]) -> None:
+        """`folder` is that of the gateway's files."""
+        self.client = GatewayClient(folder)
+        self._run_id, self._keys = run_id, keys
+        self._next_look = 0.0
+        self._is_away = False
+
+    def start(self) -> None:
+        """Start the gateway unless it runs, and hand it the keys. Raises `GatewayUnavailable`."""
+        self.client.ensure(self._run_id, self._keys)
+
+    def look(self) -> list[str]:
+        """Start the gateway again if it has died, and return what a person should know.
+
+        It does nothing if it was called just before.
+        """
+        if time.monotonic() < self._next_look:
+            return []
+        was_away, self._is_away = self._is_away, False
+        problem = None
+        try:
+            self.start()
+        except LabLedgerError as error:
+            self._is_away, problem = True, error.message
+        self._next_look = time.monotonic() + _INTERVAL_S
+        if self._is_away and not was_away:
+            return [f"agents reach no model for now: {problem}"]
+        if was_away and not self._is_away:
+            return ["agents reach their models again"]
+        return []

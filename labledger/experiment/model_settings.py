@@ -1,0 +1,209 @@
+"""What an experiment grants its agents of models, as a section of `runtime`, and how it is checked.
+
+The section may be the experiment's or a variant's: what a variant does not set stays as it is. Keys
+of providers are never in it: it says where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from typing import Self
+
+from labledger.experiment.authored_fields import FieldPath, FieldProblem
+from labledger.records import JsonObject
+from labledger.records.json_codec import Section
+from labledger.records.model_calls import Api
+from labledger.records.model_grants import CallLimits, Waiting
+from labledger.records.model_prices import ModelPrice
+from labledger.records.model_providers import (
+    DEFAULT_PROVIDERS,
+    KeySource,
+    ProviderConfig,
+    upstream_problem,
+)
+
+Allowed = Mapping[str, tuple[str, ...]]
+"""Names of models by that of their provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings(Section):
+    """What agents may ask of models. A field that is None was not set."""
+
+    providers: tuple[ProviderConfig, ...] | None = None
+    """Those that the experiment describes, by name, with what it left to the default."""
+    allow: Allowed | None = None
+    features: tuple[str, ...] | None = None
+    limits: CallLimits | None = None
+    """The caps of a trial."""
+    variant_limits: CallLimits | None = None
+    """The caps of all trials of a variant."""
+    run_limits: CallLimits | None = None
+    """The caps of all trials of a run."""
+    waiting: Waiting | None = None
+    record: bool | None = None
+    unstated_output: int | None = None
+    prices: tuple[ModelPrice, ...] | None = None
+    """Prices that replace those of the price table."""
+
+    _OPTIONAL = frozenset(
+        {
+            *("providers", "allow", "features", "limits", "variant_limits", "run_limits"),
+            *("waiting", "record", "unstated_output", "prices"),
+        }
+    )
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        """Return the section of an experiment file, which the checks below accept."""
+        given = dict(authored)
+        if "providers" in given:
+            given["providers"] = [
+                _provider(name, given["providers"][name]).as_json()
+                for name in sorted(given["providers"])
+            ]
+        if "prices" in given:
+            given["prices"] = [
+                price.as_json()
+                for provider, models in sorted(given["prices"].items())
+                for price in _prices(provider, models)
+            ]
+        return cls.from_json(given)
+
+    def merged(self, own: ModelSettings | None) -> ModelSettings:
+        """Return these settings with what a variant sets in place of them, field by field.
+
+        Providers are added to the others, or replace those with their names.
+        """
+        if own is None:
+            return self
+        given = {
+            field.name: value
+            for field in fields(own)
+            if (value := getattr(own, field.name)) is not None
+        }
+        if self.providers and own.providers:
+            by_name = {each.name: each for each in (*self.providers, *own.providers)}
+            given["providers"] = tuple(by_name[name] for name in sorted(by_name))
+        return replace(self, **given)
+
+    @property
+    def known_providers(self) -> Mapping[str, ProviderConfig]:
+        """Every provider that may be named: those described, and the defaults."""
+        return {**DEFAULT_PROVIDERS, **{each.name: each for each in self.providers or ()}}
+
+    @property
+    def granted_providers(self) -> tuple[ProviderConfig, ...]:
+        """The providers of the allowed models, in the order in which they are allowed."""
+        known = self.known_providers
+        return tuple(known[name] for name in self.allow or {} if name in known)
+
+    def granted_models(self) -> Iterator[tuple[str, str]]:
+        """Yield provider and name of each allowed model."""
+        for provider, models in (self.allow or {}).items():
+            for model in models:
+                yield provider, model
+
+    @property
+    def caps_dollars(self) -> bool:
+        """Whether a cap is in dollars, which needs the price of every model."""
+        caps = (self.limits, self.variant_limits, self.run_limits)
+        return any(each is not None and each.usd is not None for each in caps)
+
+
+def _provider(name: str, authored: JsonObject) -> ProviderConfig:
+    default = DEFAULT_PROVIDERS.get(name)
+    given: JsonObject = {} if default is None else default.as_json()
+    given["name"] = name
+    if "api" in authored:
+        apis = authored["api"]
+        given["apis"] = apis if isinstance(apis, list) else [apis]
+    given |= {key: authored[key] for key in ("upstream", "auth_header") if key in authored}
+    if "key" in authored:
+        given["key"] = authored["key"]
+    return ProviderConfig.from_json(given)
+
+
+def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
+    """Yield authored prices, which are in US dollars for a million tokens."""
+    for model, price in sorted(models.items()):
+        micro = {key: round(Decimal(str(value)) * 10**6) for key, value in price.items()}
+        yield ModelPrice.from_json({"provider": provider, "model": model, **micro})
+
+
+def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[FieldProblem]:
+    """Yield what the schema of an experiment cannot say of an authored `models` section.
+
+    `known` are the authored providers of the experiment, which its variants may name too. Paths
+    begin in the section.
+    """
+    providers = authored.get("providers") or {}
+    for name, provider in providers.items():
+        for path, message, hint in _provider_problems(name, provider):
+            yield FieldProblem(("providers", name, *path), message, hint)
+    names = sorted({*DEFAULT_PROVIDERS, *known, *providers})
+    for section in ("allow", "prices"):
+        for name in authored.get(section) or {}:
+            if name not in names:
+                hint = f"describe it in providers; known ones: {', '.join(names)}"
+                yield FieldProblem((section, name), "is no known provider", hint)
+
+
+def _provider_problems(
+    name: str, provider: JsonObject
+) -> Iterator[tuple[FieldPath, str, str | None]]:
+    spoken = f"what it speaks: {', '.join(sorted(Api))}"
+    for field, hint in (("api", spoken), ("upstream", "its address")):
+        if field not in provider and name not in DEFAULT_PROVIDERS:
+            yield (), f"{field!r} is missing", hint
+    upstream = provider.get("upstream")
+    if upstream is not None and (why := upstream_problem(upstream)):
+        yield ("upstream",), f"{upstream!r} {why}", "such as https://api.example.com"
+    key = provider.get("key")
+    if key is not None and len(key) != 1:
+        message = f"has {len(key)} sources; expected one of env, file and command"
+        yield ("key",), message, None
+
+
+def usual_variables(settings: ModelSettings, address: str, token: str) -> dict[str, str]:
+    """Return the variables by which agents usually find a provider, for each allowed API.
+
+    `address` is that of the gateway as agents see it. Where several providers speak one API, the
+    first that is allowed has its variables.
+    """
+    found: dict[str, str] = {}
+    for provider in settings.granted_providers:
+        base = f"{address}/{provider.name}"
+        for api in provider.apis:
+            for name, value in _VARIABLES[api].items():
+                found.setdefault(name, value.format(base=base, token=token))
+    return found
+
+
+_OPENAI = {
+    "OPENAI_BASE_URL": "{base}/v1",
+    "OPENAI_API_BASE": "{base}/v1",
+    "OPENAI_API_KEY": "{token}",
+}
+_VARIABLES: Mapping[Api, Mapping[str, str]] = {
+    Api.ANTHROPIC_MESSAGES: {
+        "ANTHROPIC_BASE_URL": "{base}",
+        "ANTHROPIC_API_BASE": "{base}",
+        "ANTHROPIC_API_KEY": "{token}",
+    },
+    Api.OPENAI_RESPONSES: _OPENAI,
+    Api.OPENAI_CHAT: _OPENAI,
+    Api.GEMINI: {
+        "GOOGLE_GEMINI_BASE_URL": "{base}",
+        "GEMINI_API_BASE": "{base}",
+        "GEMINI_API_KEY": "{token}",
+    },
+}
+
+
+def key_names(settings: ModelSettings) -> frozenset[str]:
+    """Return the variables of the environment that hold keys of the granted providers."""
+    sources = (provider.key or KeySource() for provider in settings.granted_providers)
+    return frozenset(source.env for source in sources if source.env is not None)

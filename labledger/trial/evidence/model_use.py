@@ -1,0 +1,130 @@
+"""What an attempt's agent used of models, and what that means for how the trial ended.
+
+The journal of calls is the gateway's, beside the trial. An agent that its provider, the gateway or
+the models helper failed at its end has not failed itself: unless it passed, its trial is an
+`infra_error`. One that reached a cap is graded as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from labledger.records import JsonObject
+from labledger.records.model_calls import JOURNAL, CallState, ModelCall, read_calls
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
+from labledger.trial.evidence.grading import GradingOutcome
+from labledger.trial.evidence.redaction import Redactor
+
+_CAP = "cap_"
+"""With this begins the reason of a call that was refused for a cap."""
+_AGENTS_DOING = frozenset({"agent_gone", "attempt_closed", "not_sent"})
+"""Reasons of calls that ended because the agent went away."""
+_MAX_STATUS_OF_AGENT = 500
+_PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
+"""Statuses below 500 that say nothing about what the agent asked: keys, time and limits."""
+_AFFECTED = frozenset({SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """The calls of an attempt, and what was unusual about them."""
+
+    calls: tuple[ModelCall, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why the calls may not be complete, as sentences."""
+    helper_lost: bool = False
+    """Whether the models helper died before the agent had ended."""
+    helper: Mapping[str, object] = field(default_factory=dict)
+    """What is unusual about the helper."""
+
+    @classmethod
+    def read(
+        cls,
+        folder: Path,
+        redactor: Redactor,
+        *,
+        problem: str | None = None,
+        helper_lost: bool = False,
+        helper: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Read the journal in a trial's folder. `problem` is why it may not be complete."""
+        problems = [] if problem is None else [problem]
+        calls: list[ModelCall] = []
+        try:
+            calls = read_calls(folder / JOURNAL)
+        except (OSError, ValueError) as error:
+            problems.append(f"the journal of calls cannot be read: {error}")
+        # The agent chose some of its words, such as the name of a model.
+        redacted = (ModelCall.from_json(redactor.redact_json(call.as_json())) for call in calls)
+        return cls(tuple(redacted), tuple(problems), helper_lost, helper or {})
+
+    @property
+    def cap(self) -> str | None:
+        """The kind of the cap that the agent reached last: `usd`, `tokens` or `requests`."""
+        reasons = [call.reason or "" for call in self.calls if call.state is CallState.REFUSED]
+        caps = [reason.removeprefix(_CAP) for reason in reasons if reason.startswith(_CAP)]
+        return caps[-1] if caps else None
+
+    @property
+    def failure(self) -> tuple[Reason, str] | None:
+        """Why the agent's last call failed without its doing, as reason and sentence."""
+        calls = [call for call in self.calls if call.reason not in _AGENTS_DOING]
+        if not calls:
+            return None
+        last = calls[-1]
+        what = f"call {last.call} of the agent, its last, to {last.provider}"
+        if last.state is CallState.UNKNOWN:
+            return Reason.GATEWAY_FAILED, f"the gateway died during {what}"
+        is_error = last.state is CallState.ANSWERED and (
+            last.status in _PROVIDERS_STATUSES or (last.status or 0) >= _MAX_STATUS_OF_AGENT
+        )
+        if is_error or last.state in {CallState.FAILED, CallState.CUT}:
+            why = last.reason or f"status {last.status}"
+            return Reason.PROVIDER_FAILED, f"{what}, failed: {why}"
+        return None
+
+    def judge(self, outcome: GradingOutcome) -> GradingOutcome:
+        """Return the outcome of the trial, given what it would be without its models."""
+        if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
+            message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.MODELS_LOST, message)
+        if outcome.status not in _AFFECTED or outcome.reason in _NOT_OF_MODELS:
+            return outcome
+        passed = outcome.score is not None and outcome.score["verdict"] == Verdict.PASS
+        if (failure := self.failure) is not None and not passed:
+            reason, message = failure
+            message = f"{message}; without that: {_of(outcome)}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, reason, message)
+        if self.cap is not None and outcome.reason is Reason.AGENT_EXIT_NONZERO:
+            outcome.reason = Reason.MODEL_CAP
+            outcome.message = f"{outcome.message}; it had reached its cap of {self.cap}"
+        return outcome
+
+    def as_json(self) -> JsonObject:
+        """Return a summary for the evidence. The calls themselves are rows of the ledger."""
+        states = Counter(call.state.value for call in self.calls)
+        reasons = Counter(call.reason for call in self.calls if call.reason is not None)
+        summary: JsonObject = {
+            "calls": sum(call.asked for call in self.calls),
+            "states": dict(sorted(states.items())),
+            "reasons": dict(sorted(reasons.items())),
+            "unknown": sum(call.charged is None for call in self.calls),
+            "waited_ms": sum(call.waited_ms for call in self.calls),
+        }
+        if self.cap is not None:
+            summary["cap"] = self.cap
+        if self.helper:
+            summary["helper"] = dict(self.helper)
+        return summary
+
+
+_NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
+"""Reasons of an agent's error that no failure of a model explains."""
+
+
+def _of(outcome: GradingOutcome) -> str:
+    return outcome.reason or outcome.status.value

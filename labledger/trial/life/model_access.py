@@ -1,0 +1,128 @@
+"""What an attempt's agent has for its models: a grant and a token, and the gateway that serves it.
+
+The grant is durable before the container is created, so that whatever happens to coordinator and
+gateway, the gateway knows what the agent may ask. The token is in the container's environment
+alone: only its digest is written to a file. A new container has a new one.
+
+All functions do nothing for an attempt whose agent has no models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from labledger.agents.launch import TOKEN, URL
+from labledger.errors import LabLedgerError
+from labledger.experiment.model_settings import usual_variables
+from labledger.files.durable_files import make_folder, write_file
+from labledger.gateway.client import GatewayClient, GatewayUnavailable
+from labledger.records import canonical_json
+from labledger.records.model_grants import (
+    GRANT,
+    UNSTATED_OUTPUT,
+    CallLimits,
+    ModelGrant,
+    Waiting,
+)
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+
+ADDRESS = f"http://127.0.0.1:{contract.MODELS_PORT}"
+"""The gateway's address as agents see it."""
+_TOKEN_BYTES = 32
+
+
+def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
+    """Grant an attempt its models, and return its token; None if it has no models.
+
+    The grant is durable and the gateway serves it when this returns. Raises `GatewayUnavailable`,
+    also if it refuses the grant, and `OSError`.
+    """
+    if not spec.uses_models:
+        return None
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    path = spec.folder / GRANT
+    make_folder(path.parent)
+    write_file(path, canonical_json.dump_bytes(_grant(spec, token).as_json()))
+    try:
+        _require(gateway).open(spec.folder)
+    except GatewayUnavailable:
+        raise
+    except LabLedgerError as error:
+        raise GatewayUnavailable(error.message, hint=error.hint) from error
+    return token
+
+
+def _grant(spec: AttemptSpec, token: str) -> ModelGrant:
+    models = spec.models
+    none = CallLimits()
+    return ModelGrant(
+        run_id=spec.run_id,
+        schedule_idx=spec.slot.schedule_idx,
+        attempt=spec.attempt,
+        variant_id=spec.ids.variant_id,
+        token_sha256=hashlib.sha256(token.encode()).hexdigest(),
+        models=models.allow or {},
+        providers=models.granted_providers,
+        features=models.features or (),
+        limits=models.limits or none,
+        variant_limits=models.variant_limits or none,
+        run_limits=models.run_limits or none,
+        prices=spec.plan.prices.of_models(models.granted_models()).prices,
+        unstated_output=models.unstated_output or UNSTATED_OUTPUT,
+        waiting=models.waiting or Waiting.EXCLUDED,
+        record=models.record or False,
+    )
+
+
+def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
+    """Make sure that the gateway serves an attempt whose container an earlier process started.
+
+    A gateway that is away is started again by whoever keeps it running, and takes up the grant.
+    """
+    if spec.uses_models and gateway is not None and (spec.folder / GRANT).exists():
+        try:
+            gateway.open(spec.folder)
+        except LabLedgerError:
+            return
+
+
+def close(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
+    """End what the agent of an attempt may ask of models. Return why it could not, if so.
+
+    When it returns None, the journal of its calls is complete and durable.
+    """
+    if not spec.uses_models or not (spec.folder / GRANT).exists():
+        return None
+    try:
+        _require(gateway).close(spec.folder)
+    except LabLedgerError as error:
+        return error.message
+    return None
+
+
+def _require(gateway: GatewayClient | None) -> GatewayClient:
+    if gateway is None:
+        raise GatewayUnavailable("no gateway serves the models of this run's trials")
+    return gateway
+
+
+def container_variables(spec: AttemptSpec, token: str | None) -> dict[str, str]:
+    """Return the variables that the container has in all phases."""
+    if token is None:
+        return {}
+    provider = spec.models.granted_providers[0]
+    return {URL: f"{ADDRESS}/{provider.name}", TOKEN: token}
+
+
+def agent_variables(spec: AttemptSpec) -> dict[str, str]:
+    """Return the variables of the agent's phase, as authored text that refers to the token."""
+    if not spec.uses_models:
+        return {}
+    return usual_variables(spec.models, ADDRESS, f"${TOKEN}")
+
+
+def preamble(spec: AttemptSpec, phase: str) -> str:
+    """Return the shell lines with which a phase other than the agent's has no token."""
+    return f"unset {TOKEN}\n" if spec.uses_models and phase != "agent" else ""

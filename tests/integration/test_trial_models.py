@@ -1,0 +1,266 @@
+"""Trials whose agents ask models: what they reach, what is counted, and what is closed when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from containers import docker
+from gateways import KEY, SOURCE, ServedGateway, served_gateway
+from model_trials import SCRIPT, grades_and, said, spec_of
+from sample_trials import Trials, brief, remove_attempt, run_attempt
+from scripted_providers import ServedProvider, scripted_provider
+from served_hosts import bridge_address, machine_url, served_host
+from tiers import tiered
+from waiting import wait_until
+
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_calls import CallState
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.model_access import ADDRESS
+
+DONE = ("completed", None, 0)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
+    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+class Models:
+    """Runs trials with models."""
+
+    def __init__(self, trials: Trials, provider: ServedProvider, gateway: ServedGateway) -> None:
+        self.trials, self.provider, self.gateway = trials, provider, gateway
+
+    def spec(self, program: str, **settings: Any) -> AttemptSpec:
+        made = spec_of(self.trials, self.provider.url, program, **settings)
+        self.gateway.client.ensure(made.run_id, {SOURCE: KEY})
+        return made
+
+    def run(self, spec: AttemptSpec) -> AttemptResult:
+        return run_attempt(spec, gateway=self.gateway.client)
+
+    def remove(self, spec: AttemptSpec) -> None:
+        remove_attempt(spec, gateway=self.gateway.client)
+
+
+@pytest.fixture
+def models(trials: Trials, provider: ServedProvider, gateway: ServedGateway) -> Models:
+    return Models(trials, provider, gateway)
+
+
+def test_an_agent_asks_a_model_and_reaches_nothing_else(models: Models) -> None:
+    """Without a network, the agent gets its answer, its call is counted, and all else is closed."""
+    with served_host() as port:
+        targets = [(bridge_address(), port), ("169.254.169.254", 80), ("1.1.1.1", 443)]
+        spec = models.spec(
+            "answer = ask('hello')\n"
+            f"reached = []\nfor target in {targets!r}:\n"
+            "    try: socket.create_connection(target, 2); reached.append(target)\n"
+            "    except OSError: pass\n"
+            "interfaces = sorted(os.listdir('/sys/class/net'))\n"
+            "say(answer=answer, reached=reached, interfaces=interfaces, host=socket.gethostname())"
+        )
+        result = models.run(spec)
+    assert brief(result) == DONE, result.message
+    assert said(models.trials, result) == {
+        "answer": [200, "right"],
+        "reached": [],
+        "interfaces": ["lo"],
+        "host": "trial",
+    }
+    (call,) = result.model_calls
+    assert (call.state, call.provider, call.model) == (CallState.ANSWERED, "openai", "m")
+    assert call.usage is not None
+    assert (call.usage.request, call.usage.output) == (120, 30)
+    assert result.evidence[0]["ext"]["models"]["calls"] == 1
+    assert len(models.trials.containers()) == 2
+    models.remove(spec)
+    assert models.trials.containers() == []
+
+
+SAVES = "ask('hello')\nopen('secret', 'w').write(os.environ['OPENAI_API_KEY'])\n"
+TRIES = (
+    f"token = open('secret').read(); url = '{ADDRESS}/openai/v1'\n"
+    "say(answer=ask('hello', token=token, url=url)[0], env=sorted(n for n in os.environ\n"
+    "    if 'TOKEN' in n or n.endswith('_API_KEY')))"
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    tiered(
+        [
+            {"grading": {"mode": "same"}},
+            {"grading": {"mode": "after_agent"}},
+            {"grading": {"mode": "delivered"}},
+            {"grading": {"mode": "same"}, "runtime": {"processes": "keep"}},
+            {"grading": {"mode": "delivered"}, "runtime": {"processes": "keep"}},
+            {"grading": {"mode": "same"}, "runtime": {"network": "full"}},
+            {"grading": {"mode": "same"}, "runtime": {"user": "1000"}},
+        ],
+        default=[
+            {"grading": {"mode": "same"}},
+            {"grading": {"mode": "after_agent"}},
+            {"grading": {"mode": "same"}, "runtime": {"processes": "keep"}},
+        ],
+    ),
+    ids=str,
+)
+def test_no_model_is_reached_while_the_trial_is_graded(
+    models: Models, settings: dict[str, Any]
+) -> None:
+    """What the agent left cannot ask with its token, and the grader has none, in every mode."""
+    spec = models.spec(SAVES, grader=grades_and(TRIES), **settings)
+    result = models.run(spec)
+    assert brief(result)[0] == "completed", result.message
+    assert said(models.trials, result, "grader") == {"answer": 0, "env": []}
+    assert len(result.model_calls) == 1
+    models.remove(spec)
+    assert models.trials.containers() == []
+
+
+def test_setup_has_no_token(models: Models) -> None:
+    """Setup finds the address and no token: it is not the agent."""
+    result = models.run(models.spec("ask('hello')", setup=("sh", "-c", "env | grep -i token")))
+    assert result.reason == "setup_exit_nonzero"
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    tiered(
+        [
+            {"user": "1000:1000", "root_read_only": True},
+            {"agent_user": "1000"},
+            {"network": "full"},
+        ],
+        default=[{"user": "1000:1000", "root_read_only": True}],
+    ),
+    ids=str,
+)
+def test_users_and_networks(models: Models, runtime: dict[str, Any]) -> None:
+    """An agent that is not root, in a read-only root or with a network, asks as any other."""
+    result = models.run(models.spec("say(answer=ask('hello'))", runtime=runtime))
+    assert brief(result)[0] == "completed", result.message
+    assert said(models.trials, result) == {"answer": [200, "right"]}
+
+
+def test_an_allow_list_holds_beside_models(models: Models) -> None:
+    """The agent reaches its models, the hosts of its list through the proxy, and no others."""
+    with served_host() as port:
+        asks = (
+            "def fetch(url):\n"
+            "    try: return urllib.request.urlopen(url, timeout=60).status\n"
+            "    except urllib.error.HTTPError as error: return error.code\n"
+            f"say(model=ask('hello')[0], own=fetch({machine_url(port)!r}),\n"
+            "    other=fetch('http://evil.example/'))"
+        )
+        runtime = {"network": "allowlist", "allowed_hosts": ["host.docker.internal"]}
+        spec = models.spec(asks, runtime=runtime)
+        result = models.run(spec)
+    assert said(models.trials, result) == {"model": 200, "own": 200, "other": 403}
+    models.remove(spec)
+    assert (models.trials.containers(), models.trials.networks()) == ([], [])
+
+
+def test_a_grader_gets_its_own_network(models: Models) -> None:
+    """Where the grader has another network, the trial leaves that of its agent for it."""
+    interfaces = "say(interfaces=sorted(os.listdir('/sys/class/net')))"
+    grading = {"mode": "after_agent", "network": "full"}
+    spec = models.spec(interfaces, grader=grades_and(interfaces), grading=grading)
+    result = models.run(spec)
+    assert brief(result)[0] == "completed", result.message
+    assert said(models.trials, result) == {"interfaces": ["lo"]}
+    assert said(models.trials, result, "grader") == {"interfaces": ["eth0", "lo"]}
+
+
+def test_what_is_not_granted_is_refused(models: Models) -> None:
+    """Another model, another token and another provider get no answer, and are no failure."""
+    asks = (
+        "say(model=ask('hello', model='other')[0], token=ask('hello', token='forged')[0],\n"
+        f"    provider=ask('hello', url='{ADDRESS}/anthropic/v1')[0], own=ask('hello')[0])"
+    )
+    result = models.run(models.spec(asks))
+    assert brief(result) == DONE
+    assert said(models.trials, result) == {"model": 403, "token": 401, "provider": 404, "own": 200}
+    states = [call.state for call in result.model_calls]
+    assert states == [CallState.REFUSED, CallState.ANSWERED]
+
+
+def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
+    """After the last call that a cap allows the agent is refused, and graded as it is."""
+    asks = "codes = [ask('hello')[0] for _ in range(4)]\nsay(codes=codes)\nsys.exit({})"
+    for status, expected in (
+        (0, ("completed", None)),
+        (3, ("agent_error", "model_cap")),
+    ):
+        spec = models.spec(asks.format(status), models={"limits": {"requests": 2}})
+        result = models.run(spec)
+        assert (result.status, result.reason) == expected
+        assert result.verdict == "pass"
+        assert said(models.trials, result) == {"codes": [200, 200, 403, 403]}
+        assert result.evidence[0]["ext"]["models"]["cap"] == "requests"
+        assert len([call for call in result.model_calls if call.asked]) == 2
+        models.remove(spec)
+
+
+def test_a_lost_helper_ends_the_trial(models: Models) -> None:
+    """If the helper is killed while the agent runs, the trial ends at once, as the machine's."""
+    spec = models.spec("ask('hello')\nopen('/agentlab/out/asked', 'w')\nuntil('/agentlab/never')")
+    results: list[AttemptResult] = []
+    thread = threading.Thread(target=lambda: results.append(models.run(spec)))
+    thread.start()
+    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
+    docker("kill", f"{spec.container_name}-models")
+    thread.join()
+    (result,) = results
+    assert (result.status, result.reason) == ("infra_error", "models_lost")
+    assert len(result.model_calls) == 1
+    models.remove(spec)
+    assert models.trials.containers() == []
+
+
+def test_a_forwarder_that_dies_is_no_loss(models: Models) -> None:
+    """If the forwarding process is killed, another one serves the agent's next call."""
+    program = (
+        "ask('hello')\nopen('/agentlab/out/asked', 'w')\nuntil('/agentlab/out/gate')\n"
+        "say(answer=ask('hello'))"
+    )
+    spec = models.spec(program)
+    results: list[AttemptResult] = []
+    thread = threading.Thread(target=lambda: results.append(models.run(spec)))
+    thread.start()
+    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
+    helper = f"{spec.container_name}-models"
+    first = int(docker("inspect", "--format", "{{.State.Pid}}", helper))
+    before = children_of(first)
+    docker("exec", helper, "python3", "-c", KILLS_OTHERS)
+    wait_until(lambda: children_of(first) not in ([], before), "another forwarder")
+    (spec.folder / "out" / "gate").touch()
+    thread.join()
+    (result,) = results
+    assert said(models.trials, result) == {"answer": [200, "right"]}
+    assert result.evidence[0]["ext"]["models"]["helper"] == {"forwarders_replaced": 1}
+
+
+KILLS_OTHERS = """\
+import os, signal
+for name in os.listdir("/proc"):
+    if name.isdecimal() and int(name) not in (1, os.getpid()):
+        os.kill(int(name), signal.SIGKILL)
+"""
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,0 +1,90 @@
+"""Trials whose agents ask models, by Python's own HTTP client, through a real gateway."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateways import KEY
+from sample_trials import GRADES, PYTHON, Trials, python
+
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial.attempt_spec import AttemptSpec
+
+ASKS = """\
+import json, os, socket, sys, time, urllib.error, urllib.request
+
+def ask(text, model="m", token=None, url=None):
+    token = os.environ.get("OPENAI_API_KEY", "") if token is None else token
+    url = os.environ.get("OPENAI_BASE_URL", "") if url is None else url
+    body = {"model": model, "messages": [{"role": "user", "content": text}],
+            "max_completion_tokens": 100}
+    headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+    request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=200) as answer:
+            return answer.status, json.load(answer)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+def say(**values):
+    print(json.dumps(values), flush=True)
+
+def until(path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+
+"""
+"""The beginning of an agent's program."""
+
+USAGE = {"input": 100, "cache_read": 20, "output": 30}
+"""What the scripted provider says of each answer; 120 tokens in and 30 out."""
+PRICES = {"openai": {"m": {"input": 2, "cache_read": 0.5, "output": 10}}}
+"""By which a call with that usage costs 100 × 2 + 20 × 0.5 + 30 × 10 = 510 micro-dollars."""
+COST = 510e-6
+
+
+def task(name: str, **turn: Any) -> dict[str, Any]:
+    """A task of the provider's script: a request that contains `name` gets this answer."""
+    usage = {"usage": USAGE} if "usage" not in turn else {}
+    return {"name": name, "match": name, "plain": True, "turns": [{**usage, **turn}]}
+
+
+SCRIPT = {"keys": [KEY], "tasks": [task("hello", text="right"), task("slow", text="r", wait_s=2)]}
+
+
+def models(url: str, **fields: Any) -> dict[str, Any]:
+    """What an experiment says of models at a scripted provider."""
+    return {
+        "providers": {"openai": {"upstream": url, "key": {"env": "TEST_PROVIDER_KEY"}}},
+        "allow": {"openai": ["m"]},
+        "prices": PRICES,
+        **fields,
+    }
+
+
+def agent(text: str) -> tuple[str, ...]:
+    """A command that runs a Python program which may ask models."""
+    return python(ASKS + text)
+
+
+def said(trials: Trials, result: AttemptResult, phase: str = "agent") -> dict[str, Any]:
+    """What a phase printed on its last line."""
+    found: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
+    return found
+
+
+def grades_and(text: str) -> tuple[str, ...]:
+    """A grader that runs a Python program and passes everything."""
+    return ("sh", "-c", f'{GRADES}\npython3 -c "$$0"', agent(text)[2])
+
+
+def spec_of(trials: Trials, url: str, program: str, **settings: Any) -> AttemptSpec:
+    """A trial whose agent runs a program and has models at `url`."""
+    from labledger.experiment.model_settings import ModelSettings
+
+    granted = ModelSettings.of_authored(models(url, **settings.pop("models", {})))
+    runtime = {"models": granted.as_json()} | settings.pop("runtime", {})
+    return trials.spec(agent(program), image=PYTHON, runtime=runtime, **settings)

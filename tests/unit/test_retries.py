@@ -1,0 +1,78 @@
+"""Retries: which attempt follows another, what it carries over, and when its turn comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_coordinator import plan_of
+
+from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
+from labledger.experiment.task_row import Task
+from labledger.records.identity import Slot
+from labledger.records.outcomes import Reason
+from labledger.runner.retries import RetryQueue
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.trial_kinds import FreshTrial
+
+HOST = "node-a/00000001"
+
+
+@pytest.fixture
+def queue() -> RetryQueue:
+    return RetryQueue()
+
+
+def attempt_at(folder: Path, idx: int, *, may_exist: bool = False, host: str = "") -> AttemptSpec:
+    plan = plan_of(folder, "1" * 32)
+    task = Task.from_json({"id": f"task-{idx}", "task": {}})
+    slot = Slot(idx, "base", task.task_id, 0)
+    return AttemptSpec(plan, slot, "run-1", 1, task, FreshTrial(), may_exist, host=host)
+
+
+def test_a_retry_is_a_new_attempt_that_has_no_host(queue: RetryQueue, tmp_path: Path) -> None:
+    """Its container cannot exist, and any host may run it: nothing of the last attempt stays."""
+    queue.add(attempt_at(tmp_path, 3, may_exist=True, host=HOST), Reason.CONTAINER_KILLED)
+    retry = queue.next()
+    assert retry is not None
+    assert (retry.slot.schedule_idx, retry.attempt) == (3, 2)
+    assert (retry.container_may_exist, retry.host) == (False, "")
+    assert queue.next() is queue.next_deferred() is None
+
+
+def test_an_attempt_that_is_put_back_may_have_its_container(
+    queue: RetryQueue, tmp_path: Path
+) -> None:
+    """It is the same attempt on the same host, which is adopted if it was started."""
+    queue.put_back(attempt_at(tmp_path, 3, host=HOST))
+    again = queue.next()
+    assert again is not None
+    assert (again.attempt, again.container_may_exist, again.host) == (1, True, HOST)
+
+
+@pytest.mark.parametrize("reason", [Reason.CONTAINER_FAILED, Reason.NAME_TAKEN])
+def test_a_trial_that_never_started_lets_other_slots_go_first(
+    queue: RetryQueue, tmp_path: Path, reason: Reason
+) -> None:
+    """Exactly as many slots as refusals lead to a pause; a retry of another reason overtakes it."""
+    queue.count_slot()
+    queue.add(attempt_at(tmp_path, 0), reason)
+    queue.add(attempt_at(tmp_path, 1), Reason.CONTAINER_KILLED)
+    other = queue.next()
+    assert other is not None
+    assert other.slot.schedule_idx == 1
+    for _ in range(REFUSALS_BEFORE_PAUSE - 1):
+        queue.count_slot()
+        assert queue.next() is None
+    queue.count_slot()
+    deferred = queue.next()
+    assert deferred is not None
+    assert (deferred.slot.schedule_idx, deferred.attempt) == (0, 2)
+
+
+def test_the_last_slots_do_not_wait_for_others(queue: RetryQueue, tmp_path: Path) -> None:
+    """Where no slot is left, a deferred retry comes at once, after those that are due."""
+    queue.add(attempt_at(tmp_path, 0), Reason.HOST_ERROR)
+    queue.add(attempt_at(tmp_path, 1), None)
+    order = [queue.next_deferred(), queue.next_deferred(), queue.next_deferred()]
+    assert [spec and spec.slot.schedule_idx for spec in order] == [1, 0, None]
