@@ -67,3 +67,31 @@ def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
 
 def _failed(detail: str, hint: str | None) -> CheckResult:
     return CheckResult(NAME, detail, ok=False, hint=hint, exit_code=Exit.INVALID)
+
+
+def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Send one tiny request to each model that an experiment's agents may ask.
+
+    The checks above have passed: libraries and keys are there.
+    """
+    from labledger.gateway.tiny_requests import ask_each
+
+    models = models_of(plan)
+    keys = read_keys(providers_of(models), environment)
+    asked = dict.fromkeys(
+        (each.known_providers[name], model)
+        for each in models
+        for name, model in each.granted_models()
+    )
+    answers = ask_each(
+        (provider, None if provider.key is None else keys[provider.key], model)
+        for provider, model in asked
+    )
+    for answer in answers:
+        name = f"{answer.provider}/{answer.model}"
+        if answer.status == 200:
+            yield CheckResult(NAME, f"{name} answered")
+        elif answer.status is None:
+            yield _failed(f"{name}: no answer: {answer.detail}", "see `upstream` of the provider")
+        else:
+            yield _failed(f"{name}: status {answer.status}: {answer.detail}", None)
