@@ -602,7 +602,9 @@ class Ledger:
         return tables.write_records(self._reader, run_ids, folder, what, out, format)
 
     def send_spans(self, run_id: str, url: str) -> int:
-        """Send what a run's agents did to an endpoint, as spans of OpenTelemetry; return how many.
+        """Write what a run's agents did to an endpoint, as spans of OpenTelemetry.
+
+        Return the number of spans.
 
         Args:
             run_id: The run.
