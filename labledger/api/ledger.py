@@ -138,6 +138,14 @@ class Ledger:
         """Return a run."""
         return self._reader.run(run_id)
 
+    def costs(self) -> dict[str, float]:
+        """Return the cost of the trials of each run in USD, by the run's id.
+
+        It is the sum of the metric `cost_usd` over their last attempts, as far as it is known; a
+        run of which nothing is known is missing. `spent` has what all attempts spent.
+        """
+        return self._reader.costs()
+
     def state(self, run_id: str) -> RunState:
         """Return how far a run is, who owns it, and what it spent."""
         run = self._reader.run(run_id)

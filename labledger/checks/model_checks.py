@@ -1,4 +1,4 @@
-"""Checks of what agents need for their models: libraries, keys, prices, and where trials run.
+"""Checks of agents with profiles, and of what agents need for models: libraries, keys, prices.
 
 The image of the models helper is checked with that of egress proxies.
 """
@@ -7,15 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
 from labledger.errors import Exit, ExtraMissing, InvalidInput
+from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.resources import require_for
-from labledger.text import counted
+from labledger.text import counted, format_size
 
 NAME = "models"
+
+
+def check_agents(plan: ExperimentPlan, *, runs_here: bool) -> Iterator[CheckResult]:
+    """Check that the agents with a profile can be installed here. Nothing is installed."""
+    for target in {str(each): each for each in targets_of(plan).values()}.values():
+        installed = find_installed(target)
+        if (reason := unsupported(target.profile)) is not None:
+            yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
+        elif not runs_here:
+            detail = f"{target} runs only on this machine, and not yet on hosts of a cluster"
+            yield CheckResult("agent", detail, ok=False, hint="leave `on=` out")
+        elif installed is None:
+            yield CheckResult("agent", f"{target} will be installed before the run")
+        else:
+            detail = f"{target} is installed ({format_size(installed.size)})"
+            yield CheckResult("agent", detail)
 
 
 def check_models(
