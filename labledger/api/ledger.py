@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import data_frames, summary, tables
+from labledger.export import data_frames, otel_spans, summary, tables
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
@@ -608,6 +608,26 @@ class Ledger:
         run_ids = tables.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
         return tables.write_records(self._reader, run_ids, folder, what, out, format)
+
+    def send_spans(self, run_id: str, url: str) -> int:
+        """Write what a run's agents did to an endpoint, as spans of OpenTelemetry.
+
+        Return the number of spans.
+
+        Args:
+            run_id: The run.
+            url: An endpoint of OTLP over HTTP, such as ``http://127.0.0.1:4318/v1/traces``.
+
+        Raises:
+            ExtraMissing: The libraries of the extra `otel` are not installed.
+            LabLedgerError: The endpoint did not accept them.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     ledger.send_spans("demo", "http://127.0.0.1:4318/v1/traces")
+        """
+        return otel_spans.send_spans(self._reader, self._reader.run(run_id).run_id, url)
 
     def export_to(
         self,
