@@ -16,6 +16,7 @@ from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
 from .api.experiments import plan_run as plan_run
 from .api.experiments import preflight as preflight
+from .api.gateway import check_gateway as check_gateway
 from .api.gateway import gateway_status as gateway_status
 from .api.gateway import serve_gateway as serve_gateway
 from .api.gateway import serve_scripted_provider as serve_scripted_provider

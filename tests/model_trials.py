@@ -8,6 +8,8 @@ from typing import Any
 from gateways import KEY
 from sample_trials import GRADES, PYTHON, Trials, python
 
+from labledger.experiment.model_settings import ModelSettings
+from labledger.experiment.plan_sections import PhasePlan
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -52,7 +54,14 @@ def task(name: str, **turn: Any) -> dict[str, Any]:
     return {"name": name, "match": name, "plain": True, "turns": [{**usage, **turn}]}
 
 
-SCRIPT = {"keys": [KEY], "tasks": [task("hello", text="right"), task("slow", text="r", wait_s=2)]}
+SCRIPT = {
+    "keys": [KEY],
+    "tasks": [
+        task("hello", text="right"),
+        task("slow", text="right", wait_s=4),
+        task("refused once", text="right", faults=[{"status": 401, "times": 1}]),
+    ],
+}
 
 
 def models(url: str, **fields: Any) -> dict[str, Any]:
@@ -81,10 +90,9 @@ def grades_and(text: str) -> tuple[str, ...]:
     return ("sh", "-c", f'{GRADES}\npython3 -c "$$0"', agent(text)[2])
 
 
-def spec_of(trials: Trials, url: str, program: str, **settings: Any) -> AttemptSpec:
+def spec_of(trials: Trials, url: str, program: str | PhasePlan, **settings: Any) -> AttemptSpec:
     """A trial whose agent runs a program and has models at `url`."""
-    from labledger.experiment.model_settings import ModelSettings
-
     granted = ModelSettings.of_authored(models(url, **settings.pop("models", {})))
     runtime = {"models": granted.as_json()} | settings.pop("runtime", {})
-    return trials.spec(agent(program), image=PYTHON, runtime=runtime, **settings)
+    command = program if isinstance(program, PhasePlan) else agent(program)
+    return trials.spec(command, image=PYTHON, runtime=runtime, **settings)

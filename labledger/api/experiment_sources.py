@@ -50,12 +50,17 @@ def read_source(
 def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | None:
     """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
 
-    `agents` are those of a run; the benchmark gets those of them that have arguments.
+    `agents` are those of a run; the benchmark gets those of them that have arguments, and those
+    with a profile.
     """
     from labledger.benchmarks.formats import parse_reference, read_benchmark
+    from labledger.benchmarks.profiled_agents import with_profiled_agents
 
     reference = parse_reference(str(given))
-    return None if reference is None else read_benchmark(reference, agents)
+    if reference is None:
+        return None
+    benchmark = read_benchmark(reference, agents)
+    return with_profiled_agents(benchmark, agents) if agents else benchmark
 
 
 def read_runnable(

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labledger.files.lab_folder import LabFolder
 from labledger.gateway.client import GatewayClient
 from labledger.gateway.status import GatewayStatus
 from labledger.resources import require_for
+
+if TYPE_CHECKING:
+    from labledger.checks.check_results import CheckResult
+    from labledger.runner.run_options import RunOptions
 
 
 def serve_scripted_provider(
@@ -74,6 +79,42 @@ def serve_gateway(
     lab = LabFolder.find(lab_dir)
     lab.create()
     serve(lab.gateway, lambda: report(f"the gateway serves {lab.root}"))
+
+
+def check_gateway(
+    experiment: str | Path, options: RunOptions | None = None, *, send: bool = False
+) -> tuple[CheckResult, ...]:
+    """Check the keys, models and prices of an experiment's agents. No run is created.
+
+    `preflight` does the same among other checks, but sends nothing.
+
+    Args:
+        experiment: As for `run`.
+        options: As for `run`; its environment is where keys are read.
+        send: Also ask each model for a word or two, which costs a fraction of a cent.
+
+    Returns:
+        The result of every check; none if no agent has models.
+
+    Raises:
+        InvalidInput: The experiment is not valid.
+
+    Example:
+        >>> import labledger
+        >>> [check.detail for check in labledger.check_gateway("demo", send=True)]
+        ['anthropic: 1 key found', 'anthropic/claude-sonnet-4-5 answered']
+    """
+    from labledger.api.experiments import plan_run
+    from labledger.checks.model_checks import ask_models, check_models
+    from labledger.runner.run_options import RunOptions, gather
+
+    options = options or RunOptions()
+    plan = plan_run(experiment, options)._experiment.plan
+    environment = gather(options.env, options.env_files)
+    checks = list(check_models(plan, environment, runs_here=True))
+    if send and checks and all(check.ok or check.warning for check in checks):
+        checks += ask_models(plan, environment)
+    return tuple(checks)
 
 
 def gateway_status(*, lab_dir: str | Path | None = None) -> GatewayStatus | None:

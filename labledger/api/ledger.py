@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import data_frames, summary, tables
+from labledger.export import data_frames, otel_spans, summary, tables
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
@@ -137,6 +137,14 @@ class Ledger:
     def run(self, run_id: str) -> RunInfo:
         """Return a run."""
         return self._reader.run(run_id)
+
+    def costs(self) -> dict[str, float]:
+        """Return the cost of the trials of each run in USD, by the run's id.
+
+        It is the sum of the metric `cost_usd` over their last attempts, as far as it is known; a
+        run of which nothing is known is missing. `spent` has what all attempts spent.
+        """
+        return self._reader.costs()
 
     def state(self, run_id: str) -> RunState:
         """Return how far a run is, who owns it, and what it spent."""
@@ -600,6 +608,26 @@ class Ledger:
         run_ids = tables.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
         return tables.write_records(self._reader, run_ids, folder, what, out, format)
+
+    def send_spans(self, run_id: str, url: str) -> int:
+        """Write what a run's agents did to an endpoint, as spans of OpenTelemetry.
+
+        Return the number of spans.
+
+        Args:
+            run_id: The run.
+            url: An endpoint of OTLP over HTTP, such as ``http://127.0.0.1:4318/v1/traces``.
+
+        Raises:
+            ExtraMissing: The libraries of the extra `otel` are not installed.
+            LabLedgerError: The endpoint did not accept them.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     ledger.send_spans("demo", "http://127.0.0.1:4318/v1/traces")
+        """
+        return otel_spans.send_spans(self._reader, self._reader.run(run_id).run_id, url)
 
     def export_to(
         self,

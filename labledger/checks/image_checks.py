@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from labledger import resources
+from labledger.agents.launch import MOUNT
 from labledger.checks.check_results import CheckResult
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
@@ -101,13 +103,13 @@ def check_commands(
     ref: str,
     image: str,
     phases: Iterable[NamedPhase],
-    tools: Collection[str] = (),
+    tools: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[CheckResult]:
     """Check that a container of the image has the shell and every phase's command.
 
-    `tools` are the programs that copy files of its tasks.
+    `tools` are other programs that it needs, and what needs each.
     """
-    commands = dict.fromkeys(tools, "a task with files for its grader") | _commands(phases)
+    commands = dict(tools) | _commands(phases)
     required = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
@@ -168,17 +170,22 @@ def phases_of(
     return list(phases.values())
 
 
+_MOUNTED = (f"{contract.DEPS}/", f"{MOUNT}/")
+"""Where programs are that containers mount: staged files, and agents with a profile."""
+
+
 def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
     """Return the first word of each phase's command with the phase that needs it.
 
-    Staged files are left out: they do not come from the image. If several phases need a command,
-    the phase is the grader if it is one of them, else that of the first variant.
+    Staged files and installed agents are left out: they do not come from the image. If several
+    phases need a command, the phase is the grader if it is one of them, else that of the first
+    variant.
     """
     commands: dict[str, str] = {}
     for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):
         of_variant = "" if phase.variant_id is None else f" of variant {phase.variant_id}"
         word = phase.plan.command[0]
-        if not any(name_references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
+        if not any(name_references.names(word)) and not word.startswith(_MOUNTED):
             commands.setdefault(name_references.expand(word, {}), f"the {phase.name}{of_variant}")
     return commands
 

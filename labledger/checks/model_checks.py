@@ -1,4 +1,4 @@
-"""Checks of what agents need for their models: libraries, keys, prices, and where trials run.
+"""Checks of agents with profiles, and of what agents need for models: libraries, keys, prices.
 
 The image of the models helper is checked with that of egress proxies.
 """
@@ -7,15 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
 from labledger.errors import Exit, ExtraMissing, InvalidInput
+from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.resources import require_for
-from labledger.text import counted
+from labledger.text import counted, format_size
 
 NAME = "models"
+
+
+def check_agents(plan: ExperimentPlan, *, runs_here: bool) -> Iterator[CheckResult]:
+    """Check that the agents with a profile can be installed here. Nothing is installed."""
+    for target in {str(each): each for each in targets_of(plan).values()}.values():
+        installed = find_installed(target)
+        if (reason := unsupported(target.profile)) is not None:
+            yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
+        elif not runs_here:
+            detail = f"{target} runs only on this machine, and not yet on hosts of a cluster"
+            yield CheckResult("agent", detail, ok=False, hint="leave `on=` out")
+        elif installed is None:
+            yield CheckResult("agent", f"{target} will be installed before the run")
+        else:
+            detail = f"{target} is installed ({format_size(installed.size)})"
+            yield CheckResult("agent", detail)
 
 
 def check_models(
@@ -67,3 +85,31 @@ def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
 
 def _failed(detail: str, hint: str | None) -> CheckResult:
     return CheckResult(NAME, detail, ok=False, hint=hint, exit_code=Exit.INVALID)
+
+
+def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Send one tiny request to each model that an experiment's agents may ask.
+
+    The checks above have passed: libraries and keys are there.
+    """
+    from labledger.gateway.tiny_requests import ask_each
+
+    models = models_of(plan)
+    keys = read_keys(providers_of(models), environment)
+    asked = dict.fromkeys(
+        (each.known_providers[name], model)
+        for each in models
+        for name, model in each.granted_models()
+    )
+    answers = ask_each(
+        (provider, None if provider.key is None else keys[provider.key], model)
+        for provider, model in asked
+    )
+    for answer in answers:
+        name = f"{answer.provider}/{answer.model}"
+        if answer.status == 200:
+            yield CheckResult(NAME, f"{name} answered")
+        elif answer.status is None:
+            yield _failed(f"{name}: no answer: {answer.detail}", "see `upstream` of the provider")
+        else:
+            yield _failed(f"{name}: status {answer.status}: {answer.detail}", None)

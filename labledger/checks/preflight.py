@@ -40,7 +40,7 @@ from labledger.checks.image_checks import (
     phases_of,
 )
 from labledger.checks.image_supply import Supply, supply_images
-from labledger.checks.model_checks import check_models
+from labledger.checks.model_checks import check_agents, check_models
 from labledger.engine.dockerfiles import is_local
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.engine_facts import EngineFacts
@@ -129,6 +129,7 @@ def preflight(
         *_check_experiment(experiment),
         *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
+        *check_agents(experiment.plan, runs_here=runs_here),
         *check_models(experiment.plan, environment, runs_here=runs_here),
         *_check_ledger(lab),
     ]
@@ -225,7 +226,7 @@ def _check_containers(
         settings, image = by_image[ref], images[ref]
         merged = [merged for _, merged in settings]
         phases = phases_of(settings, experiment.task_folders)
-        tools = experiment.copying_tools.get(ref, ())
+        tools = experiment.needed_tools.get(ref, {})
         with engines.engine() as engine:
             own = replace(probes, engine=engine)
             return [

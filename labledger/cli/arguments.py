@@ -70,7 +70,10 @@ EgressImage = Annotated[
 Agents = Annotated[
     list[str] | None,
     typer.Option(
-        "--agent", metavar="AGENT", help="An agent that comes with the benchmark; repeatable."
+        "--agent",
+        metavar="AGENT",
+        help="An agent that comes with the benchmark, or one with a profile, as "
+        "NAME[@VERSION]:model=MODEL[,OPTION=VALUE...]; repeatable.",
     ),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]

@@ -25,6 +25,7 @@ EventKind = Literal[
     "image_build_started",
     "image_build_progress",
     "image_build_ended",
+    "agent_installation",
     "run_started",
     "slot_dispatched",
     "trial_finished",

@@ -92,13 +92,17 @@ class ModelSettings(Section):
     @property
     def known_providers(self) -> Mapping[str, ProviderConfig]:
         """Every provider that may be named: those described, and the defaults."""
-        return {**DEFAULT_PROVIDERS, **{each.name: each for each in self.providers or ()}}
+        described = sorted(self.providers or (), key=lambda each: each.name)
+        return {**DEFAULT_PROVIDERS, **{each.name: each for each in described}}
 
     @property
     def granted_providers(self) -> tuple[ProviderConfig, ...]:
-        """The providers of the allowed models, in the order in which they are allowed."""
-        known = self.known_providers
-        return tuple(known[name] for name in self.allow or {} if name in known)
+        """The providers of the allowed models: those with a name of the defaults, and then others.
+
+        Stored mappings have no order of their own.
+        """
+        allowed = self.allow or {}
+        return tuple(each for name, each in self.known_providers.items() if name in allowed)
 
     def granted_models(self) -> Iterator[tuple[str, str]]:
         """Yield provider and name of each allowed model."""
@@ -171,7 +175,7 @@ def usual_variables(settings: ModelSettings, address: str, token: str) -> dict[s
     """Return the variables by which agents usually find a provider, for each allowed API.
 
     `address` is that of the gateway as agents see it. Where several providers speak one API, the
-    first that is allowed has its variables.
+    first of them has its variables.
     """
     found: dict[str, str] = {}
     for provider in settings.granted_providers:

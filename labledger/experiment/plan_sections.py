@@ -10,7 +10,7 @@ documents that are incomplete, which `ExperimentPlan` would refuse.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.experiment.authored_fields import FieldPath, resource_values, texts, user_name
@@ -313,8 +313,10 @@ class ProfiledAgent(Section):
     options: JsonObject
     instructions: str | None = None
     """The template of the instruction; None for the usual one."""
-    logs: Mapping[str, str] | None = None
-    """The agent's own logs: by name, the path in the container."""
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    needs: tuple[str, ...] = ()
+    """Programs that its images must have."""
 
 
 @dataclass(frozen=True, slots=True)

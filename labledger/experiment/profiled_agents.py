@@ -90,15 +90,14 @@ def _resolved(data: JsonObject, variant: JsonObject, given: JsonObject) -> Resol
         provider.name,
         model,
         api,
-        options,
+        dict(launch.options),
         given.get("instructions"),
         launch.logs,
+        profile.needs,
     )
     allowed = dict(models.allow or {})
     allowed[provider.name] = tuple(dict.fromkeys((model, *allowed.get(provider.name, ()))))
-    # Its own provider is the first.
-    first = {provider.name: allowed.pop(provider.name)}
-    return ResolvedAgent(agent, launch, replace(models, allow=first | allowed))
+    return ResolvedAgent(agent, launch, replace(models, allow=allowed))
 
 
 def _models_of(data: JsonObject, variant: JsonObject) -> ModelSettings:

@@ -175,19 +175,27 @@ class ResolvedExperiment:
         return frozenset(place.path for own in self._task_settings for place in own.files)
 
     @cached_property
-    def copying_tools(self) -> Mapping[str, frozenset[str]]:
-        """The programs that a container needs to copy files of its tasks, by image."""
-        tools: dict[str, set[str]] = defaultdict(set)
+    def needed_tools(self) -> Mapping[str, Mapping[str, str]]:
+        """The programs that containers need beside their commands, by image: what needs each.
+
+        They copy files of tasks, or an agent with a profile starts them.
+        """
+        tools: dict[str, dict[str, str]] = defaultdict(dict)
         for variant in self.plan.variants:
             settings = VariantSettings.of(self.plan, variant)
             for own in self._task_settings:
+                merged = settings.merged(own.overrides)
                 copies = [place for place in own.files if place.recipient == "grader"]
                 if copies:
-                    merged = settings.merged(own.overrides)
+                    words = ["cp", "mkdir", "rm"]
+                    words += ["chown" for place in copies if place.sets_owner]
                     needed = tools[str(merged.grading.image or merged.runtime.image)]
-                    needed |= {"cp", "mkdir", "rm"}
-                    needed |= {"chown" for place in copies if place.sets_owner}
-        return {ref: frozenset(needed) for ref, needed in tools.items()}
+                    needed |= dict.fromkeys(words, "a task with files for its grader")
+                if variant.profile is not None:
+                    what = f"the agent {variant.profile.profile}"
+                    needed = tools[str(merged.runtime.image)]
+                    needed |= dict.fromkeys(variant.profile.needs, what)
+        return dict(tools)
 
     @property
     def sealings(self) -> list[Sealing]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import mirrors, summary, trajectories
+from labledger.export import mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
 from labledger.ledger import committed_rows
@@ -237,6 +237,8 @@ def stream_records(
         mirrors.write_chain(reader, run_id, stream)
     elif what == "trajectories":
         trajectories.write_lines(reader, run_id, stream)
+    elif what == "spans":
+        otel_spans.write_spans(reader, run_id, stream)
     else:
         mirrors.rebuild(reader, run_id, what, stream)
 
@@ -252,6 +254,7 @@ def _paths(form: str) -> dict[str, Path]:
             "summary": summary.PATH,
             "chain": mirrors.CHAIN_PATH,
             "trajectories": trajectories.PATH,
+            "spans": otel_spans.PATH,
         }
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"

@@ -19,7 +19,7 @@ from labledger.gateway.attempt import Accounts, Attempt, BadGrant, read_grant
 from labledger.gateway.caps import Account
 from labledger.gateway.journal import JournalBroken
 from labledger.gateway.open_attempts import OpenAttempts, Variant
-from labledger.gateway.status import VariantTotals
+from labledger.gateway.status import CallTotals, VariantTotals
 from labledger.gateway.upstream import Upstream
 from labledger.records.model_grants import GRANT
 
@@ -69,17 +69,21 @@ class Attempts:
                     self._listed.note_lost(folder)
 
     async def open(self, folder: Path) -> None:
-        """Serve an attempt. Raises `LabLedgerError`."""
+        """Serve an attempt by its grant, also if that has changed. Raises `LabLedgerError`."""
         async with self._locked(folder):
-            if folder in self._open:
-                return
             try:
                 grant = read_grant(folder)
-                self._listed.note_opened(folder, (grant.run_id, grant.variant_id))
+                if folder in self._open:
+                    if self._open[folder].grant == grant:
+                        return
+                    await self._close(folder)
+                before = self._listed.note_opened(folder, (grant.run_id, grant.variant_id))
+                self._count_closed(before, -1)
                 try:
                     await self._serve(folder)
                 except BaseException:
-                    self._listed.note_lost(folder)
+                    self._listed.note_closed(folder, before[1] if before else CallTotals())
+                    self._count_closed(before, 1)
                     raise
             except BadGrant as error:
                 raise LabLedgerError(f"the grant {folder / GRANT} {error}") from None
@@ -87,6 +91,13 @@ class Attempts:
                 raise LabLedgerError(
                     f"could not serve models to the trial in {folder}: {error}"
                 ) from None
+
+    def _count_closed(self, closed: tuple[Variant, CallTotals] | None, sign: int) -> None:
+        """Count what a closed attempt used, or with `sign` -1 no longer: its journal has it."""
+        if closed is None:
+            return
+        for account in (self._variant(*closed[0]), self._run(closed[0][0])):
+            account.totals = account.totals.plus(closed[1], sign)
 
     async def _serve(self, folder: Path) -> None:
         grant = read_grant(folder)
@@ -102,19 +113,21 @@ class Attempts:
     async def close(self, folder: Path) -> None:
         """Close an attempt; its journal is then complete and durable. Raises `LabLedgerError`."""
         async with self._locked(folder):
-            attempt = self._open.pop(folder, None)
-            if attempt is None:
-                return
-            try:
-                await attempt.close()
-            except JournalBroken as error:
-                self._problems.append(error.message)
-            try:
-                self._listed.note_closed(folder, attempt.accounts.trial.totals)
-            except OSError as error:
-                raise LabLedgerError(
-                    f"could not note that the trial in {folder} is closed: {error}"
-                ) from None
+            if folder in self._open:
+                await self._close(folder)
+
+    async def _close(self, folder: Path) -> None:
+        attempt = self._open.pop(folder)
+        try:
+            await attempt.close()
+        except JournalBroken as error:
+            self._problems.append(error.message)
+        try:
+            self._listed.note_closed(folder, attempt.accounts.trial.totals)
+        except OSError as error:
+            raise LabLedgerError(
+                f"could not note that the trial in {folder} is closed: {error}"
+            ) from None
 
     async def leave_all(self) -> None:
         """End what is under way, and leave the attempts open on the list."""

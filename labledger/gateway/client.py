@@ -72,7 +72,8 @@ class GatewayClient:
     def open(self, trial: Path) -> None:
         """Serve the attempt in a trial's folder by its grant, which is durable by now.
 
-        When it returns, the gateway listens at `SOCKET`. Opening an open attempt changes nothing.
+        When it returns, the gateway listens at `SOCKET`. Opening an open attempt changes nothing,
+        unless its grant has changed, which then holds.
         Raises `LabLedgerError` if the grant cannot be used, `GatewayUnavailable`.
         """
         self._ask_running("/open", {"trial": str(trial.absolute())})

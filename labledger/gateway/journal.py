@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from labledger.clock import utc_now
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, MalformedJson
 from labledger.files.durable_files import make_folder, sync_folder
-from labledger.records import JsonObject
+from labledger.records import JsonObject, canonical_json
 from labledger.records.model_calls import (
     CallState,
     ModelCall,
@@ -27,7 +27,7 @@ from labledger.records.model_calls import (
 )
 
 _MAX_RAW_USAGE = 16 << 10
-"""How many characters of a provider's own words on usage are kept."""
+"""How many bytes of a provider's own words on usage are kept."""
 
 
 class JournalBroken(LabLedgerError):
@@ -80,11 +80,18 @@ class Journal:
         return call
 
     def end(self, call: ModelCall) -> None:
-        """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`."""
+        """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`.
+
+        Of a provider's own words, only what canonical JSON can hold is kept.
+        """
         if self._calls[call.call].state is not CallState.UNKNOWN:
             raise ValueError(f"call {call.call} has ended before")
-        if call.raw_usage is not None and len(json.dumps(call.raw_usage)) > _MAX_RAW_USAGE:
-            call = replace(call, raw_usage=None)
+        call = replace(
+            call,
+            raw_usage=call.raw_usage if _can_be_kept(call.raw_usage) else None,
+            model_served=_without_half_pairs(call.model_served),
+            request_id=_without_half_pairs(call.request_id),
+        )
         self._write(ended_line(call))
         self._calls[call.call] = call
 
@@ -133,6 +140,20 @@ class Journal:
                 self._sync_file()
         finally:
             os.close(self._descriptor)
+
+
+def _can_be_kept(raw_usage: JsonObject | None) -> bool:
+    try:
+        text = canonical_json.dump_bytes(raw_usage)
+        canonical_json.loads(text)
+    except (ValueError, RecursionError, MalformedJson):
+        return False
+    return len(text) <= _MAX_RAW_USAGE
+
+
+def _without_half_pairs(name: str | None) -> str | None:
+    """Return a name in which half of a surrogate pair, which UTF-8 cannot hold, is replaced."""
+    return name and name.encode("utf-8", "replace").decode()
 
 
 def _remove_torn_line(descriptor: int) -> None:

@@ -1,7 +1,8 @@
 """The list of open attempts on the disk, and what closed ones used, by run and variant.
 
 It is a file of JSON lines. A gateway that starts again takes up the open attempts from it; what
-they used is in their journals. A torn last line is no line. It is written anew at each start.
+they used is in their journals. An attempt that is opened again is no longer counted as closed. A
+torn last line is no line. The file is written anew at each start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from labledger.records import JsonObject
 SCHEMA = "labledger.gateway_attempts.v1"
 _KEPT_S = 90 * 86_400.0
 """For how long after its last attempt was closed it is known what a variant used."""
+
+_RECENT = 2000
+"""How many closed attempts are remembered one by one, so that they may be opened again."""
 
 Variant = tuple[str, str]
 """A run and a variant of it, by their ids."""
@@ -43,6 +47,8 @@ class OpenAttempts:
         self._path = path
         self.folders: dict[Path, Variant] = {}
         self.closed: dict[Variant, ClosedTotals] = {}
+        self._recent: dict[Path, tuple[Variant, CallTotals]] = {}
+        """What the attempts used that were closed last; `closed` has it, too."""
         for number, line in enumerate(_lines(path), 1):
             try:
                 self._read(json.loads(line), number)
@@ -61,7 +67,13 @@ class OpenAttempts:
 
     def _rows(self) -> list[JsonObject]:
         rows: list[JsonObject] = [{"schema_version": SCHEMA}]
-        rows += (_closed_row(key, value.totals, value.at) for key, value in self.closed.items())
+        for variant, closed in self.closed.items():
+            earlier = closed.totals
+            for folder, (of, totals) in self._recent.items():
+                if of == variant:
+                    earlier = earlier.plus(totals, -1)
+                    rows.append(_closed_row(folder, variant, totals, closed.at))
+            rows.append(_closed_row(None, variant, earlier, closed.at))
         rows += (_opened_row(folder, variant) for folder, variant in self.folders.items())
         return rows
 
@@ -72,31 +84,47 @@ class OpenAttempts:
             return
         variant = (row["run_id"], row["variant_id"])
         if row["event"] == "opened":
+            self._reopen(Path(row["folder"]))
             self.folders[Path(row["folder"])] = variant
         elif row["event"] == "closed":
-            if row["folder"] is not None:
-                self.folders.pop(Path(row["folder"]))
-            self._add(variant, CallTotals.from_json(row["totals"]), row["at"])
+            folder = None if row["folder"] is None else Path(row["folder"])
+            self._add(folder, variant, CallTotals.from_json(row["totals"]), row["at"])
         elif row["event"] == "lost":
             self.folders.pop(Path(row["folder"]))
         else:
             raise ValueError(f"found the event {row['event']!r}")
 
-    def _add(self, variant: Variant, totals: CallTotals, at: str) -> None:
+    def _add(self, folder: Path | None, variant: Variant, totals: CallTotals, at: str) -> None:
         closed = self.closed.setdefault(variant, ClosedTotals())
         closed.totals, closed.at = closed.totals.plus(totals), at
+        if folder is not None:
+            self.folders.pop(folder, None)
+            self._recent[folder] = (variant, totals)
+            if len(self._recent) > _RECENT:
+                del self._recent[next(iter(self._recent))]
 
-    def note_opened(self, folder: Path, variant: Variant) -> None:
-        """Write, durably, that an attempt is open. Raises `OSError`."""
+    def _reopen(self, folder: Path) -> tuple[Variant, CallTotals] | None:
+        recent = self._recent.pop(folder, None)
+        if recent is not None:
+            closed = self.closed[recent[0]]
+            closed.totals = closed.totals.plus(recent[1], -1)
+        return recent
+
+    def note_opened(self, folder: Path, variant: Variant) -> tuple[Variant, CallTotals] | None:
+        """Write, durably, that an attempt is open. Raises `OSError`.
+
+        Returns what it used, and for which variant, if it was closed before: that is in its journal
+        and no longer counted as closed.
+        """
         self._append(_opened_row(folder, variant))
         self.folders[folder] = variant
+        return self._reopen(folder)
 
     def note_closed(self, folder: Path, totals: CallTotals) -> None:
         """Write, durably, that an attempt is closed, and what it used. Raises `OSError`."""
         variant, at = self.folders[folder], clock.utc_now()
-        self._append({**_closed_row(variant, totals, at), "folder": str(folder)})
-        del self.folders[folder]
-        self._add(variant, totals, at)
+        self._append(_closed_row(folder, variant, totals, at))
+        self._add(folder, variant, totals, at)
 
     def note_lost(self, folder: Path) -> None:
         """Write, durably, that an attempt cannot be taken up any more. Raises `OSError`."""
@@ -130,10 +158,10 @@ def _opened_row(folder: Path, variant: Variant) -> JsonObject:
     }
 
 
-def _closed_row(variant: Variant, totals: CallTotals, at: str) -> JsonObject:
+def _closed_row(folder: Path | None, variant: Variant, totals: CallTotals, at: str) -> JsonObject:
     return {
         "event": "closed",
-        "folder": None,
+        "folder": None if folder is None else str(folder),
         "run_id": variant[0],
         "variant_id": variant[1],
         "totals": totals.as_json(),

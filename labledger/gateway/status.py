@@ -70,29 +70,30 @@ class CallTotals(Section):
             return replace(totals, unpriced=self.unpriced + 1, held_cost=held_cost)
         return replace(totals, cost=self.cost + cost)
 
-    def plus(self, other: CallTotals) -> CallTotals:
-        """Return the totals of both."""
+    def plus(self, other: CallTotals, sign: int = 1) -> CallTotals:
+        """Return the totals of both, or with `sign` -1 these without the other ones."""
         return CallTotals(
-            calls=self.calls + other.calls,
-            usage=_sum(self.usage, other.usage),
-            cost=self.cost + other.cost,
-            unknown=self.unknown + other.unknown,
-            unpriced=self.unpriced + other.unpriced,
-            held_tokens=self.held_tokens + other.held_tokens,
-            held_cost=self.held_cost + other.held_cost,
-            refused=_merged(self.refused, other.refused),
-            failed=_merged(self.failed, other.failed),
-            waited_ms=self.waited_ms + other.waited_ms,
+            calls=self.calls + sign * other.calls,
+            usage=_sum(self.usage, other.usage, sign),
+            cost=self.cost + sign * other.cost,
+            unknown=self.unknown + sign * other.unknown,
+            unpriced=self.unpriced + sign * other.unpriced,
+            held_tokens=self.held_tokens + sign * other.held_tokens,
+            held_cost=self.held_cost + sign * other.held_cost,
+            refused=_merged(self.refused, other.refused, sign),
+            failed=_merged(self.failed, other.failed, sign),
+            waited_ms=self.waited_ms + sign * other.waited_ms,
         )
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
+def _sum(one: Usage, other: Usage, sign: int = 1) -> Usage:
     names = (f.name for f in fields(Usage))
-    return Usage(**{name: getattr(one, name) + getattr(other, name) for name in names})
+    return Usage(**{name: getattr(one, name) + sign * getattr(other, name) for name in names})
 
 
-def _merged(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+def _merged(one: Mapping[str, int], other: Mapping[str, int], sign: int = 1) -> Mapping[str, int]:
+    counts = {key: one.get(key, 0) + sign * other.get(key, 0) for key in sorted({*one, *other})}
+    return {key: count for key, count in counts.items() if count}
 
 
 def _count(counts: Mapping[str, int], reason: str | None) -> Mapping[str, int]:

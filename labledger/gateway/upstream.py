@@ -190,7 +190,7 @@ class Upstream:
         progress.waited_s += time.monotonic() - since
         key_headers = target.family.key_headers(key, provider.auth_header) if key else {}
         address = URL(provider.upstream + target.path, encoded=True)
-        sent = _Sent(address, for_provider(headers, key_headers), body, _proxy(provider.upstream))
+        sent = _Sent(address, for_provider(headers, key_headers), body, proxy_of(provider.upstream))
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
     def _paced(self, provider: ProviderConfig, key: str | None) -> _PacedKey:
@@ -305,7 +305,7 @@ def _lower(headers: Headers) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
 
 
-def _proxy(address: str) -> str | None:
+def proxy_of(address: str) -> str | None:
     """Return the proxy by which the environment lets an address be reached."""
     parts = urlsplit(address)
     if proxy_bypass(parts.hostname or ""):

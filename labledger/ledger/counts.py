@@ -251,6 +251,22 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
     return spent
 
 
+_COSTS_SQL = """
+SELECT run.run_id, sum(1.0 * metric.value) FROM run
+JOIN counted ON counted.root_no = run.run_no
+JOIN metric INDEXED BY ix_metric_usual ON metric.run_no = run.run_no AND metric_id = 'cost_usd'
+WHERE typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0
+GROUP BY run.run_no"""
+
+
+def read_costs(connection: Connection) -> dict[str, float]:
+    """Return the cost of the trials of each run in USD, as far as it is known, by the run's id.
+
+    It is that of last attempts; `read_committed_spending` has what all attempts spent.
+    """
+    return dict(map(tuple, connection.execute(_COSTS_SQL)))
+
+
 def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
     """Return the kinds of spending that have reached their limit."""
     return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)

@@ -81,9 +81,9 @@ def model_call_row_of_record(
 
     Raises `LookupError`, `TypeError` or `ValueError` if `record` is not a valid one.
     """
-    call = ModelCall.from_json({name: record[name] for name in _FIELDS})
+    call = ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
     return _row(run_no, idx, record["attempt"], call)
 
 
-_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
+CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
 """The keys that a record has of its call."""

@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_slots,
     count_timeouts,
     read_committed_spending,
+    read_costs,
     read_primary_metrics,
     read_spending_so_far,
 )
@@ -186,6 +187,11 @@ class LedgerReader:
         """Return every run, the newest first."""
         with self._snapshot("list the runs") as connection:
             return read_runs(connection)
+
+    def costs(self) -> dict[str, float]:
+        """Return the known cost of the trials of each run in USD, by the run's id."""
+        with self._snapshot("read what the runs cost") as connection:
+            return read_costs(connection)
 
     def deleted_run_ids(self) -> list[str]:
         """Return the ids of the runs that were deleted and not imported again."""

@@ -24,8 +24,9 @@ from labledger.execution.local_executor import drain
 from labledger.experiment.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import AttemptResult, SlotRecords, digest_of
+from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords, digest_of
 from labledger.records.identity import Slot, TrialIds
+from labledger.records.model_metrics import SOURCE
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.retries import RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec
@@ -66,7 +67,8 @@ class StoredTrials:
         references = evidence["evidence"].values()
         digests = [digest_of(reference) for reference in references]
         contents = self._reader.small_artifacts(digests)
-        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
+        counted = _counted(records, record["attempt"])
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
 
     def _records(self, schedule_idx: int) -> SlotRecords:
         if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
@@ -74,6 +76,20 @@ class StoredTrials:
                 self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
             )
         return self._last_records
+
+
+def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:
+    """Return the metrics that the gateway counted of a trial; None if it counted nothing.
+
+    An attempt whose calls are not all known has no such metric, but calls.
+    """
+    counted = tuple(
+        Metric(row["metric_id"], SOURCE, row["value"])
+        for row in records.objects("metrics")
+        if row["source"] == SOURCE
+    )
+    has_calls = any(call["attempt"] == attempt for call in records.objects("model_calls"))
+    return counted if counted or has_calls else None
 
 
 class SlotQueue:

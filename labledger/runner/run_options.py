@@ -44,8 +44,9 @@ class RunOptions:
         shard: Run only the slots of one of N disjoint shards, as ``K/N``, such as ``2/5``. All
             shards of an experiment share its digest, so that `Ledger.compare` and `Ledger.report`
             take their runs as one (``RUN1+RUN2``).
-        agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
-            the baseline; all, if none is named.
+        agents: Agents for a benchmark (`FORMAT:LOCATION`), one variant each, the first the
+            baseline: those that come with it, or with a profile, as
+            ``NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]``. All that come with it, if none is named.
         image: The image for the trials of a benchmark; None for the one that it names.
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
             containers cannot be had, such as an image that cannot be built. Otherwise a run that

@@ -38,6 +38,7 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
+from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import check_limits
 from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.run_events import run_event
@@ -96,15 +97,17 @@ class RunStart:
             yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options)
 
     def check(self, experiment: ResolvedExperiment, cluster: str | None) -> Preflight:
-        """Check what the trials of an experiment need, supply images, and report warnings.
+        """Check what the trials of an experiment need, supply images and agents, report warnings.
 
-        Raises `PreflightFailed`.
+        Raises `PreflightFailed`, and `InvalidInput` for an agent that could not be installed.
         """
         options = self.options
         supply = Supply(True, options.build, options.on_event, options.stop_request)
         results = self.check_with(experiment, cluster, supply, use_cache=True)
         report_warnings(results.checks, options)
         results.require()
+        if cluster is None:
+            install_agents(experiment.plan, options.on_event)
         return results
 
     def check_with(

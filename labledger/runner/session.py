@@ -17,6 +17,7 @@ from labledger.checks.engine_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
+from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
 from labledger.execution.executor import TrialExecutor
@@ -398,6 +399,7 @@ class Session:
     ) -> dict[str, TrialPlan]:
         egress_image = self._egress_image(run, executor)
         prices = reader.prices(run.run_id)
+        agents = {} if run.on else install_agents(experiment, self.options.on_event)
         return {
             variant.variant_id: TrialPlan.of(
                 experiment,
@@ -410,6 +412,7 @@ class Session:
                 environment=self.values,
                 egress_image=egress_image,
                 prices=prices,
+                installed=agents.get(variant.variant_id),
             )
             for variant in experiment.variants
         }

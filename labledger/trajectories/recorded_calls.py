@@ -192,7 +192,9 @@ def _draft(call: ModelCall, said: Message, conversation: int) -> Draft:
     draft = Draft("agent", timestamp=call.started_at, llm_call_count=1)
     draft.model_name = call.model_served or call.model
     draft.metrics = metrics_of(call.usage)
-    draft.extra = {"call": call.call, **_extra(conversation)}
+    draft.extra = {"call": call.call, "provider": call.provider, **_extra(conversation)}
+    if call.duration_ms is not None:
+        draft.extra["duration_ms"] = call.duration_ms
     said.fill(draft)
     return draft
 

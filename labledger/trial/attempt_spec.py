@@ -30,7 +30,7 @@ from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 if TYPE_CHECKING:
     from labledger.engine.engine import Engine
-    from labledger.records.attempt_result import AttemptResult, Phase
+    from labledger.records.attempt_result import AttemptResult, Metric, Phase
     from labledger.trial.evidence.evidence_collection import EvidenceCollector
     from labledger.trial.evidence.redaction import Redactor
 
@@ -262,6 +262,11 @@ class TrialKind(ABC):
     def other_ids(self) -> tuple[TrialIds, ...]:
         """Identities that outputs in its container may name in addition to the attempt's own."""
         return ()
+
+    @property
+    def counted(self) -> tuple[Metric, ...] | None:
+        """What the gateway counted of the agent earlier; None if it counted nothing."""
+        return None
 
     @property
     def extension(self) -> JsonObject:

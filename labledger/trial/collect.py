@@ -105,7 +105,7 @@ def collect_result(
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if spec.runs_agent:
-        collect_trajectory(evidence, LoggedAgent())
+        collect_trajectory(evidence, _logged_agent(spec))
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)
@@ -116,19 +116,8 @@ def collect_result(
             evidence.references,
             has_result=result is not None,
         )
-    if container_exit.disk_was_full:
-        evidence.add_problem("disk", DISK_WAS_FULL)
-    if container_exit.was_paused:
-        evidence.add_problem("container", WAS_PAUSED)
     add_facts(spec, evidence, isolation | {"workspace_hooks": autoloaded}, outcome.score)
-    if egress:
-        evidence.ext["egress"] = redactor.redact_json(egress)
-    if models is not None:
-        evidence.ext["models"] = models.as_json()
-        for problem in models.problems:
-            evidence.add_problem("models", problem)
-    if pressure := _pressure(spec, container_exit):
-        evidence.ext["pressure"] = pressure
+    _add_circumstances(spec, evidence, container_exit, egress, models)
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
     return attempt_result(
@@ -145,21 +134,59 @@ def collect_result(
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        metrics=_metrics(spec, sources, models),
+        metrics=trial_metrics(spec, sources, _counted(spec, models)),
         events=events,
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
     )
 
 
-def _metrics(
-    spec: AttemptSpec, sources: metrics.Sources, models: ModelUse | None
-) -> tuple[Metric, ...]:
-    """Return the experiment's metrics, and what the gateway counted."""
-    own = metrics.compute_metrics(spec.plan.metrics, sources)
+def _add_circumstances(
+    spec: AttemptSpec,
+    evidence: EvidenceCollector,
+    container_exit: ContainerExit,
+    egress: JsonObject | None,
+    models: ModelUse | None,
+) -> None:
+    """Add what the trial ran with, and what happened to it and around it."""
+    redactor = evidence.redactor
+    if container_exit.disk_was_full:
+        evidence.add_problem("disk", DISK_WAS_FULL)
+    if container_exit.was_paused:
+        evidence.add_problem("container", WAS_PAUSED)
+    if egress:
+        evidence.ext["egress"] = redactor.redact_json(egress)
+    if spec.plan.agent is not None and spec.runs_agent:
+        evidence.ext["agent"] = redactor.redact_json(spec.plan.agent.evidence())
+    if models is not None:
+        evidence.ext["models"] = models.as_json()
+        for problem in models.problems:
+            evidence.add_problem("models", problem)
+    if pressure := _pressure(spec, container_exit):
+        evidence.ext["pressure"] = pressure
+
+
+def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
+    agent = spec.plan.agent
+    if agent is None:
+        return LoggedAgent()
+    profile = agent.profile
+    return LoggedAgent(profile.profile, profile.version, profile.model, profile.logs)
+
+
+def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] | None:
+    """Return the metrics that the gateway counted of the agent; None if it has no models."""
     if models is None:
-        return own
-    return beside_counted(own, model_metrics(models.calls, spec.plan.prices))
+        return spec.kind.counted
+    return model_metrics(models.calls, spec.plan.prices)
+
+
+def trial_metrics(
+    spec: AttemptSpec, sources: metrics.Sources, counted: tuple[Metric, ...] | None
+) -> tuple[Metric, ...]:
+    """Return the experiment's metrics, and those that the gateway counted, if it did."""
+    own = metrics.compute_metrics(spec.plan.metrics, sources)
+    return own if counted is None else beside_counted(own, counted)
 
 
 def _outcome(

@@ -21,7 +21,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactsRefused
 from labledger.files.untrusted_files import MIB
 from labledger.records import JsonObject
-from labledger.records.attempt_result import REFERENCE, Artifact, Phase, digest_of
+from labledger.records.attempt_result import REFERENCE, Artifact, Metric, Phase, digest_of
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.trial import contract
@@ -45,6 +45,8 @@ class StoredTrial:
     """The `evidence_record_v1` of its last attempt."""
     contents: Mapping[str, bytes]
     """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
+    counted: tuple[Metric, ...] | None = None
+    """The metrics that the gateway counted; None if its agent had no models."""
 
     @property
     def phases(self) -> dict[str, Phase]:

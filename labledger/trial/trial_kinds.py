@@ -24,12 +24,18 @@ from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Event, EventFile, Phase
+from labledger.records.attempt_result import AttemptResult, Event, EventFile, Metric, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec, TrialKind
-from labledger.trial.collect import add_facts, add_inputs, attempt_result, redactor_for
+from labledger.trial.collect import (
+    add_facts,
+    add_inputs,
+    attempt_result,
+    redactor_for,
+    trial_metrics,
+)
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.container_exit import (
@@ -210,6 +216,10 @@ class RegradedTrial(TrialKind):
         return (self.stored.ids,)
 
     @property
+    def counted(self) -> tuple[Metric, ...] | None:
+        return self.stored.counted
+
+    @property
     def extension(self) -> JsonObject:
         ids = self.stored.ids
         return {"regrades": {"run_id": ids.run_id, "trial_id": ids.trial_id}}
@@ -331,7 +341,7 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         exit_status=outcome.exit_status,
         outcome=record["outcome"],
         phases=outcome.phases,
-        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
+        metrics=trial_metrics(spec, sources, spec.kind.counted),
         events=events,
         events_dropped=dropped,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger import resources
+from labledger.agents.agent_trees import InstalledAgent
 from labledger.experiment import name_references
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
@@ -21,6 +22,7 @@ from labledger.experiment.plan_sections import (
     GraderIdentity,
     MetricDefinition,
     PhasePlan,
+    ProfiledAgent,
     VariantPlan,
 )
 from labledger.experiment.trial_settings import VariantSettings
@@ -101,6 +103,29 @@ def _seconds(nanoseconds: int | None, default: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialAgent:
+    """The agent of a variant that has a profile, and where it is installed."""
+
+    profile: ProfiledAgent
+    installed: InstalledAgent
+    folder: Path
+    """What containers mount: `InstalledAgent.folder`, which is no part of its JSON form."""
+
+    @classmethod
+    def of(cls, variant: VariantPlan, installed: InstalledAgent | None) -> Self | None:
+        """Return the agent of a variant; None if it has no profile."""
+        if variant.profile is None or installed is None:
+            return None
+        return cls(variant.profile, installed, installed.folder)
+
+    def evidence(self) -> JsonObject:
+        """Return what ran, for the evidence of its trials."""
+        profile = self.profile.as_json()
+        keys = ("provider", "model", "api", "options")
+        return self.installed.as_json() | {key: profile[key] for key in keys}
+
+
+@dataclass(frozen=True, slots=True)
 class TrialPlan:
     """The settings that all trials of one variant of a run share."""
 
@@ -127,6 +152,8 @@ class TrialPlan:
     """Image id of the helpers of trials; None if the engine has no such image."""
     prices: PriceTable = NO_PRICES
     """The prices of the models that its trials may ask."""
+    agent: TrialAgent | None = None
+    """The installed agent; None for an agent with a command of the experiment."""
 
     @classmethod
     def of(
@@ -142,6 +169,7 @@ class TrialPlan:
         environment: Mapping[str, str],
         egress_image: str | None = None,
         prices: PriceTable = NO_PRICES,
+        installed: InstalledAgent | None = None,
     ) -> TrialPlan:
         """Return the plan of one variant of an experiment."""
         return cls(
@@ -159,6 +187,7 @@ class TrialPlan:
             engine_root=engine_root,
             egress_image=egress_image,
             prices=prices,
+            agent=TrialAgent.of(variant, installed),
         )
 
     @property

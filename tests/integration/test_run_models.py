@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from experiments import GRADER, Project
+from containers import docker
+from experiments import GRADER, Project, take_notes
 from gateways import KEY
 from model_trials import ASKS, COST, SCRIPT, models
 from sample_trials import PYTHON
 from scripted_providers import ServedProvider, scripted_provider
+from waiting import wait_until
 
 from labledger import open_ledger
 from labledger.gateway.client import GatewayClient
+from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 
 AGENT = """
 program = open("do.py").read()
@@ -60,11 +66,25 @@ class ModelProject(Project):
         return {row["metric_id"]: row["value"] for row in rows if row["source"] == "gateway"}
 
 
+SLOW = RIGHT.replace("hello", "slow")
+
+
+@contextmanager
+def project_in(
+    folder: Path, provider: ServedProvider, programs: dict[str, str]
+) -> Iterator[ModelProject]:
+    """A project whose gateway ends with the block."""
+    made = ModelProject(folder / "project", provider.url, programs)
+    try:
+        yield made
+    finally:
+        GatewayClient(made.lab / "gateway").stop()
+
+
 @pytest.fixture
 def project(tmp_path: Path, provider: ServedProvider) -> Iterator[ModelProject]:
-    made = ModelProject(tmp_path / "project", provider.url, {"one": RIGHT, "two": RIGHT * 2})
-    yield made
-    GatewayClient(made.lab / "gateway").stop()
+    with project_in(tmp_path, provider, {"one": RIGHT, "two": RIGHT * 2}) as made:
+        yield made
 
 
 def test_a_run_counts_what_its_agents_use(project: ModelProject, provider: ServedProvider) -> None:
@@ -84,3 +104,105 @@ def test_a_run_counts_what_its_agents_use(project: ModelProject, provider: Serve
     everything = b"".join(path.read_bytes() for path in project.lab.rglob("*") if path.is_file())
     assert KEY.encode() not in everything
     assert KEY not in done.stdout + done.stderr
+
+
+def journal(project: ModelProject, idx: int = 0, attempt: int = 1) -> list[ModelCall]:
+    """The calls of a trial that runs, as the gateway has journaled them."""
+    return read_calls(project.trial_folder("r", idx, attempt) / JOURNAL)
+
+
+def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """If the coordinator is killed during a call, the agent goes on, and its call counts once."""
+    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+        before = len(provider.requests)
+        coordinator = project.run("r")
+        wait_until(lambda: journal(project) != [], "the agent's call")
+        coordinator.kill()
+        coordinator.close()
+        resumed = project.resume("r")
+        assert resumed.finish() == 0, resumed.stderr
+        resumed.close()
+        assert len(provider.requests) == before + 1
+        assert project.metrics("r", 0)["cost_usd"] == pytest.approx(COST, abs=1e-15)
+        assert take_notes(project.rows("r")) == {}
+        project.check_whole("r")
+
+
+def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvider) -> None:
+    """If the gateway is killed, another one serves the agent; what was under way is unknown."""
+    program = "ask('slow')\n" + RIGHT
+    with project_in(tmp_path, provider, {"one": program}) as project:
+        coordinator = project.run("r")
+        wait_until(lambda: journal(project) != [], "the agent's call")
+        status = GatewayClient(project.lab / "gateway").status()
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+        assert coordinator.finish() == 0, coordinator.stderr
+        coordinator.close()
+        with open_ledger(lab_dir=project.lab) as ledger:
+            slot = ledger.slot("r", 0)
+        states = [call["state"] for call in slot["model_calls"]]
+        assert (states, slot["status"]) == (["unknown", "answered"], "completed")
+        # What one of the calls used is unknown, and so is the sum.
+        assert project.metrics("r", 0) == {}
+        project.check_whole("r")
+
+
+def test_no_key_is_in_a_container_or_an_argument(tmp_path: Path, provider: ServedProvider) -> None:
+    """While a trial runs, no container and no process but the gateway's memory has the key."""
+    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+        coordinator = project.run("r")
+        wait_until(lambda: journal(project) != [], "the agent's call")
+        names = project.on_engine("r")
+        assert len(names) == 2
+        shown = docker("inspect", *names)
+        status = GatewayClient(project.lab / "gateway").status()
+        assert status is not None
+        process = Path(f"/proc/{status.pid}")
+        shown += (process / "cmdline").read_text() + (process / "environ").read_text()
+        assert KEY not in shown
+        assert coordinator.finish() == 0, coordinator.stderr
+        coordinator.close()
+
+
+def test_a_provider_that_failed_is_not_the_agents_failure(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """An agent whose last call the provider refused is tried again; its calls are kept."""
+    program = (
+        "status, answer = ask('refused once')\n"
+        "if status != 200: sys.exit(1)\nopen('answer', 'w').write(answer)\n"
+    )
+    with project_in(tmp_path, provider, {"one": program}) as project:
+        coordinator = project.run("r")
+        assert coordinator.finish() == 0, coordinator.stderr
+        coordinator.close()
+        finished = [(e["status"], e["reason"]) for e in coordinator.of("trial_finished")]
+        assert finished == [("infra_error", "provider_failed"), ("completed", None)]
+        with open_ledger(lab_dir=project.lab) as ledger:
+            calls = ledger.slot("r", 0)["model_calls"]
+        assert [(call["attempt"], call["status"]) for call in calls] == [(1, 401), (2, 200)]
+
+
+def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
+    """A run stops when its trials' calls have cost as much as its budget, and can go on."""
+    with project_in(tmp_path, provider, dict.fromkeys("abc", RIGHT)) as project:
+        words = ("--budget-usd", COST * 1.5, "--max-concurrency", 1)
+        done = project.command("run", project.experiment, "--run-id", "r", *words)
+        assert done.returncode == 3, done.stderr
+        assert "--budget-usd" in done.stderr + done.stdout
+        with open_ledger(lab_dir=project.lab) as ledger:
+            assert ledger.run("r").next_schedule_idx == 2
+        done = project.command("resume", "r", "--budget-usd", 1)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
+    """Each key that is missing is named before anything exists."""
+    del project.environment["TEST_PROVIDER_KEY"]
+    done = project.command("run", project.experiment, "--run-id", "r")
+    assert done.returncode == 2
+    assert "the environment variable TEST_PROVIDER_KEY is not set" in done.stderr
+    assert not project.lab.exists()

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from containers import docker
 from gateways import KEY, SOURCE, ServedGateway, served_gateway
-from model_trials import SCRIPT, grades_and, said, spec_of
+from model_trials import SCRIPT, agent, grades_and, said, spec_of, task
 from sample_trials import Trials, brief, remove_attempt, run_attempt
 from scripted_providers import ServedProvider, scripted_provider
 from served_hosts import bridge_address, machine_url, served_host
 from tiers import tiered
 from waiting import wait_until
 
+from labledger.experiment.plan_sections import PhasePlan
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import CallState
 from labledger.trial.attempt_spec import AttemptSpec
@@ -213,6 +214,35 @@ def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
         assert result.evidence[0]["ext"]["models"]["cap"] == "requests"
         assert len([call for call in result.model_calls if call.asked]) == 2
         models.remove(spec)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    tiered(
+        [("excluded", ("completed", "pass")), ("counted", ("agent_timeout", "pass"))],
+        default=[("excluded", ("completed", "pass"))],
+    ),
+)
+def test_waiting_for_limits_is_not_the_agents_time(
+    models: Models, waiting: str, expected: tuple[str, str]
+) -> None:
+    """An agent that limits of its provider hold back for longer than its time limit goes on."""
+    limited = {
+        "keys": [KEY],
+        "tasks": [
+            task("wait for limits", text="right", faults=[{"status": 429, "retry_after": 12}])
+        ],
+    }
+    with scripted_provider(limited) as provider:
+        phase = PhasePlan(agent("say(answer=ask('wait for limits'))"), {}, 8)
+        spec = spec_of(models.trials, provider.url, phase, models={"waiting": waiting})
+        models.gateway.client.ensure(spec.run_id, {SOURCE: KEY})
+        result = models.run(spec)
+    assert (result.status, result.verdict) == expected
+    if waiting == "excluded":
+        (call,) = result.model_calls
+        assert call.waited_ms > 8000
+        assert said(models.trials, result) == {"answer": [200, "right"]}
 
 
 def test_a_lost_helper_ends_the_trial(models: Models) -> None:

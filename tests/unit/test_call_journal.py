@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from labledger.gateway.journal import Journal, JournalBroken
+from labledger.records import canonical_json
 from labledger.records.model_calls import CallState, ModelCall, Usage, read_calls
 
 AT = "2026-11-24T18:00:00.000Z"
@@ -41,6 +43,26 @@ def test_calls_are_read_back_as_they_ended(tmp_path: Path) -> None:
     assert [call.state for call in calls] == [CallState.UNKNOWN, CallState.ANSWERED]
     assert calls[0].reserved == Usage(9, output=9)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [{"n": float("nan")}, {"n": 2**64}, {"n": "\ud800"}, {"n": json.loads("[" * 99 + "]" * 99)}],
+    ids=["not finite", "64 bits", "half of a pair", "deep"],
+)
+def test_only_what_the_ledger_can_hold_is_kept(tmp_path: Path, usage: dict[str, object]) -> None:
+    """Whatever a provider says, the journal is written and its calls can be committed."""
+    path = tmp_path / "calls.jsonl"
+    journal = Journal.open(path)
+    call = replace(ended(journal.ask(CALL)), raw_usage=usage, model_served="\udc00m", request_id="")
+    journal.end(call)
+    journal.end(replace(ended(journal.ask(CALL)), raw_usage={"n": 2**62, "é": [None]}))
+    journal.close()
+    first, second = read_calls(path)
+    assert (first.raw_usage, first.model_served, first.usage) == (None, "?m", call.usage)
+    assert second.raw_usage == {"n": 2**62, "é": [None]}
+    for kept in (first, second):
+        canonical_json.loads(canonical_json.dump_bytes(kept.as_json()))
 
 
 @pytest.mark.parametrize("torn", [b'{"event":"ended","call":1', b"x" * 9000])

@@ -36,6 +36,7 @@ PAGES = sorted(
 
 _OPERATORS = {"&&", "||", "|", ";"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SQL = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(labledger [^`]*)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -126,6 +127,13 @@ def test_documented_queries_are_answered(page: Path, ledger: Ledger) -> None:
     for words in commands_in(page):
         if words[0] == "query" and len(words) > 1 and not words[1].startswith("-"):
             ledger.query(words[1], {"m": "tokens_in"} if ":m" in words[1] else ())
+
+
+@in_pages([page for page in PAGES if _SQL.search(page.read_text("utf-8"))])
+def test_blocks_of_sql_are_answered(page: Path, ledger: Ledger) -> None:
+    """Every query in a block of its own names views and columns that exist."""
+    for sql in _SQL.findall(page.read_text("utf-8")):
+        ledger.query(sql)
 
 
 def test_every_command_is_documented() -> None:

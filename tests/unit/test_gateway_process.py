@@ -363,3 +363,31 @@ def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvid
         assert serving.wait(60) == 0
     assert "no gateway runs" in run_forked("gateway", "status", folder=tmp_path).stderr
     assert run_forked("gateway", "status", "--json", folder=tmp_path).stdout == "null\n"
+
+
+def test_an_attempt_is_opened_again_with_another_token(
+    gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """A changed grant holds at once, closed or not, and its earlier calls are counted once."""
+    trial = gateway.trial(provider.url)
+    tokens = [trial.token]
+    for closed in (False, True, True):
+        assert trial.ask("anthropic", "say well").status == 200
+        if closed:
+            gateway.client.close(trial.folder)
+        trial.token = f"token-{len(tokens)}"
+        tokens.append(trial.token)
+        trial.grant(provider.url)
+        if len(tokens) == 3:
+            kill(gateway.pid)
+            gateway.ensure()
+        gateway.client.open(trial.folder)
+        body = request_body("anthropic", "say well")
+        old = trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {tokens[-2]}")
+        assert old.status == 401
+    assert [call.call for call in trial.calls] == [1, 2, 3]
+    status = gateway.client.status()
+    assert status is not None
+    (totals,) = status.variants
+    assert (totals.open_attempts, totals.totals.calls) == (1, 3)
+    assert totals.totals.usage == Usage(21, output=9)

@@ -229,12 +229,18 @@ def link(folder: Path) -> None:
 
 
 SCORES, EVENTS = mirrors.PATHS["scores"], mirrors.PATHS["events"]
+CALLS = mirrors.ALL_PATHS["model_calls"]
 TRIALS, METRICS = mirrors.PATHS["trials"], mirrors.PATHS["metrics"]
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "score": (edit(SCORES, '"fail"', '"pass"', 1), "slot 1: the records are not those"),
     "metric": (edit(METRICS, "0.5", "0.75", 1), "slot 0: the records are not those"),
     "event": (edit(EVENTS, '"n":3', '"n":4', 1), "slot 0: the records are not those"),
     "trial": (edit(TRIALS, '"agent":{"duration_ms":900', '"agent":{"duration_ms":1', 1), "slot 0"),
+    "call": (edit(CALLS, '"output":10', '"output":11', 1), "slot 1: the records are not those"),
+    "last call": (cut_line(CALLS), "slot 3: the records are not those"),
+    "no calls": (lambda folder: (folder / CALLS).unlink(), "slot 1: the records are not those"),
+    "tokens": (edit(CALLS, '"output":10', '"output":"x"', 1), "model_calls.jsonl:1|write"),
+    "price": (edit(CHAIN, '"input":1000000', '"input":1', 1), "prices of models"),
     "last event": (cut_line(EVENTS), "slot 4: the records are not those"),
     "last commit": (cut_line(CHAIN), "FOREIGN KEY|foreign key"),
     "commit time": (edit(CHAIN, '"committed_at":"20', '"committed_at":"30', 1), "does not follow"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+import tiers
 from commands import CHECKOUT, command_env
 from experiment_files import Folder
 
@@ -21,6 +22,8 @@ from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import EventFile
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.model_metrics import known_cost
+from labledger.records.model_prices import PICODOLLARS
 from labledger.records.outcomes import RunStatus
 
 _MOST_MB = 130
@@ -83,6 +86,40 @@ def test_a_slot_of_very_many_events(many: Path, tmp_path: Path, command: str) ->
         exported = (tmp_path / "out" / name).read_bytes()
         assert exported == (many / "runs" / kit.RUN / name).read_bytes()
         assert exported.count(b"\n") == _EVENTS
+
+
+@pytest.fixture(scope="module")
+def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab with 200,000 calls to models in the 100 slots of a run."""
+    path = kit.make_ledger(tmp_path_factory.mktemp("calls"))
+    calls = tuple(kit.model_call(number) for number in range(1, 2_001))
+    resolved = {"benchmark": kit.BENCHMARK, "design": {"max_concurrency": 2}, "experiment": {}}
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 100, prices=kit.PRICES, resolved=resolved)
+        for idx in range(100):
+            writer.commit_result(lease, kit.with_calls(kit.result(idx), *calls))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    return path.parent
+
+
+@tiers.thorough
+@pytest.mark.parametrize("command", ["verify", "export", "archive", "status", "report", "query"])
+def test_a_run_of_very_many_calls(many_calls: Path, tmp_path: Path, command: str) -> None:
+    """Whatever reads the calls of a run holds those of a few slots at once."""
+    words: dict[str, tuple[object, ...]] = {
+        "verify": (),
+        "export": (kit.RUN, "--out", tmp_path / "out"),
+        "archive": (kit.RUN, tmp_path / "run.tar.gz"),
+        "status": (kit.RUN,),
+        "report": (kit.RUN, "--markdown"),
+        "query": ("SELECT sum(cost_usd), sum(calls) FROM variant_usage",),
+    }
+    done, peak_mb = run_measured(many_calls, command, *words[command])
+    assert done.returncode == 0, done.stderr
+    assert peak_mb < _MOST_MB + (40 if command == "report" else 0)
+    cost = known_cost([kit.model_call()], kit.PRICES)[0] * 100 * 2_000 / PICODOLLARS
+    if command == "query":
+        assert done.stdout.split()[-2:] == [f"{cost:.10g}", "200000"]
 
 
 @pytest.fixture

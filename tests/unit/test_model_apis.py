@@ -115,6 +115,7 @@ def test_an_answer_without_usage_has_none(api: Api, document: Any) -> None:
     ("api", "usage"),
     [
         (Api.ANTHROPIC_MESSAGES, {"input_tokens": -1, "output_tokens": 2}),
+        (Api.ANTHROPIC_MESSAGES, {"input_tokens": 10**9 + 1, "output_tokens": 2}),
         (Api.ANTHROPIC_MESSAGES, {"output_tokens": 2}),
         (Api.OPENAI_RESPONSES, {"input_tokens": "3", "output_tokens": 2}),
         (

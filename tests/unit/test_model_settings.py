@@ -137,15 +137,18 @@ def test_models_that_allow_none_are_a_mistake(folder: Folder) -> None:
 
 
 def test_usual_variables(folder: Folder) -> None:
-    """Agents find each API by its usual variables, and of two providers the first allowed one."""
+    """Agents find each API by its usual variables; a known provider goes before a described one."""
     folder.data["runtime"]["models"] = MODELS | {
         "allow": {"local": ["small"], "openai": ["gpt"], "google": ["gemini"]}
     }
     found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
-    assert found["OPENAI_BASE_URL"] == "http://gateway/local/v1"
+    assert found["OPENAI_BASE_URL"] == "http://gateway/openai/v1"
     assert found["GOOGLE_GEMINI_BASE_URL"] == "http://gateway/google"
     assert found["OPENAI_API_KEY"] == found["GEMINI_API_KEY"] == "TOKEN"
     assert "ANTHROPIC_BASE_URL" not in found
+    folder.data["runtime"]["models"]["allow"] = {"local": ["small"]}
+    found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
+    assert found["OPENAI_BASE_URL"] == "http://gateway/local/v1"
 
 
 def test_variants_need_an_agent(folder: Folder) -> None:

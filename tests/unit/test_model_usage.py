@@ -14,8 +14,13 @@ import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
 from ledger_templates import built_once
+from sample_trials import Trials
 
 from labledger.errors import LedgerError
+from labledger.export import mirrors
+from labledger.export.mirrors import MirrorWriter
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger import model_call_rows
 from labledger.ledger.database.model import Spent
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.model_usage import use_of_trial
@@ -26,9 +31,14 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_metrics import call_cost, known_cost, model_metrics
+from labledger.records.model_metrics import USUAL_METRICS, call_cost, known_cost, model_metrics
 from labledger.records.model_prices import NO_PRICES, PICODOLLARS, ModelPrice, PriceTable
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.runner.attempt_queues import StoredTrials
+from labledger.trial.collect import trial_metrics
+from labledger.trial.evidence import metrics
+from labledger.trial.trial_kinds import RegradedTrial
+from labledger.upkeep.import_runs import import_source
 
 PRICES = PriceTable(
     (
@@ -151,6 +161,57 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
     assert rows(reader.path, "SELECT DISTINCT digest FROM model_prices") == [(read.digest,)]
     writer.create_run(kit.new_run("without"), kit.tasks(2), kit.slots(4))
     assert reader.prices("without") == NO_PRICES
+
+
+def test_the_mirror_of_calls_comes_with_the_first_call(
+    writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """A run without calls has no such file; with calls it is the same however written."""
+    lease = kit.begin_run(writer)
+    folder, file = tmp_path / "run", tmp_path / "run" / mirrors.ALL_PATHS["model_calls"]
+    with MirrorWriter(folder) as mirror:
+        mirror.repair(reader, kit.RUN)
+        mirror.append(writer.commit_result(lease, kit.result(0)))
+        assert not file.exists()
+        assert mirrors.compare(reader, kit.RUN, folder) == []
+        mirror.append(writer.commit_result(lease, kit.with_calls(kit.result(1), kit.model_call())))
+        mirror.append(writer.commit_result(lease, kit.with_calls(kit.result(2), kit.model_call())))
+    appended = file.read_bytes()
+    assert appended.count(b"\n") == 2
+    assert file in mirrors.rebuild_all(reader, kit.RUN, folder)
+    assert file.read_bytes() == appended
+    pieces = verify(reader.path).mirrors[kit.RUN]
+    assert mirrors.compare(reader, kit.RUN, folder, pieces) == []
+    for damage in (file.unlink, lambda: file.write_bytes(appended[:-9])):
+        damage()
+        assert len(mirrors.compare(reader, kit.RUN, folder, pieces)) == 1
+        with MirrorWriter(folder) as mirror:
+            mirror.repair(reader, kit.RUN)
+        assert file.read_bytes() == appended
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"raw_usage": "5"}, {"raw_usage": '{"a": 1}'}, {"reserved": '{"b":1}'}, {"api": "other"}],
+    ids=str,
+)
+def test_a_call_that_labledger_would_not_write_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
+    """Digests that fit are not enough: texts of columns are checked before they are imported."""
+    path = kit.make_ledger(tmp_path / "there")
+    insert = model_call_rows.model_call_rows
+    with kit.open_writer(path) as writer, monkeypatch.context() as patched:
+        patched.setattr(
+            "labledger.ledger.slot_rows.model_call_rows",
+            lambda *words: [row._replace(**change) for row in insert(*words)],
+        )
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert verify(path).is_clean
+    with pytest.raises(LedgerError, match="slot 0: a call to a model"):
+        import_source(LabFolder(tmp_path / "here" / ".lab"), path.parent)
 
 
 def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None:
@@ -297,6 +358,31 @@ def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
     graded.regrade(path, kit.RUN, 2, "FF")
     assert rows(path, "SELECT DISTINCT generation FROM runs") == [(2,)]
     assert {view: rows(path, f"SELECT * FROM {view}") for view in before} == before
+
+
+def test_a_regrading_keeps_what_was_counted(
+    writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """The metrics of a trial that is graded again are what the gateway counted when it ran."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    known = kit.with_calls(kit.result(0), kit.model_call())
+    writer.commit_result(lease, known)
+    writer.commit_result(lease, kit.with_calls(kit.result(1), kit.model_call(1, **kit.UNKNOWN)))
+    writer.commit_result(lease, kit.result(2))
+    stored = StoredTrials(reader, kit.RUN)
+    counted = [stored.trial(idx).counted for idx in range(3)]
+    assert counted == [model_metrics(known.model_calls, kit.PRICES), (), None]
+    definition = {"id": "cost_usd", "from": "result", "pointer": "/cost"}
+    spec = Trials(tmp_path, {}).spec(metrics=(definition,))
+    sources = metrics.Sources({"cost": 32}, None, (), {}, 0)
+    found = []
+    for idx in range(3):
+        again = replace(spec, kind=RegradedTrial(stored.trial(idx)))
+        of_trial = trial_metrics(again, sources, again.kind.counted)
+        found.append([(metric.metric_id, metric.source) for metric in of_trial])
+    claim = ("claimed_cost_usd", "result")
+    assert found[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
+    assert found[1:] == [[claim], [("cost_usd", "result")]]
 
 
 def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:

@@ -92,6 +92,19 @@ def test_status_says_what_agents_used_of_models(
     assert line.split() == ["treat", "small", "2", "1000", "10", "$0.0008", "1", "0", "0", "0.2"]
 
 
+def test_runs_lists_what_they_cost(path: Path, writer: LedgerWriter) -> None:
+    """A run of which nothing is known has no cost; without any cost there is no column."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    folder = path.parent.parent
+    assert "cost" not in run_forked("runs", folder=folder).stdout
+    writer.commit_result(lease, kit.with_calls(kit.result(0), *map(kit.model_call, range(1, 99))))
+    kit.begin_run(writer, run_id="other")
+    other, priced = run_forked("runs", folder=folder).stdout.splitlines()[2:]
+    assert (other.split()[-1], priced.split()[-1]) == ("–", "$0.08")
+    listed = json.loads(run_forked("runs", "--json", folder=folder).stdout)
+    assert [run.get("cost_usd") for run in listed] == [None, pytest.approx(0.081095)]
+
+
 def test_show_lists_the_calls_of_a_trial(path: Path, writer: LedgerWriter) -> None:
     """Each call of each attempt, and what all of them used beside what the agent claims."""
     lease = kit.begin_run(writer, prices=kit.PRICES)

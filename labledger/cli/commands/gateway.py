@@ -1,4 +1,4 @@
-"""Commands of the model gateway: the group gateway with serve, status, stop and mock.
+"""Commands of the model gateway: the group gateway with check, serve, status, stop, mock.
 
 `labledger gateway serve` and `mock` run until they are stopped.
 """
@@ -12,7 +12,7 @@ import typer
 
 import labledger
 from labledger.cli import arguments
-from labledger.cli.console import out_json, say, table
+from labledger.cli.console import out_json, print_checks, say, table
 from labledger.cli.help_pages import CommandLine
 
 if TYPE_CHECKING:
@@ -22,11 +22,41 @@ gateway = CommandLine(help="The model gateway.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
+    gateway.command()(check)
     gateway.command()(serve)
     gateway.command()(status)
     gateway.command()(stop)
     gateway.command()(mock)
     app.add_typer(gateway, name="gateway")
+
+
+def check(
+    experiment: arguments.Experiment,
+    *,
+    send: Annotated[
+        bool, typer.Option("--send", help="Also ask each model for a word; it costs a little.")
+    ] = False,
+    agent: arguments.Agents = None,
+    env: arguments.Env = None,
+    env_file: arguments.EnvFile = None,
+    json: arguments.Json = False,
+) -> None:
+    """Check the keys, models and prices that an experiment's agents need."""
+    options = labledger.RunOptions(
+        agents=tuple(agent or ()),
+        env=arguments.parse_environment(env),
+        env_files=tuple(env_file or ()),
+    )
+    checks = labledger.check_gateway(experiment, options, send=send)
+    if json:
+        out_json([each.as_json() for each in checks])
+    elif not checks:
+        say("no agent of this experiment has models")
+    else:
+        print_checks(checks)
+    failed = [each for each in checks if not each.ok and not each.warning]
+    if failed:
+        raise typer.Exit(int(failed[0].exit_code))
 
 
 def serve(lab_dir: arguments.LabDir = None) -> None:

@@ -101,13 +101,20 @@ def export(
         str,
         typer.Option(
             help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all "
-            "of these; trajectories; with csv and parquet also attempts."
+            "of these; trajectories, spans; with csv and parquet also attempts."
         ),
     ] = "all",
     format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002
     out_path: Annotated[
         Path | None,
         typer.Option("--out", metavar="PATH", help="A file, a folder for all, or - for stdout."),
+    ] = None,
+    send: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --what spans: the endpoint that gets them, by OTLP over HTTP.",
+        ),
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
@@ -120,6 +127,12 @@ def export(
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
+        if send is not None:
+            if what != "spans" or out_path is not None:
+                problem = Problem("--send", "goes with --what spans alone, and without --out")
+                raise InvalidInput("the export", [problem])
+            say(f"sent {counted(ledger.send_spans(run_id, send), 'span')} to {send}")
+            return
         if out_path is not None and str(out_path) == "-":
             ledger.export_to(run_id, what, exact_stdout(), format=format)
             return

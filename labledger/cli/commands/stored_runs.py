@@ -25,7 +25,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.text import counted
+from labledger.text import counted, usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,10 +73,15 @@ def runs(
         all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
         all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
         causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
+        costs = ledger.costs()
     if json:
         out_json(
             [
-                {**run.as_json(), **_own_grading(run.run_id, gradings)}
+                {
+                    **run.as_json(),
+                    **_own_grading(run.run_id, gradings),
+                    **({"cost_usd": costs[run.run_id]} if run.run_id in costs else {}),
+                }
                 for run, gradings in zip(all_runs, all_gradings, strict=True)
             ]
         )
@@ -97,7 +102,11 @@ def runs(
         columns.insert(3, "stopped by")
         for row, cause in zip(rows, causes, strict=True):
             row.insert(3, cause)
-    table(columns, rows, right=("committed", "slots"))
+    if costs:
+        columns.append("cost")
+        for row, run in zip(rows, all_runs, strict=True):
+            row.append(usd(costs.get(run.run_id)))
+    table(columns, rows, right=("committed", "slots", "cost"))
     for run, gradings in zip(all_runs, all_gradings, strict=True):
         if gradings and run.run_id == gradings[0].run_id:
             for line in grading_lines(run.run_id, gradings):

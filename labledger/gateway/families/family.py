@@ -16,6 +16,9 @@ from labledger.gateway.families.event_stream import Event
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
+MAX_TOKENS = 10**9
+"""No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
+cost stays within the integers of SQLite."""
 MAX_NAME = 200
 """How many characters of a model's name or of a request's id are kept."""
 IMAGE_TOKENS = 50_000
@@ -208,7 +211,7 @@ def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
     value = usage.get(name)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
         raise ValueError(f"{name} is no number of tokens")
     return value
 

@@ -38,6 +38,7 @@ from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.lookup import run_number
+from labledger.ledger.model_call_rows import CALL_FIELDS
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
@@ -45,6 +46,7 @@ from labledger.ledger.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import MAX_RECORD_DEPTH
 from labledger.records.identity import RUN_ID
+from labledger.records.model_calls import Api, ModelCall
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",
@@ -111,6 +113,21 @@ def find_problems(run_id: str, commit: Commit) -> Iterator[str]:
         problem = _canonical_problem(line)
         if problem is not None:
             yield f"an event {problem}"
+    for line in records.model_calls:
+        problem = _canonical_problem(line) or _call_problem(json.loads(line))
+        if problem is not None:
+            yield f"a call to a model {problem}"
+
+
+def _call_problem(record: JsonObject) -> str | None:
+    """Return what is wrong with the texts of a call, which columns of any text could hold."""
+    try:
+        ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
+        Api(record["api"])
+    except (TypeError, ValueError, AttributeError) as error:
+        return f"is not as labledger writes it: {error}"
+    is_object = record["raw_usage"] is None or isinstance(record["raw_usage"], dict)
+    return None if is_object else "has a usage that is not a JSON object"
 
 
 def _canonical_problem(text: str) -> str | None:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable
 
+from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
 from labledger.experiment.grading import WAIT_S, Sealing
@@ -206,7 +207,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         "Mounts": [
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
-            *(ModelsHelper.of(spec).mounts() if spec.uses_models else ()),
+            *_agents_mounts(spec),
             *inputs.grader_mounts(spec),
             *shared_files.agent_mounts(spec),
             *(
@@ -224,6 +225,15 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }
+
+
+def _agents_mounts(spec: AttemptSpec) -> list[JsonObject]:
+    """Return the mounts of an installed agent, and those by which its models are closed."""
+    mounts = ModelsHelper.of(spec).mounts() if spec.uses_models else []
+    if spec.plan.agent is not None and spec.runs_agent:
+        agent = spec.plan.agent
+        mounts.append(contract.mount(agent.folder, folder_of(agent.installed.name), read_only=True))
+    return mounts
 
 
 def _agent_outputs(spec: AttemptSpec) -> list[JsonObject]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from labledger import fault_points
 from labledger.experiment import name_references
 from labledger.experiment.grading import Sealing
+from labledger.experiment.instructions import instruction
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
@@ -88,6 +89,10 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         _write_collect_scripts(spec, inputs_folder)
     if spec.uses_models:
         ModelsHelper.of(spec).prepare(folder)
+    if spec.plan.agent is not None and spec.runs_agent:
+        template = spec.plan.agent.profile.instructions
+        words = instruction(spec.task.visible_row(), template, spec.plan.bindings)
+        write_readable_file(inputs_folder / model_access.INSTRUCTION_FILE, words)
     spec.kind.fill(spec, folder)
 
 

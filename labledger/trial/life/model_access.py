@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from labledger.agents.launch import TOKEN, URL
+from labledger.agents.launch import INSTRUCTION, TOKEN, URL
 from labledger.errors import LabLedgerError
 from labledger.experiment.model_settings import usual_variables
 from labledger.files.durable_files import make_folder, write_file
@@ -30,6 +30,9 @@ from labledger.trial.attempt_spec import AttemptSpec
 
 ADDRESS = f"http://127.0.0.1:{contract.MODELS_PORT}"
 """The gateway's address as agents see it."""
+INSTRUCTION_FILE = "instruction.md"
+"""In the inputs of a trial: the instruction of an agent with a profile."""
+INSTRUCTION_PATH = f"{contract.IN}/{INSTRUCTION_FILE}"
 _TOKEN_BYTES = 32
 
 
@@ -112,13 +115,18 @@ def container_variables(spec: AttemptSpec, token: str | None) -> dict[str, str]:
     """Return the variables that the container has in all phases."""
     if token is None:
         return {}
-    provider = spec.models.granted_providers[0]
-    return {URL: f"{ADDRESS}/{provider.name}", TOKEN: token}
+    agent = spec.plan.agent
+    provider = spec.models.granted_providers[0].name if agent is None else agent.profile.provider
+    variables = {URL: f"{ADDRESS}/{provider}", TOKEN: token}
+    return variables if agent is None else variables | {INSTRUCTION: INSTRUCTION_PATH}
 
 
 def agent_variables(spec: AttemptSpec) -> dict[str, str]:
-    """Return the variables of the agent's phase, as authored text that refers to the token."""
-    if not spec.uses_models:
+    """Return the variables of the agent's phase, as authored text that refers to the token.
+
+    An agent with a profile finds its model by the variables of its launch.
+    """
+    if not spec.uses_models or spec.plan.agent is not None:
         return {}
     return usual_variables(spec.models, ADDRESS, f"${TOKEN}")
 

@@ -1,0 +1,289 @@
+"""Trajectories as spans of OpenTelemetry, by its conventions for generative AI.
+
+A trial is a trace: one span for the agent, and in it one for each answer of a model and one for
+each call of a tool. Its ids are digests of the trial's, so that it is the same trace each time it
+is exported. Spans go to a file of OTLP JSON, one request a line, or to an endpoint of OTLP by HTTP.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from labledger import clock
+from labledger.errors import LabLedgerError
+from labledger.export.trajectories import StoredTrajectory, stored_trajectories
+from labledger.ledger.database.connection import batched
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+from labledger.resources import require_for
+from labledger.trajectories.agent_document import AgentDocument
+from labledger.trajectories.atif import Step, ToolCall, text_of
+from labledger.trajectories.json_reading import text_time
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+
+CONVENTIONS = "1.44.0"
+"""The version of the semantic conventions whose names are used."""
+_SCHEMA_URL = f"https://opentelemetry.io/schemas/{CONVENTIONS}"
+PATH = Path("spans.jsonl")
+"""The file below the run folder, unless another one is given."""
+_BATCH = 100
+"""How many spans one request has."""
+_MAX_TEXT = 64 << 10
+"""How many characters a message, the arguments or the result of a call have in an attribute."""
+
+
+def require_otel() -> None:
+    """Raise `ExtraMissing` if the libraries of OpenTelemetry are not installed."""
+    require_for(
+        "exporting spans", "otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
+    )
+
+
+def write_spans(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:
+    """Write the spans of a run as lines of OTLP JSON. Raises `ExtraMissing` and `LedgerError`."""
+    require_otel()
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    for spans in batched(_spans(reader, run_id), _BATCH):
+        request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+        _write_ids_in_hex(request)
+        out.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+
+
+def send_spans(reader: LedgerReader, run_id: str, url: str) -> int:
+    """Send the spans of a run to an endpoint such as ``http://127.0.0.1:4318/v1/traces``.
+
+    Headers and certificates are those of OpenTelemetry's own variables, such as
+    `OTEL_EXPORTER_OTLP_HEADERS`. Return the number of spans. Raises `LabLedgerError` if they were
+    not accepted, `ExtraMissing` and `LedgerError`.
+    """
+    require_otel()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    exporter = OTLPSpanExporter(endpoint=url)
+    count = 0
+    try:
+        for spans in batched(_spans(reader, run_id), _BATCH):
+            if exporter.export(spans) is not SpanExportResult.SUCCESS:
+                raise LabLedgerError(
+                    f"{url} did not accept the spans of run {run_id}; {count:,} were sent before",
+                    hint="look into the receiver's log; the path of an endpoint ends in /v1/traces",
+                )
+            count += len(spans)
+    finally:
+        exporter.shutdown()  # type: ignore[no-untyped-call]
+    return count
+
+
+def _write_ids_in_hex(request: JsonObject) -> None:
+    """Replace ids in Base64, which Protobuf's JSON has, by those in hex, which OTLP's JSON has."""
+    for resource in request["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                for name in {"traceId", "spanId", "parentSpanId"} & span.keys():
+                    span[name] = base64.b64decode(span[name]).hex()
+
+
+def _spans(reader: LedgerReader, run_id: str) -> Iterator[ReadableSpan]:
+    from opentelemetry.sdk.resources import Resource
+
+    resource = Resource({"service.name": "labledger", "labledger.run_id": run_id}, _SCHEMA_URL)
+    for stored in stored_trajectories(reader, run_id):
+        with reader.open_artifact(stored.sha256) as file:
+            yield from _Trace(stored, resource).spans(AgentDocument(file))
+
+
+@dataclass(slots=True)
+class _Trace:
+    """The spans of one trial, while its steps are read."""
+
+    trial: StoredTrajectory
+    resource: Resource
+    _messages: list[JsonObject] = field(default_factory=list)
+    """What was said since the last answer."""
+    _tokens: dict[str, int] = field(default_factory=dict)
+
+    def spans(self, document: AgentDocument) -> Iterator[ReadableSpan]:
+        """Yield the spans, that of the agent last."""
+        end = _nanoseconds(self.trial.ended_at)
+        now = _nanoseconds(self.trial.started_at)
+        for step, following in _with_next_time(document.steps(), end):
+            if step.source != "agent":
+                self._say(step.source, text_of(step.message))
+                now = min(max(now, _time_of(step, now)), max(now, following))
+                continue
+            answered = self._end_of_answer(step, now)
+            begin = _time_of(step, now) if "duration_ms" in (step.extra or {}) else now
+            yield self._chat(step, min(begin, answered), answered)
+            now = max(answered, min(following, end))
+            for call in step.tool_calls or ():
+                yield self._tool(step, call, answered, now)
+            for result in step.results:
+                self._say("tool", text_of(result.content))
+        yield self._agent(document, end)
+
+    def _end_of_answer(self, step: Step, now: int) -> int:
+        duration = (step.extra or {}).get("duration_ms")
+        begin = max(now, _time_of(step, now))
+        return begin + int(duration) * 1_000_000 if isinstance(duration, int) else begin
+
+    def _chat(self, step: Step, begin: int, end: int) -> ReadableSpan:
+        model = step.model_name or "unknown"
+        said: list[JsonObject] = []
+        if step.reasoning_content:
+            said.append({"type": "reasoning", "content": step.reasoning_content[:_MAX_TEXT]})
+        if message := text_of(step.message):
+            said.append({"type": "text", "content": message[:_MAX_TEXT]})
+        for call in step.tool_calls or ():
+            named = {"id": call.tool_call_id, "name": call.function_name}
+            said.append({"type": "tool_call", **named, "arguments": _short(call.arguments)})
+        answer = [{"role": "assistant", "parts": said}]
+        heard, self._messages = self._messages, []
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": (step.extra or {}).get("provider"),
+            "gen_ai.request.model": step.model_name,
+            "gen_ai.input.messages": json.dumps(heard, ensure_ascii=False) if heard else None,
+            "gen_ai.output.messages": json.dumps(answer, ensure_ascii=False),
+            **self._usage(step),
+        }
+        return self._span(f"chat {model}", f"step {step.step_id}", begin, end, attributes, "CLIENT")
+
+    def _usage(self, step: Step) -> Mapping[str, Any]:
+        metrics = step.metrics
+        if metrics is None:
+            return {}
+        extra = metrics.extra or {}
+        counts = {
+            "gen_ai.usage.input_tokens": metrics.prompt_tokens,
+            "gen_ai.usage.output_tokens": metrics.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": metrics.cached_tokens,
+            "gen_ai.usage.cache_creation.input_tokens": extra.get("cache_write"),
+            "gen_ai.usage.reasoning.output_tokens": extra.get("reasoning_tokens"),
+        }
+        for name in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
+            self._tokens[name] = self._tokens.get(name, 0) + (counts[name] or 0)
+        return {**counts, "labledger.cost_usd": metrics.cost_usd}
+
+    def _tool(self, step: Step, call: ToolCall, begin: int, end: int) -> ReadableSpan:
+        result = next((r for r in step.results if r.source_call_id == call.tool_call_id), None)
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.function_name,
+            "gen_ai.tool.call.id": call.tool_call_id,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.arguments": _short(call.arguments),
+            "gen_ai.tool.call.result": text_of(result.content)[:_MAX_TEXT] if result else None,
+        }
+        failed = bool(result and (result.extra or {}).get("is_error"))
+        name = f"step {step.step_id} call {call.tool_call_id}"
+        title = f"execute_tool {call.function_name}"
+        return self._span(title, name, begin, max(begin, end), attributes, failed=failed)
+
+    def _agent(self, document: AgentDocument, end: int) -> ReadableSpan:
+        trial, agent = self.trial, document.head.agent
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": agent.name,
+            "gen_ai.agent.version": agent.version,
+            "gen_ai.conversation.id": trial.ids["trial_id"],
+            "gen_ai.request.model": agent.model_name,
+            **self._tokens,
+            **{f"labledger.{name}": value for name, value in trial.ids.items()},
+            "labledger.schedule_idx": trial.schedule_idx,
+            "labledger.attempt": trial.attempt,
+            "labledger.status": trial.status,
+            "labledger.verdict": trial.verdict,
+            "labledger.origin": trial.origin,
+        }
+        begin = _nanoseconds(trial.started_at)
+        failed = trial.status != "completed"
+        name = f"invoke_agent {agent.name}"
+        return self._span(name, None, begin, end, attributes, failed=failed)
+
+    def _span(
+        self,
+        name: str,
+        own: str | None,
+        begin: int,
+        end: int,
+        attributes: Mapping[str, Any],
+        kind: str = "INTERNAL",
+        *,
+        failed: bool = False,
+    ) -> ReadableSpan:
+        """Return a span. `own` identifies it in its trial; None for the agent's own."""
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        return ReadableSpan(
+            name[:200],
+            context=self._context(own),
+            parent=None if own is None else self._context(None),
+            resource=self.resource,
+            attributes={key: value for key, value in attributes.items() if value is not None},
+            kind=trace.SpanKind[kind],
+            status=trace.Status(trace.StatusCode.ERROR if failed else trace.StatusCode.UNSET),
+            start_time=begin,
+            end_time=end,
+            instrumentation_scope=InstrumentationScope("labledger", schema_url=_SCHEMA_URL),
+        )
+
+    def _context(self, own: str | None) -> Any:
+        from opentelemetry import trace
+
+        of_trial = f"{self.trial.ids['trial_id']} {self.trial.attempt}"
+        return trace.SpanContext(
+            _number(of_trial, 16),
+            _number(f"{of_trial} {own}", 8),
+            is_remote=False,
+            trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
+        )
+
+    def _say(self, role: str, text: str) -> None:
+        if text:
+            parts = [{"type": "text", "content": text[:_MAX_TEXT]}]
+            self._messages.append({"role": role, "parts": parts})
+
+
+def _with_next_time(steps: Iterable[Step], end: int) -> Iterator[tuple[Step, int]]:
+    """Yield each step with the time of the next one that has a time, in nanoseconds."""
+    before: Step | None = None
+    for step in steps:
+        if before is not None:
+            yield before, _time_of(step, end)
+        before = step
+    if before is not None:
+        yield before, end
+
+
+def _time_of(step: Step, default: int) -> int:
+    """Return when a step was said; `default` where it does not say so, or nothing usable."""
+    moment = text_time(step.timestamp)
+    found = default if moment is None else _nanoseconds(moment)
+    return found if 0 < found < 1 << 63 else default
+
+
+def _nanoseconds(moment: str) -> int:
+    return int(clock.parse(moment).timestamp() * 1000) * 1_000_000
+
+
+def _short(arguments: Any) -> str:
+    return json.dumps(arguments, ensure_ascii=False)[:_MAX_TEXT]
+
+
+def _number(text: str, size: int) -> int:
+    """Return an id of so many bytes, which is not 0."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1

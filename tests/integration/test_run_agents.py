@@ -1,0 +1,98 @@
+"""Runs of real agents with profiles: installed, pinned, told what to do, counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import GRADER, Project
+from gateways import KEY
+from sample_trials import PYTHON
+from scripted_providers import ServedProvider, scripted_provider
+
+from labledger import open_ledger
+from labledger.gateway.client import GatewayClient
+
+INSTRUCTION = "Write the word that the script says."
+FIRST = {"input": 1000, "cache_read": 200, "output": 30}
+LAST = {"input": 50, "output": 3}
+SCRIPT = {
+    "keys": [KEY],
+    "tasks": [
+        {
+            "name": "task",
+            "match": INSTRUCTION,
+            "turns": [
+                {"shell": "printf right > answer", "usage": FIRST},
+                {"finish": "Done.", "usage": LAST},
+            ],
+        }
+    ],
+}
+PRICE = {"input": 2, "cache_read": 0.5, "output": 10}
+COST = (1050 * 2 + 200 * 0.5 + 33 * 10) / 1e6
+"""What a trial costs, in dollars."""
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@pytest.fixture
+def project(tmp_path: Path, provider: ServedProvider) -> Iterator[Project]:
+    made = Project(tmp_path / "project", {})
+    made.environment["TEST_PROVIDER_KEY"] = KEY
+    row = {"id": "one", "task": {"prompt": INSTRUCTION}}
+    made.write("tasks.jsonl", json.dumps(row) + "\n")
+    made.write("grader.sh", GRADER)
+    del made.document["metrics"]
+    upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
+    made.document["runtime"] = {
+        "image": PYTHON,
+        "agent": {"timeout_s": 240},
+        "models": {
+            "providers": {"anthropic": upstream, "openai": upstream},
+            "prices": {"anthropic": {"m": PRICE}, "openai": {"m": PRICE}},
+            "limits": {"usd": 10},
+        },
+    }
+    yield made
+    GatewayClient(made.lab / "gateway").stop()
+
+
+def variant(name: str, agent: dict[str, Any]) -> dict[str, Any]:
+    return {"variant_id": name, "runtime": {"agent": agent}}
+
+
+def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
+    """Two agents, each with its provider's API, pass, and their calls cost what the script says."""
+    project.document["baseline"] = variant("codex", {"profile": "codex", "model": "m"})
+    mini = {"profile": "mini-swe-agent", "model": "anthropic/m"}
+    project.document["variant_plan"] = [variant("mini", mini)]
+    project.save()
+    done = project.command("run", project.experiment, "--run-id", "r", "--keep", "all")
+    assert done.returncode == 0, done.stderr + done.stdout
+    with open_ledger(lab_dir=project.lab) as ledger:
+        for idx, (agent, provider) in enumerate(
+            (("codex", "openai"), ("mini-swe-agent", "anthropic"))
+        ):
+            slot = ledger.slot("r", idx)
+            assert slot["scores"][0]["verdict"] == "pass", slot
+            counted = {
+                row["metric_id"]: row["value"]
+                for row in slot["metrics"]
+                if row["source"] == "gateway"
+            }
+            assert (counted["tokens_in"], counted["tokens_out"]) == (1250, 33)
+            assert counted["cost_usd"] == pytest.approx(COST, abs=1e-12)
+            ran = slot["evidence"][0]["ext"]["agent"]
+            assert (ran["name"], ran["provider"], ran["model"]) == (agent, provider, "m")
+            assert len(ran["tree_sha256"]) == 64
+    project.check_run("r")
+    everything = b"".join(path.read_bytes() for path in project.lab.rglob("*") if path.is_file())
+    assert KEY.encode() not in everything

@@ -1,0 +1,64 @@
+"""`labledger gateway check`: whether keys, models and prices of an experiment are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from commands import run_forked
+from experiment_files import Folder
+from gateways import KEY
+from scripted_providers import scripted_provider
+
+SCRIPT = {"keys": [KEY], "tasks": [{"match": "Hi", "plain": True, "turns": [{"text": "Well."}]}]}
+
+
+def experiment(folder: Path, upstream: str, **models: Any) -> None:
+    apis = {
+        "one": "anthropic-messages",
+        "two": "openai-responses",
+        "three": "openai-chat",
+        "four": "gemini",
+    }
+    described = {
+        name: {"api": api, "upstream": upstream, "key": {"env": "THE_KEY"}}
+        for name, api in apis.items()
+    }
+    granted = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
+    made = Folder(folder)
+    made.data["runtime"]["models"] = granted
+    made.experiment()
+
+
+def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
+    """Without `--send` nothing is sent; with it, each API gets one request that it accepts."""
+    with scripted_provider(SCRIPT) as provider:
+        experiment(tmp_path, provider.url)
+        words = ("gateway", "check", "experiment.yaml")
+        quiet = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
+        assert quiet.returncode == 0, quiet.stderr
+        assert "no known price" in quiet.stdout
+        assert provider.requests == []
+        sent = run_forked(*words, "--send", "--json", folder=tmp_path, THE_KEY=KEY)
+        assert sent.returncode == 0, sent.stderr
+        details = [check["detail"] for check in json.loads(sent.stdout)]
+        assert details[-4:] == [f"{name}/m answered" for name in ("one", "two", "three", "four")]
+        assert [request["outcome"] for request in provider.requests] == ["answered"] * 4
+
+
+def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
+    """The provider's own words are shown with the key masked; the exit code says invalid."""
+    wrong = "wrong-key-0123456789"
+    with scripted_provider(SCRIPT) as provider:
+        experiment(tmp_path, provider.url)
+        words = ("gateway", "check", "experiment.yaml", "--send")
+        ended = run_forked(*words, folder=tmp_path, THE_KEY=wrong)
+        assert ended.returncode == 2
+        assert "one/m: status 401: unknown key ****" in ended.stdout
+        assert wrong not in ended.stdout + ended.stderr
+        missing = run_forked(*words, folder=tmp_path)
+        assert missing.returncode == 2
+        assert "the environment variable THE_KEY is not set" in missing.stdout
+    away = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
+    assert "no answer: ClientConnectorError" in away.stdout

@@ -1,0 +1,174 @@
+"""Spans of what agents did: in a file of OTLP JSON, and sent to a receiver over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_ledgers as kit
+from commands import run_forked
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from test_agent_logs import LOGS, read
+from test_stored_trajectories import STEPS, with_steps
+
+from labledger import LabLedgerError, open_ledger
+from labledger.trajectories.atif import Step
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with one trial, whose agent called a tool."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2)
+        writer.commit_result(lease, with_steps(0, STEPS))
+        writer.commit_result(lease, kit.result(1))
+    return path
+
+
+def exported(path: Path) -> list[dict[str, Any]]:
+    """All spans of run-1 as they are in a file, with their attributes as a mapping."""
+    with open_ledger(path) as ledger:
+        [file] = ledger.export("run-1", "spans", path.parent / "spans.jsonl")
+    spans = []
+    for line in file.read_text("utf-8").splitlines():
+        for resource in json.loads(line)["resourceSpans"]:
+            for scope in resource["scopeSpans"]:
+                spans += scope["spans"]
+    for span in spans:
+        span["attributes"] = {
+            each["key"]: next(iter(each["value"].values())) for each in span["attributes"]
+        }
+    return spans
+
+
+def test_spans_of_a_trial(path: Path) -> None:
+    """A trial is a trace: the agent's span holds one for its answer and one for its call."""
+    chat, tool, agent = exported(path)
+    assert [span["name"] for span in (chat, tool, agent)] == [
+        *("chat unknown", "execute_tool bash", "invoke_agent probe"),
+    ]
+    assert "parentSpanId" not in agent
+    assert chat["parentSpanId"] == tool["parentSpanId"] == agent["spanId"]
+    assert {len(span["traceId"]) for span in (chat, tool, agent)} == {32}
+    assert len({span["traceId"] for span in (chat, tool, agent)}) == 1
+    attributes = chat["attributes"]
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (
+        *("10", "3"),
+    )
+    assert json.loads(attributes["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "Write a greeting."}]}
+    ]
+    [answer] = json.loads(attributes["gen_ai.output.messages"])
+    assert [part["type"] for part in answer["parts"]] == ["reasoning", "text", "tool_call"]
+    assert json.loads(tool["attributes"]["gen_ai.tool.call.arguments"]) == {"command": "ls"}
+    assert tool["attributes"]["gen_ai.tool.call.result"] == "out.txt"
+    assert agent["attributes"]["labledger.verdict"] == "pass"
+    assert agent["attributes"]["gen_ai.agent.version"] == "1.0"
+
+
+def test_same_spans_again(path: Path) -> None:
+    """An export has the same ids each time, so that a receiver sees the same trace."""
+    assert exported(path) == exported(path)
+
+
+def test_times(tmp_path: Path) -> None:
+    """Spans lie in the agent's, and each ends after it begins, whatever times an agent claims."""
+    path = kit.make_ledger(tmp_path)
+    odd = ["0001-01-01", "9999-12-31T23:59:59Z", "2026-99-99", "1969-12-31T00:00:00Z", None]
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1 + len(LOGS))
+        said = [Step(source="agent", message="x", timestamp=moment) for moment in odd]
+        writer.commit_result(lease, with_steps(0, said))
+        for idx, name in enumerate(LOGS, 1):
+            writer.commit_result(lease, with_steps(idx, read(name, LOGS[name].read_bytes())[0]))
+    spans = exported(path)
+    assert len(spans) > 3 * len(LOGS)
+    for span in spans:
+        assert 0 < int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) < 1 << 63
+
+
+class Receiver:
+    """A receiver of OTLP on loopback, which answers with a status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.requests: list[ExportTraceServiceRequest] = []
+        self.url = ""
+
+
+@contextmanager
+def receiver(status: int = 200) -> Iterator[Receiver]:
+    found = Receiver(status)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            found.requests.append(ExportTraceServiceRequest.FromString(content))
+            self.send_response(found.status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        found.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_sent(path: Path) -> None:
+    """A receiver gets the spans that the file has."""
+    with receiver() as found:
+        shown = run_forked(
+            *("export", "run-1", "--what", "spans", "--send", found.url), folder=path.parent.parent
+        )
+    assert (shown.returncode, shown.stderr.strip() or shown.stdout.strip()) == (
+        0,
+        f"sent 3 spans to {found.url}",
+    )
+    [request] = found.requests
+    [line] = (path.parent / "spans.jsonl").read_text().splitlines() if exported(path) else []
+    in_file = Parse(_with_base64_ids(line), ExportTraceServiceRequest())
+    assert request == in_file
+
+
+def _with_base64_ids(line: str) -> str:
+    """OTLP JSON as Protobuf's own JSON, whose ids are in Base64."""
+    import base64
+
+    document = json.loads(line)
+    for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for name in {"traceId", "spanId", "parentSpanId"} & span.keys():
+            span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
+    return json.dumps(document)
+
+
+def test_refused(path: Path) -> None:
+    """A receiver that refuses is an error that names it."""
+    with (
+        receiver(400) as found,
+        open_ledger(path) as ledger,
+        pytest.raises(LabLedgerError, match="did not accept"),
+    ):
+        ledger.send_spans("run-1", found.url)
+
+
+def test_wrong_words(path: Path) -> None:
+    """`--send` is for spans alone."""
+    shown = run_forked("export", "run-1", "--send", "http://x", folder=path.parent.parent)
+    assert shown.returncode == 2
+    assert "--what spans" in shown.stderr

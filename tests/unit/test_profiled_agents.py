@@ -1,0 +1,97 @@
+"""Agents with a profile for a benchmark: `--agent NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmark_files import HUMANEVAL, write_lines
+
+from labledger.api.experiment_sources import given_benchmark
+from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.translate import store_experiment, translate
+from labledger.errors import InvalidInput
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan_sections import VariantPlan
+from labledger.experiment.resolve import resolve
+from labledger.records.model_calls import Api
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return f"humaneval:{write_lines(tmp_path / 'HumanEval.jsonl', HUMANEVAL)}"
+
+
+def benchmark_with(location: str, *agents: str) -> Benchmark:
+    found = given_benchmark(location, agents)
+    assert found is not None
+    return found
+
+
+def variants(location: str, folder: Path, *agents: str) -> dict[str, VariantPlan]:
+    """The variants of the experiment that a run with these agents has."""
+    benchmark = benchmark_with(location, *agents)
+    translated = translate(benchmark, default_image="python:3", agents=agents)
+    plan = resolve(load_experiment(store_experiment(translated, folder))).plan
+    return {variant.variant_id: variant for variant in plan.variants}
+
+
+def test_each_agent_is_a_variant(location: str, tmp_path: Path) -> None:
+    """A profile, a version, a model and options become a variant with its models allowed."""
+    given = ("codex@0.99.0:model=gpt-5", "claude-code:model=claude,max_turns=9")
+    found = variants(location, tmp_path / "lab", *given)
+    codex, claude = found["codex"], found["claude-code"]
+    assert (codex.role, claude.role) == ("baseline", "treatment")
+    assert codex.profile is not None
+    assert (codex.profile.version, codex.profile.provider) == ("0.99.0", "openai")
+    assert codex.profile.api is Api.OPENAI_RESPONSES
+    assert codex.agent.command[0] == "/opt/labledger/agents/codex/launch"
+    assert claude.profile is not None
+    assert claude.profile.options["max_turns"] == 9
+    assert claude.runtime is not None
+    assert claude.runtime.models is not None
+    assert claude.runtime.models.allow == {"anthropic": ("claude",)}
+
+
+def test_agents_of_one_profile_have_names_of_their_own(location: str, tmp_path: Path) -> None:
+    """Two models of one profile are two variants, named by what differs."""
+    given = ("mini-swe-agent:model=openai/a", "mini-swe-agent:model=anthropic/b")
+    found = variants(location, tmp_path / "lab", *given)
+    assert list(found) == ["mini-swe-agent-openai-a", "mini-swe-agent-anthropic-b"]
+
+
+def test_own_agents_stand_beside_them(location: str, tmp_path: Path) -> None:
+    """The agents of the benchmark can be chosen as before, alone or beside a profile."""
+    own = benchmark_with(location).agents[0].name
+    assert list(variants(location, tmp_path / "lab", own, "codex:model=m")) == [own, "codex"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("codex", "the model is missing"),
+        ("codex:model", "found 'model'; expected NAME=VALUE"),
+        ("codex:model=a,model=b", "model is given twice"),
+        ("nobody:model=a", "does not come with"),
+    ],
+)
+def test_what_is_refused(location: str, tmp_path: Path, given: str, message: str) -> None:
+    """Words that name no agent, or not what an agent needs, are refused with what is wrong."""
+    with pytest.raises(InvalidInput, match=message):
+        variants(location, tmp_path / "lab", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("codex@latest:model=m", "expected one version of codex"),
+        ("codex:model=m,effort=loud", "effort"),
+        ("codex:model=anthropic/m", "no provider of anthropic/m speaks"),
+    ],
+)
+def test_what_the_experiment_refuses(
+    location: str, tmp_path: Path, given: str, message: str
+) -> None:
+    """Versions that are not pinned, options and models are checked with the experiment."""
+    with pytest.raises(InvalidInput, match=message):
+        variants(location, tmp_path / "lab", given)
