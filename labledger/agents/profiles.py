@@ -253,7 +253,7 @@ def _load(name: str, places: Mapping[str, Path | EntryPoint]) -> AgentProfile:
         problem = Problem(name, message, hint="uninstall all but one of them")
         raise InvalidInput(f"cannot read the agent profile {name!r}", [problem])
     [(package, place)] = places.items()
-    if isinstance(place, EntryPoint):
+    if not isinstance(place, Path):
         place = _loaded_folder(package, place)
     profile = read_profile(place)
     if profile.name != name:

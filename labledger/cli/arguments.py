@@ -73,7 +73,7 @@ Agents = Annotated[
         "--agent",
         metavar="AGENT",
         help="An agent that comes with the benchmark, or one with a profile, as "
-        "NAME[@VERSION]:model=MODEL[,OPTION=VALUE...]; repeatable.",
+        "NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]; repeatable.",
     ),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
@@ -95,9 +95,7 @@ Insecure = Annotated[
 ]
 SkipRefused = Annotated[
     bool,
-    typer.Option(
-        "--skip-refused", help="Leave out the tasks of a benchmark that labledger cannot run."
-    ),
+    typer.Option("--skip-refused", help="Leave out tasks that labledger cannot run."),
 ]
 Build = Annotated[
     bool,

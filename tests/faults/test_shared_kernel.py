@@ -162,8 +162,8 @@ def test_nobody_is_blamed_for_a_clock_that_cannot_be_read(
     clock.write_text("1.00 1.00\n" if content is None else content)
     clock.chmod(0 if content is None else 0o444)
 
-    def config(spec: Any) -> JsonObject:
-        found = container_config.container_config(spec)
+    def config(spec: Any, token: str | None) -> JsonObject:
+        found = container_config.container_config(spec, token)
         mount = {"Type": "bind", "Source": str(clock), "Target": "/proc/uptime", "ReadOnly": True}
         found["HostConfig"]["Mounts"].append(mount)
         return found

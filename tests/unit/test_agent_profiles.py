@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -265,10 +266,15 @@ def installed_package(
 def test_a_package_adds_a_profile(
     write_profile: WriteProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry point that is the path of a profile's folder adds an agent."""
+    """An entry point that is the path of a profile's folder adds an agent.
+
+    Entry points are found, too, where the package importlib_metadata finds them.
+    """
     value = str(write_profile())
     installed_package(tmp_path / "site", "tiny_package", "tiny", value, monkeypatch)
 
+    assert load_profile("tiny").description == "a tiny agent"
+    importlib.import_module("importlib_metadata")
     assert load_profile("tiny").description == "a tiny agent"
     assert list(find_profiles()) == sorted([*BUILT_IN, "tiny"])
 

@@ -57,10 +57,12 @@ def unasked(provider: ServedProvider) -> Iterator[None]:
 
 
 def raw(trial: GatewayTrial, *pieces: bytes, until: bytes = b"") -> bytes:
-    """What the gateway answers to bytes until it closes the connection, or until some bytes."""
+    """What the gateway answers to bytes until it closes the connection, or until some bytes.
+
+    The bytes are sent at once: the gateway may answer and close when it has read the first of them.
+    """
     with trial.connect() as connection:
-        for piece in pieces:
-            connection.sendall(piece)
+        connection.sendall(b"".join(pieces))
         answer = b""
         while not (until and until in answer) and (piece := connection.recv(65536)):
             answer += piece
