@@ -5,13 +5,14 @@ The image of the models helper is checked with that of egress proxies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
 from labledger.errors import Exit, ExtraMissing, InvalidInput
 from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.resources import require_for
@@ -28,7 +29,7 @@ def check_agents(plan: ExperimentPlan, *, runs_here: bool) -> Iterator[CheckResu
             yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
         elif not runs_here:
             detail = f"{target} runs only on this machine, and not yet on hosts of a cluster"
-            yield CheckResult("agent", detail, ok=False, hint="leave `on=` out")
+            yield CheckResult("agent", detail, ok=False, hint=_HERE_HINT)
         elif installed is None:
             yield CheckResult("agent", f"{target} will be installed before the run")
         else:
@@ -49,13 +50,31 @@ def check_models(
     if not runs_here:
         yield _failed(
             "agents have models only in runs on this machine, and not yet on hosts of a cluster",
-            "leave `on=` out",
+            _HERE_HINT,
         )
     try:
         require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
         yield _failed(error.message, error.hint)
         return
+    if plan.replays is not None:
+        if not runs_here:
+            yield _failed("a run is replayed only on this machine, not on a cluster", _HERE_HINT)
+        detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
+        yield CheckResult(NAME, detail)
+    else:
+        yield from _check_keys(models, environment)
+    prices = prices_of(plan)
+    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
+    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+        is_capped = (provider, model) in capped
+        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
+            yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
+
+
+def _check_keys(
+    models: Iterable[ModelSettings], environment: Mapping[str, str]
+) -> Iterator[CheckResult]:
     providers = providers_of(models)
     try:
         keys = read_keys(providers, environment)
@@ -65,13 +84,9 @@ def check_models(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
-    prices = prices_of(plan)
-    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
-    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
-        if prices.price_of(provider, model) is None:
-            yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
 
 
+_HERE_HINT = "leave `on=` out"
 _KEY_HINT = "`key` of the provider says where it is read: {env: NAME}, {file: PATH} or {command: …}"
 _PRICE_HINT = "give it in runtime.models.prices, in US dollars for a million tokens"
 

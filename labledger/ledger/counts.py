@@ -4,9 +4,9 @@ All queries run inside the caller's snapshot. Statuses, verdicts and passes are 
 `outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
 other tables. A cell whose slot was run again is scheduled once.
 
-What an attempt spent is the sum of its calls to models. Of one without calls it is the sum of its
-metrics of cost and tokens that are 0 or more; an attempt without such a metric spent an unknown
-amount: it is counted as unknown, never as 0. Pressure is in the evidence
+What an attempt spent is the sum of its calls to models; replayed ones spend nothing. Of one without
+calls it is the sum of its metrics of cost and tokens that are 0 or more; an attempt without such a
+metric spent an unknown amount: it is counted as unknown, never as 0. Pressure is in the evidence
 (`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
 under pressure.
 """
@@ -187,7 +187,8 @@ _OF_CALLS_SQL = f"""
 SELECT total(cost) / {PICODOLLARS}.0, sum(cost_is_known), total(tokens), sum(tokens_are_known)
 FROM (
   SELECT total(cost) AS cost, count(*) = count(cost) AS cost_is_known,
-    total(request_tokens + output_tokens) AS tokens, sum(is_unknown) = 0 AS tokens_are_known
+    total((1 - replayed) * (request_tokens + output_tokens)) AS tokens,
+    sum((1 - replayed) * is_unknown) = 0 AS tokens_are_known
   FROM charged_call WHERE run_no = ? GROUP BY schedule_idx, attempt)"""  # noqa: S608
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
@@ -233,7 +234,7 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
         return {}
     if result.model_calls:
         cost, is_complete = known_cost(result.model_calls, prices)
-        used = [call.charged for call in result.model_calls]
+        used = [call.charged for call in result.model_calls if not call.replayed]
         tokens = sum(usage.total for usage in used if usage is not None)
         return {
             "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),

@@ -118,7 +118,10 @@ class ModelCall(Section):
     Zeros for a call that is free, such as one that only counts tokens.
     """
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved"})
+    replayed: bool = False
+    """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed"})
 
     @property
     def asked(self) -> bool:
@@ -165,7 +168,7 @@ def ended_line(call: ModelCall) -> JsonObject:
     return {"event": "ended", **kept}
 
 
-_ASKED = ("call", "started_at", "provider", "api", "model", "reserved")
+_ASKED = ("call", "started_at", "provider", "api", "model", "reserved", "replayed")
 
 
 def read_calls(path: Path) -> list[ModelCall]:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from containers import docker
-from experiments import GRADER, Project, take_notes
+from experiments import take_notes
 from gateways import KEY
-from model_trials import ASKS, COST, SCRIPT, models
-from sample_trials import PYTHON
+from model_projects import RIGHT, SLOW, ModelProject, project_in
+from model_trials import COST, SCRIPT
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
 from labledger import open_ledger
 from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
-
-AGENT = """
-program = open("do.py").read()
-exec(program)
-"""
-RIGHT = "status, answer = ask('hello')\nopen('answer', 'w').write(answer + chr(10))\n"
 
 
 @pytest.fixture(scope="module")
@@ -35,55 +27,9 @@ def provider() -> Iterator[ServedProvider]:
         yield served
 
 
-class ModelProject(Project):
-    """A project with one variant, whose tasks are programs that ask models."""
-
-    def __init__(self, folder: Path, url: str, programs: dict[str, str]) -> None:
-        self.programs = programs
-        super().__init__(folder, {}, max_concurrency=2)
-        self.environment["TEST_PROVIDER_KEY"] = KEY
-        self.write("agent.py", ASKS + AGENT)
-        del self.document["variant_plan"], self.document["metrics"]
-        runtime = self.document["runtime"]
-        runtime["image"] = PYTHON
-        runtime["agent"] |= {"command": ["python3", "agent.py"], "files": ["agent.py"]}
-        del runtime["agent"]["env"]
-        runtime["models"] = models(url)
-        self.write("grader.sh", GRADER)
-        self.save()
-
-    def tasks(self, scripts: dict[str, str]) -> None:
-        rows = [
-            {"id": name, "task": {"n": n}, "workspace": {"files": {"do.py": program}}}
-            for n, (name, program) in enumerate(self.programs.items())
-        ]
-        self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-
-    def metrics(self, run_id: str, idx: int) -> dict[str, float]:
-        """The metrics of a slot that the gateway counted."""
-        with open_ledger(lab_dir=self.lab) as ledger:
-            rows = ledger.slot(run_id, idx)["metrics"]
-        return {row["metric_id"]: row["value"] for row in rows if row["source"] == "gateway"}
-
-
-SLOW = RIGHT.replace("hello", "slow")
-
-
-@contextmanager
-def project_in(
-    folder: Path, provider: ServedProvider, programs: dict[str, str]
-) -> Iterator[ModelProject]:
-    """A project whose gateway ends with the block."""
-    made = ModelProject(folder / "project", provider.url, programs)
-    try:
-        yield made
-    finally:
-        GatewayClient(made.lab / "gateway").stop()
-
-
 @pytest.fixture
 def project(tmp_path: Path, provider: ServedProvider) -> Iterator[ModelProject]:
-    with project_in(tmp_path, provider, {"one": RIGHT, "two": RIGHT * 2}) as made:
+    with project_in(tmp_path, provider.url, {"one": RIGHT, "two": RIGHT * 2}) as made:
         yield made
 
 
@@ -115,7 +61,7 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
     """If the coordinator is killed during a call, the agent goes on, and its call counts once."""
-    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+    with project_in(tmp_path, provider.url, {"one": SLOW}) as project:
         before = len(provider.requests)
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
@@ -133,7 +79,7 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
 def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvider) -> None:
     """If the gateway is killed, another one serves the agent; what was under way is unknown."""
     program = "ask('slow')\n" + RIGHT
-    with project_in(tmp_path, provider, {"one": program}) as project:
+    with project_in(tmp_path, provider.url, {"one": program}) as project:
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
         status = GatewayClient(project.lab / "gateway").status()
@@ -152,7 +98,7 @@ def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvi
 
 def test_no_key_is_in_a_container_or_an_argument(tmp_path: Path, provider: ServedProvider) -> None:
     """While a trial runs, no container and no process but the gateway's memory has the key."""
-    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+    with project_in(tmp_path, provider.url, {"one": SLOW}) as project:
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
         names = project.on_engine("r")
@@ -175,7 +121,7 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
         "status, answer = ask('refused once')\n"
         "if status != 200: sys.exit(1)\nopen('answer', 'w').write(answer)\n"
     )
-    with project_in(tmp_path, provider, {"one": program}) as project:
+    with project_in(tmp_path, provider.url, {"one": program}) as project:
         coordinator = project.run("r")
         assert coordinator.finish() == 0, coordinator.stderr
         coordinator.close()
@@ -188,7 +134,7 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
 
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
     """A run stops when its trials' calls have cost as much as its budget, and can go on."""
-    with project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT)) as project:
+    with project_in(tmp_path, provider.url, dict.fromkeys("abcd", RIGHT)) as project:
         words = ("--budget-usd", COST * 1.5, "--max-concurrency", 1)
         done = project.command("run", project.experiment, "--run-id", "r", *words)
         assert done.returncode == 3, done.stderr
