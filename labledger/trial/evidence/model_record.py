@@ -25,15 +25,19 @@ NAME = "model_record"
 
 def collect_record(evidence: EvidenceCollector) -> None:
     """Add the recorded calls of a trial, also if there are none. Raises `OSError`."""
-    folder = evidence.outputs.folder / RECORD
+    lines = record_lines(evidence.outputs.folder, evidence.redactor)
     try:
-        evidence.references[NAME] = evidence.add_stream(_lines(folder, evidence.redactor))
+        evidence.references[NAME] = evidence.add_stream(lines)
     except ValueError as error:
         evidence.add_problem(NAME, str(error))
 
 
-def _lines(folder: Path, redactor: Redactor) -> Iterator[bytes]:
-    for recorded in read_records(folder):
+def record_lines(trial: Path, redactor: Redactor) -> Iterator[bytes]:
+    """Yield the recorded calls in a trial's folder, redacted.
+
+    Raises `OSError`, and `ValueError` for what is no record.
+    """
+    for recorded in read_records(trial / RECORD):
         yield dump_bytes(_redacted(recorded, redactor).as_json()) + b"\n"
 
 
