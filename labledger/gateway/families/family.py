@@ -132,6 +132,8 @@ class Family:
     """Returns an error with a status and a message in the API's form."""
     key_header: str
     """The header that carries the key."""
+    forbidden: int = 403
+    """The status of a refusal that clients of the API do not repeat."""
 
     def key_headers(self, key: str, auth: str | None = None) -> Mapping[str, str]:
         """Return the headers with which a provider gets its key.

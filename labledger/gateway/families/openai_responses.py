@@ -193,4 +193,6 @@ FAMILY = Family(
     reader=_Reader,
     error=error,
     key_header="Authorization",
+    # Codex repeats a request that got 403, and none that got 400.
+    forbidden=400,
 )
