@@ -15,6 +15,9 @@ from labledger.execution.gateway_keeper import models_of, prices_of, providers_o
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
+from labledger.records.model_calls import Api, Usage
+from labledger.records.model_grants import UNSTATED_OUTPUT
+from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 
@@ -64,12 +67,7 @@ def check_models(
         yield CheckResult(NAME, detail)
     else:
         yield from _check_keys(models, environment)
-    prices = prices_of(plan)
-    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
-    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
-        is_capped = (provider, model) in capped
-        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
-            yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
+    yield from _check_prices(plan, models)
 
 
 def _check_keys(
@@ -84,6 +82,44 @@ def _check_keys(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
+
+
+def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator[CheckResult]:
+    prices = prices_of(plan)
+    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
+    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+        is_capped = (provider, model) in capped
+        # What is replayed costs nothing, whatever the price; but caps count what it would cost.
+        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
+            yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
+    yield from _check_caps(models, prices)
+
+
+def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[CheckResult]:
+    """Warn of caps that admit no request which leaves open how long its answer may be."""
+    hint = "raise it, or give runtime.models.unstated_output fewer tokens"
+    for detail in dict.fromkeys(text for each in models for text in _low_caps(each, prices)):
+        yield CheckResult(NAME, detail, ok=False, hint=hint, warning=True)
+
+
+def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
+    tokens = models.unstated_output or UNSTATED_OUTPUT
+    for provider, model in models.granted_models():
+        if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
+            continue  # Its requests always say it.
+        cost = (prices.cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        for name, limits in models.caps.items():
+            low = [
+                (limits.tokens, "tokens", tokens, ""),
+                (limits.usd, "USD", cost, f", {cost:,.2f} USD"),
+            ]
+            for cap, unit, needed, price in low:
+                if cap is not None and cap < needed:
+                    yield (
+                        f"{name}: with {cap:,g} {unit}, each request to {provider}/{model} that "
+                        "does not say how long its answer may be will be refused: it counts with "
+                        f"{tokens:,} tokens{price}"
+                    )
 
 
 _HERE_HINT = "leave `on=` out"
