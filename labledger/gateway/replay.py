@@ -24,9 +24,8 @@ from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.json_codec import Section
 from labledger.records.model_grants import MISSED, RECORD
+from labledger.records.outcomes import Reason
 
-MISS = "replay_miss"
-"""The reason of a call that the record does not answer."""
 MISSED_SCHEMA = "labledger.missed_request.v1"
 
 
@@ -51,7 +50,7 @@ class ReplayMiss(NoAnswer):
             message = (
                 f"the request differs from call {missed.expected} of the record first at {where}"
             )
-        super().__init__(MISS, 400, f"labledger: {message}")
+        super().__init__(Reason.REPLAY_MISS.value, 400, f"labledger: {message}")
 
     def keep(self, trial: Path) -> None:
         """Write the request, durably, unless an earlier one is there. Raises `JournalBroken`."""

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section
+from labledger.records.outcomes import Reason
 
 JOURNAL = "models/calls.jsonl"
 """The journal of an attempt, below its trial's folder."""
@@ -66,7 +67,7 @@ class Usage(Section):
 
 
 NO_TOKENS = Usage()
-NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", "replay_miss"})
+NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
 """Reasons of failed calls of which the provider got nothing."""
 
 

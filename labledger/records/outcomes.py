@@ -118,8 +118,8 @@ class Reason(StrEnum):
     GATEWAY_FAILED = "gateway_failed"
     """The agent did not pass, and the gateway died during its last call to a model."""
     REPLAY_MISS = "replay_miss"
-    """The agent asked what the replayed run's record does not answer: it does not do what it did
-    when that was recorded. The message has the first difference."""
+    """The agent asked what the record of the replayed run does not answer; the message has the
+    first difference."""
     MODELS_LOST = "models_lost"
     """The helper container by which the agent reached its models was killed or stopped from outside
     before the agent had ended."""

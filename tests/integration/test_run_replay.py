@@ -121,6 +121,8 @@ def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
         ]
         assert found[0]["cost"] == 0
         assert "replay of r:" in project.output("status", "again")
+        assert "the calls were replayed" in project.output("show", "again", 0)
+        assert "the calls were replayed" not in project.output("show", "r", 0)
         assert project.json("status", "again", "--json")["spent"]["tokens"]["total"] == 0
         project.output("report", "again", "--out", project.lab.parent / "report.html")
         report = (project.lab.parent / "report.html").read_text("utf-8")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.gateway.recording import parse_record
-from labledger.gateway.replay import MISS, MissedRequest, first_difference, short
+from labledger.gateway.replay import MissedRequest, first_difference, short
 from labledger.records import JsonObject
 from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_grants import MISSED
+from labledger.records.outcomes import Reason
 from labledger.trial.evidence.redaction import Redactor
 
 
@@ -33,7 +34,7 @@ class ReplayUse:
         """
         with record.open("rb") as file:
             recorded = sum(1 for _ in file)
-        missed = [call.call for call in calls if call.reason == MISS]
+        missed = [call.call for call in calls if call.reason == Reason.REPLAY_MISS]
         given = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
         left = max(0, recorded - given + len(missed))
         if not missed:
