@@ -5,7 +5,7 @@ The image of the models helper is checked with that of egress proxies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
@@ -24,15 +24,15 @@ from labledger.text import counted, format_size
 NAME = "models"
 
 
-def check_agents(plan: ExperimentPlan, *, runs_here: bool) -> Iterator[CheckResult]:
-    """Check that the agents with a profile can be installed here. Nothing is installed."""
+def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
+    """Check that the agents with a profile can be installed here. Nothing is installed.
+
+    Hosts of a cluster get the files of those that are installed here.
+    """
     for target in {str(each): each for each in targets_of(plan).values()}.values():
         installed = find_installed(target)
         if (reason := unsupported(target.profile)) is not None:
             yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
-        elif not runs_here:
-            detail = f"{target} runs only on this machine, and not yet on hosts of a cluster"
-            yield CheckResult("agent", detail, ok=False, hint=_HERE_HINT)
         elif installed is None:
             yield CheckResult("agent", f"{target} will be installed before the run")
         else:
@@ -45,16 +45,17 @@ def check_models(
     environment: Mapping[str, str],
     *,
     runs_here: bool,
+    has_keys: bool,
 ) -> Iterator[CheckResult]:
-    """Check what an experiment's agents need for their models; nothing if they have none."""
+    """Check what an experiment's agents need for their models; nothing if they have none.
+
+    `has_keys` says whether this machine reads the keys. Hosts of a cluster may do so themselves.
+    """
     models = models_of(plan)
     if not models:
         return
-    if not runs_here:
-        yield _failed(
-            "agents have models only in runs on this machine, and not yet on hosts of a cluster",
-            _HERE_HINT,
-        )
+    if not runs_here and any(each.has_shared_limits for each in models):
+        yield _failed(_SHARED_LIMITS, _SHARED_LIMITS_HINT)
     try:
         require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
@@ -65,13 +66,23 @@ def check_models(
             yield _failed("a run is replayed only on this machine, not on a cluster", _HERE_HINT)
         detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
         yield CheckResult(NAME, detail)
-    else:
+    elif has_keys:
         yield from _check_keys(models, environment)
     yield from _check_prices(plan, models)
 
 
+_SHARED_LIMITS = (
+    "run_limits and variant_limits hold for one gateway, and each host of a cluster has its own"
+)
+_SHARED_LIMITS_HINT = (
+    "give `limits`, which hold for each trial on every host; `--budget-usd` stops the run when its "
+    "trials have used so much; or run it on this machine"
+)
+_HERE_HINT = "leave `on=` out"
+
+
 def _check_keys(
-    models: Iterable[ModelSettings], environment: Mapping[str, str]
+    models: list[ModelSettings], environment: Mapping[str, str]
 ) -> Iterator[CheckResult]:
     providers = providers_of(models)
     try:
@@ -122,7 +133,6 @@ def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
                     )
 
 
-_HERE_HINT = "leave `on=` out"
 _KEY_HINT = "`key` of the provider says where it is read: {env: NAME}, {file: PATH} or {command: …}"
 _PRICE_HINT = "give it in runtime.models.prices, in US dollars for a million tokens"
 
