@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from labledger.ledger.database import statements
@@ -29,6 +29,7 @@ from labledger.ledger.database.model import (
 from labledger.ledger.model_usage import read_prices
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_calls import ModelCall
 from labledger.records.model_metrics import known_cost
 from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
@@ -233,13 +234,7 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
     if result.reason in NOT_STARTED:
         return {}
     if result.model_calls:
-        cost, is_complete = known_cost(result.model_calls, prices)
-        used = [call.charged for call in result.model_calls if not call.replayed]
-        tokens = sum(usage.total for usage in used if usage is not None)
-        return {
-            "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
-            "tokens": Spent.of(tokens, is_complete=None not in used),
-        }
+        return calls_spending(result.model_calls, prices)
     known = {
         metric.metric_id: metric.value
         for metric in result.metrics
@@ -250,6 +245,17 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
         values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
         spent[kind] = Spent.of(sum(values), is_complete=bool(values))
     return spent
+
+
+def calls_spending(calls: Sequence[ModelCall], prices: PriceTable) -> dict[str, Spent]:
+    """Return what the calls of an attempt spent, by kind. It is unknown if a part of it is."""
+    cost, is_complete = known_cost(calls, prices)
+    used = [call.charged for call in calls if not call.replayed]
+    tokens = sum(usage.total for usage in used if usage is not None)
+    return {
+        "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+        "tokens": Spent.of(tokens, is_complete=None not in used),
+    }
 
 
 _COSTS_SQL = """
