@@ -1,7 +1,7 @@
 """Passing an answer to the agent as it comes, while its usage is read on the side.
 
-Pieces pass as they come, but one with which the answer may be complete: it waits until the end of
-the call is durable in the journal, or until more follows.
+Pieces pass as they come, except one that may complete the answer: it waits until the end of the
+call is durable in the journal, or until more follows.
 """
 
 from __future__ import annotations
