@@ -109,8 +109,8 @@ class _LiveAnswer:
         try:
             async for piece in self.response.content.iter_any():
                 yield piece
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise AnswerCut(type(error).__name__) from None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            raise AnswerCut from None
 
     def close(self) -> None:
         # A connection whose answer was read to its end is kept for the next request.
