@@ -21,8 +21,9 @@ from labledger.checks.engine_checks import (
     refuse_limits,
 )
 from labledger.checks.preflight import Preflight, name_tasks
-from labledger.errors import Exit, LabLedgerError
+from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Needs
+from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
-from labledger.errors import Exit, ExtraMissing, InvalidInput
+from labledger.errors import ExtraMissing, InvalidInput
 from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.exit_codes import Exit
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys

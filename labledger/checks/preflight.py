@@ -46,13 +46,13 @@ from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import (
     EngineUnavailable,
-    Exit,
     LabLedgerError,
     LedgerError,
     LedgerMissing,
     PreflightFailed,
     Problem,
 )
+from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment

@@ -144,7 +144,7 @@ class Recording:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def end_now(self) -> None:
-        """Do the same for an answer that ends too early, while nothing may be awaited."""
+        """Write the record at once, without awaiting, because the answer ended too early."""
         if self._begun:
             self._begun, self._cut = False, True
             self._write()

@@ -80,7 +80,7 @@ class _RecordedAnswer:
     async def pieces(self) -> AsyncIterator[bytes]:
         yield self.recorded.body_bytes
         if self.recorded.cut:
-            raise AnswerCut("provider_cut")
+            raise AnswerCut
 
     def close(self) -> None:
         """Nothing is left to take."""
