@@ -81,8 +81,12 @@ def model_call_row_of_record(
 
     Raises `LookupError`, `TypeError` or `ValueError` if `record` is not a valid one.
     """
-    call = ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
-    return _row(run_no, idx, record["attempt"], call)
+    return _row(run_no, idx, record["attempt"], call_of_record(record))
+
+
+def call_of_record(record: JsonObject) -> ModelCall:
+    """Return the call of a `model_call_record_v1`. Raises as `model_call_row_of_record`."""
+    return ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
 
 
 CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
