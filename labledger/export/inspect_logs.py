@@ -125,7 +125,11 @@ class _VariantLog:
             model=max(usage, key=lambda model: usage[model].total_tokens, default=NO_MODEL),
             config=EvalConfig(epochs=max((slot.repl_idx + 1 for slot in slots), default=1)),
             packages={"labledger": run.labledger_version},
-            metadata={"role": self.variant.role, "run_digest": run.digest, **benchmark},
+            metadata={
+                "role": self.variant.role,
+                "run_digest": run.digest,
+                "benchmark": benchmark,
+            },
         )
         stats = EvalStats(
             started_at=run.created_at, completed_at=run.ended_at or "", model_usage=usage
