@@ -2,7 +2,7 @@
 
 The folders are in a cache, by default the user's. Whoever installs an agent holds its lock, and
 others wait for that; an agent appears under its name when it is complete. What containers mount is
-checked against its digest first, and made again where it differs.
+checked against its digest first, and rebuilt where it differs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def install(
 ) -> list[InstalledAgent]:
     """Install agents that are not there yet, several at a time, and return all in their order.
 
-    The files of those that are there are checked, and made again if they were changed. `report`
+    The files of those that are there are checked, and rebuilt if they were changed. `report`
     gets a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput`
     with every agent that could not be installed; of such an agent nothing remains.
     """

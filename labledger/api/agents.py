@@ -102,7 +102,7 @@ def install_agents(
 ) -> list[InstalledAgent]:
     """Install agents, several at a time, and return them. A run does the same where it needs to.
 
-    What is installed already is checked, and made again if its files were changed.
+    What is installed already is checked, and rebuilt if its files were changed.
 
     Args:
         agents: Each ``NAME@VERSION``, or a name alone for the version that is tested.

@@ -12,8 +12,12 @@ from labledger.checks.check_results import CheckResult
 from labledger.errors import Exit, ExtraMissing, InvalidInput
 from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
+from labledger.records.model_calls import Api, Usage
+from labledger.records.model_grants import UNSTATED_OUTPUT
+from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 
@@ -70,6 +74,34 @@ def check_models(
     for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
         if prices.price_of(provider, model) is None:
             yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
+    yield from _check_caps(models, prices)
+
+
+def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[CheckResult]:
+    """Warn of caps that admit no request which leaves open how long its answer may be."""
+    hint = "raise it, or give runtime.models.unstated_output fewer tokens"
+    for detail in dict.fromkeys(text for each in models for text in _low_caps(each, prices)):
+        yield CheckResult(NAME, detail, ok=False, hint=hint, warning=True)
+
+
+def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
+    tokens = models.unstated_output or UNSTATED_OUTPUT
+    for provider, model in models.granted_models():
+        if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
+            continue  # Its requests always say it.
+        cost = (prices.cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        for name, limits in models.caps.items():
+            low = [
+                (limits.tokens, "tokens", tokens, ""),
+                (limits.usd, "USD", cost, f", {cost:,.2f} USD"),
+            ]
+            for cap, unit, needed, price in low:
+                if cap is not None and cap < needed:
+                    yield (
+                        f"{name}: with {cap:,g} {unit}, each request to {provider}/{model} that "
+                        "does not say how long its answer may be will be refused: it counts with "
+                        f"{tokens:,} tokens{price}"
+                    )
 
 
 _KEY_HINT = "`key` of the provider says where it is read: {env: NAME}, {file: PATH} or {command: …}"

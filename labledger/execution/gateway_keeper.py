@@ -1,7 +1,7 @@
 """Keeping the gateway of a run's models running while its trials run.
 
 The gateway goes on without the coordinator. One that died is started again by whoever runs trials:
-it takes up the open attempts by their grants.
+it serves the open attempts by their grants.
 """
 
 from __future__ import annotations

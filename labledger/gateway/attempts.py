@@ -1,7 +1,7 @@
 """All open attempts of a gateway, and the accounts that they share.
 
 Opening and closing are idempotent and durable: an attempt is on the list before its socket listens,
-and what it used is on the list when it leaves it. A gateway that starts again takes up what is
+and what it used is on the list when it leaves it. A gateway that starts again opens what is
 open.
 """
 
@@ -63,7 +63,7 @@ class Attempts:
                 await self._serve(folder)
             except (BadGrant, OSError, ValueError) as error:
                 if (folder / GRANT).exists():
-                    self._problems.append(f"could not take up {folder}: {error}")
+                    self._problems.append(f"could not open {folder} again: {error}")
                 else:
                     # Trials are removed once their calls are committed.
                     self._listed.note_lost(folder)

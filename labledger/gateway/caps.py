@@ -17,6 +17,7 @@ from labledger.gateway.families.family import Asked
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
 from labledger.records.model_grants import CallLimits
+from labledger.records.model_metrics import call_cost
 from labledger.records.model_prices import PICODOLLARS, PriceTable
 
 
@@ -148,14 +149,8 @@ class Caps:
 
     def add(self, call: ModelCall) -> None:
         """Count a call that has ended, in all accounts."""
-        charged = call.charged
-        cost = None if charged is None else self.cost_of(call, charged)
-        most = None if cost is not None else self.cost_of(call, call.reserved or NO_TOKENS)
+        reserved = call.reserved or NO_TOKENS
+        cost = call_cost(call, self._prices)
+        most = self._prices.cost_of(call.provider, call.model, reserved)
         for account, _ in self._accounts:
             account.add(call, cost, most)
-
-    def cost_of(self, call: ModelCall, usage: Usage) -> int | None:
-        """Return what usage of a call's model costs."""
-        if usage == NO_TOKENS:
-            return 0
-        return self._prices.cost_of(call.provider, call.model, usage)

@@ -59,7 +59,7 @@ class GatewayClient:
         """Start the gateway unless one runs, and hand it the keys of a run.
 
         Call it before a run's first attempt, and then every few seconds while the run goes on: a
-        gateway that died is started again and takes up the open attempts. It is cheap where
+        gateway that died is started again and reads the open attempts again. It is cheap where
         nothing has changed. Raises `GatewayUnavailable`, and `ExtraMissing` without aiohttp.
         """
         rows = [{"source": source.as_json(), "key": key} for source, key in keys.items()]
@@ -94,7 +94,7 @@ class GatewayClient:
     def stop(self) -> bool:
         """End the gateway, and return when it has ended, and whether one ran.
 
-        Calls under way are cut. Open attempts are taken up by the next gateway.
+        Calls under way are cut. Open attempts are served by the next gateway.
         """
         if self._ask("POST", "/stop", None) is None:
             return False

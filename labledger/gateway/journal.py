@@ -1,7 +1,7 @@
 """The journal of one attempt's calls, as the gateway writes it.
 
 The end of a call is on the disk before the attempt's next call is admitted, and before the agent
-gets the last bytes of its answer. After a crash the journal is taken up where it ends: a torn last
+gets the last bytes of its answer. After a crash the journal goes on where it ends: a torn last
 line is removed, and numbers go on. One that could not be written takes no more calls.
 """
 
@@ -48,7 +48,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open a journal, or begin one, and take up what it holds.
+        """Open a journal, or begin one, and read what it holds.
 
         Raises `OSError`, and `ValueError` if the file is none of a journal's.
         """

@@ -1,6 +1,6 @@
 """The list of open attempts on the disk, and what closed ones used, by run and variant.
 
-It is a file of JSON lines. A gateway that starts again takes up the open attempts from it; what
+It is a file of JSON lines. A gateway that starts again finds the open attempts in it; what
 they used is in their journals. An attempt that is opened again is no longer counted as closed. A
 torn last line is no line. The file is written anew at each start.
 """
@@ -127,7 +127,7 @@ class OpenAttempts:
         self._add(folder, variant, totals, at)
 
     def note_lost(self, folder: Path) -> None:
-        """Write, durably, that an attempt cannot be taken up any more. Raises `OSError`."""
+        """Write, durably, that an attempt cannot be served any more. Raises `OSError`."""
         run_id, variant_id = self.folders.pop(folder)
         row = {"event": "lost", "folder": str(folder)}
         self._append({**row, "run_id": run_id, "variant_id": variant_id})

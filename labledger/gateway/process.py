@@ -1,6 +1,6 @@
 """The process of a gateway: one for a lab folder on a host, which outlives its clients.
 
-It holds a lock on the folder, listens at the control socket, takes up the open attempts, and ends
+It holds a lock on the folder, listens at the control socket, serves the open attempts, and ends
 by itself when nobody has needed it for some minutes. Keys are in its memory alone: it leaves no
 core dump, and other processes of the user cannot look into it.
 """

@@ -1,6 +1,6 @@
 """Check that the rows of committed slots are those that were committed, a range of slots at a time.
 
-Records are made again from the rows, and digests from these records. Rows are made again from the
+Records are rebuilt from the rows, and digests from these records. Rows are rebuilt from the
 records, so that every column is compared, as are the copies in `slot_outcome`. If a range cannot be
 read, its slots are read one by one: damage to one slot hides nothing about the others. Several
 processes can each check some ranges.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from labledger.records.attempt_result import Metric
-from labledger.records.model_calls import NO_TOKENS, ModelCall
+from labledger.records.model_calls import ModelCall
 from labledger.records.model_prices import PICODOLLARS, PriceTable
 
 SOURCE = "gateway"
@@ -54,9 +54,7 @@ def known_cost(calls: Iterable[ModelCall], prices: PriceTable) -> tuple[int, boo
 def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
     """Return what a call cost in picodollars; None if that is not known."""
     usage = call.charged
-    if usage is None or usage == NO_TOKENS:
-        return None if usage is None else 0
-    return prices.cost_of(call.provider, call.model, usage)
+    return None if usage is None else prices.cost_of(call.provider, call.model, usage)
 
 
 def beside_counted(own: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Metric, ...]:

@@ -76,7 +76,12 @@ class PriceTable:
         return price
 
     def cost_of(self, provider: str, model: str, usage: Usage) -> int | None:
-        """Return the cost of a call in picodollars; None if it is not known."""
+        """Return the cost of a call in picodollars; None if it is not known.
+
+        No tokens cost nothing, whatever the model.
+        """
+        if not usage.total:
+            return 0
         price = self.price_of(provider, model, usage.request)
         return None if price is None else price.cost_of(usage)
 

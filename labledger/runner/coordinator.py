@@ -27,8 +27,8 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Removals
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.run_hosts import LostHosts, lost_attempt_result
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused

@@ -38,10 +38,10 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
-    LostHosts,
     cluster_of,
     given_settings,
     hosts_with_open_attempts,

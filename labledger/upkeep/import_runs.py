@@ -3,7 +3,7 @@
 The source is an archive, a ledger file, a lab folder, or a run's folder of mirrors; archives are
 unpacked and mirrors rebuilt into a temporary ledger first, and no source is changed. All of its
 runs are verified, and nothing is written if one is damaged or contradicts a run of this ledger. To
-a run that this ledger holds already, slots are only added. Then the run's files are made again.
+a run that this ledger holds already, slots are only added. Then the run's files are rebuilt.
 """
 
 from __future__ import annotations

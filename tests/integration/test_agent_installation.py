@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import tiers
 from containers import SESSION_LABEL
 from sample_trials import BUSYBOX
 from waiting import wait_until
@@ -160,16 +161,35 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
     assert tree_digest(again.folder) == (agent.tree_sha256, agent.size)
 
 
+INSTALL = """
+import sys
+from pathlib import Path
+from labledger.agents.installation import AgentTarget, install
+from labledger.agents.profiles import read_profile
+install([AgentTarget(read_profile(Path(sys.argv[1])), "1.0")], Path(sys.argv[2]), report=print)
+"""
+
+
+@tiers.thorough
+def test_processes_that_install_the_same_agent_wait_for_each_other(
+    profile: AgentProfile, cache: Path
+) -> None:
+    """One of three processes installs the agent, and all of them end with it."""
+    command = [sys.executable, "-c", INSTALL, str(profile.folder), str(cache)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    printed = [process.communicate()[0] for process in processes]
+
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert "".join(printed).count("installing it from pypi") == 1
+    assert len(installed_versions(profile, cache)) == 1
+    assert left_over(cache) == []
+
+
 def test_an_installation_that_is_killed_leaves_nothing_that_is_used(
     profile: AgentProfile, cache: Path
 ) -> None:
     """After a kill there is no agent, and the next installation removes what was left."""
-    code = (
-        "import sys; from pathlib import Path; from labledger.agents.installation import *; "
-        "from labledger.agents.profiles import read_profile; "
-        "install([AgentTarget(read_profile(Path(sys.argv[1])), '1.0')], Path(sys.argv[2]))"
-    )
-    command = [sys.executable, "-c", code, str(profile.folder), str(cache)]
+    command = [sys.executable, "-c", INSTALL, str(profile.folder), str(cache)]
     process = subprocess.Popen(command, start_new_session=True)
     wait_until(lambda: left_over(cache) != [], "the installation to begin")
     os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import tiers
@@ -19,6 +20,7 @@ from sample_trials import BUSYBOX, PYTHON
 
 from labledger.agents.installation import AgentTarget, install
 from labledger.agents.profiles import STDOUT, AgentProfile, find_profiles, load_profile
+from labledger.gateway.families import FAMILIES
 from labledger.records.model_calls import Api
 from labledger.trajectories.agent_logs import find_reader
 from labledger.trajectories.json_reading import LogFacts
@@ -42,8 +44,6 @@ INHERITED = {
     "NODE_OPTIONS",
 }
 """Variables that would lead programs of the image to files of the agent."""
-PROVIDER_TOOLS = ("web_search", "googleSearch", "google_search", "urlContext", "code_execution")
-"""Tools that providers run, by which an agent leaves its list of allowed hosts."""
 
 AGENTS = sorted(find_profiles())
 PLACES = [
@@ -111,15 +111,21 @@ def claimed_tokens(profile: AgentProfile, done: AgentRun) -> Mapping[str, int | 
     }
 
 
-def require_scripted_calls(done: AgentRun, count: int) -> None:
-    """Fail unless the provider was asked for the script's turns and nothing else."""
-    requests = [each for each in done.provider.requests if each["method"] == "POST"]
-    assert [each["outcome"] for each in requests] == ["answered"] * count, done.shown
-    assert {each["task"] for each in requests} == {"task"}, done.shown
-    for each in requests:
-        tools = json.dumps(json.loads(each["body"]).get("tools", []))
-        offered = [name for name in PROVIDER_TOOLS if f'"{name}"' in tools]
-        assert not offered, f"it offers {offered}"
+def require_scripted_calls(done: AgentRun, api: Api, count: int) -> None:
+    """Fail unless the provider was asked for the script's turns alone, as the gateway allows it.
+
+    Each request is for the model that was chosen, and offers no tool that the provider runs.
+    """
+    assert [each["outcome"] for each in done.provider.requests] == ["answered"] * count, done.shown
+    family = FAMILIES[api]
+    for each in done.provider.requests:
+        assert each["task"] == "task"
+        url = urlsplit(each["path"].removeprefix("/provider"))
+        endpoint = family.endpoint(url.path)
+        assert endpoint is not None, url.path
+        assert set(parse_qs(url.query)) <= family.query
+        asked = family.read_request(endpoint, json.loads(each["body"]), each["body_bytes"])
+        assert (asked.model, asked.features) == (MODEL, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -134,9 +140,9 @@ def test_an_agent_solves_a_scripted_task_in_any_image(
 
     assert (done.workspace / "answer.txt").read_text().strip() == "scripted"
     if agent == "aider":  # It edits files, runs no commands, and prints rounded figures.
-        require_scripted_calls(done, 1)
+        require_scripted_calls(done, profile.apis[0], 1)
         return
-    require_scripted_calls(done, 2)
+    require_scripted_calls(done, profile.apis[0], 2)
     assert (done.workspace / "user.txt").read_text().strip() == "1000"
     env = (done.workspace / "env.txt").read_text()
     assert not {line.partition("=")[0] for line in env.splitlines()} & INHERITED
@@ -153,7 +159,7 @@ def test_an_agent_speaks_each_api_of_its_profile(agent: str, api: Api, tmp_path:
     _, done = run(agent, PYTHON, tmp_path, api)
 
     assert (done.workspace / "answer.txt").read_text().strip() == "scripted"
-    require_scripted_calls(done, 1 if agent == "aider" else 2)
+    require_scripted_calls(done, api, 1 if agent == "aider" else 2)
 
 
 @tiers.thorough

@@ -188,13 +188,15 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
 
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
     """A run stops when its trials' calls have cost as much as its budget, and can go on."""
-    with project_in(tmp_path, provider, dict.fromkeys("abc", RIGHT)) as project:
+    with project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT)) as project:
         words = ("--budget-usd", COST * 1.5, "--max-concurrency", 1)
         done = project.command("run", project.experiment, "--run-id", "r", *words)
         assert done.returncode == 3, done.stderr
         assert "--budget-usd" in done.stderr + done.stdout
         with open_ledger(lab_dir=project.lab) as ledger:
-            assert ledger.run("r").next_schedule_idx == 2
+            # One trial is prepared while another one runs: it may have started when the second
+            # one's cost was known. The fourth is dispatched after that, and so never.
+            assert ledger.run("r").next_schedule_idx in (2, 3)
         done = project.command("resume", "r", "--budget-usd", 1)
         assert done.returncode == 0, done.stderr
 

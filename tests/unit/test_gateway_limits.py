@@ -145,6 +145,8 @@ def test_a_cap_holds_to_the_last_request(
     *answered, refused = trial.calls
     assert (refused.state, refused.reason, refused.status) == (CallState.REFUSED, reason, 403)
     assert all(call.usage == Usage(100, output=30) for call in answered)
+    # Codex repeats a request that got 403.
+    assert trial.ask("responses", "do well.").status == 400
     other = gateway.trial(provider.url, run_id=f"run-{reason}", **limits)
     expected = 200 if "limits" in limits else 403
     assert other.ask("anthropic", "do well.").status == expected

@@ -1,8 +1,8 @@
 """Compare two pass rates: tests of their difference and the interval that belongs to them.
 
 They cannot disagree: the p value is below 1 less the confidence exactly where the interval does not
-contain 0. In `of_tasks` the tasks (or clusters of them) are the
-sample; in `of_suite` the tasks are given and their replications are the sample.
+contain 0. In `of_tasks` the tasks (or clusters of them) are the sample; in `of_suite` the tasks are
+given and their replications are the sample.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The `StartLimiter` also knows until when the run's lease is certain to be valid (`allow_until`).
 Before a trial creates, starts or deletes something that another coordinator may use, it must ask
 the limiter, because this process may have been suspended for any time. All threads of an executor
-share one. A thread that works on an attempt is lent a `TrialContext` by its executor: nothing that
+share one. A thread that works on an attempt gets a `TrialContext` from its executor: nothing that
 an attempt depends on is thread-local or global to the process.
 """
 
