@@ -112,6 +112,12 @@ class ModelSettings(Section):
                 yield provider, model
 
     @property
+    def has_shared_limits(self) -> bool:
+        """Whether trials share a cap."""
+        shared = (self.variant_limits, self.run_limits)
+        return any(each is not None and each != CallLimits() for each in shared)
+
+    @property
     def caps_dollars(self) -> bool:
         """Whether a cap is in dollars, which needs the price of every model."""
         return any(each.usd is not None for each in self.caps.values())

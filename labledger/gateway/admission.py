@@ -1,8 +1,8 @@
 """Which requests of an attempt are admitted: by token, path, model and what else they ask for.
 
-Everything is judged by the grant and by allow-lists, before the provider hears of it. What is
-forwarded are the bytes that were judged: a body in which two readers could see two things, such as
-one that names a member twice, is refused.
+Everything is judged by the grant and by allow-lists, before anything is sent to the provider. What
+is forwarded are the bytes that were judged: a body in which two readers could see two things, such
+as one that names a member twice, is refused.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sample_trials import ENGINE
 from tiers import thorough, tiered
 
 from labledger import open_ledger
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

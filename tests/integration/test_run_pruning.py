@@ -9,8 +9,8 @@ from experiments import Project
 from tiers import thorough
 
 from labledger import RunOutcome, open_ledger
-from labledger.errors import Exit
 from labledger.execution.run_events import StopRequest
+from labledger.exit_codes import Exit
 
 pytestmark = pytest.mark.docker
 
