@@ -106,16 +106,15 @@ class Admission:
         granted = self._grant.models.get(target.provider.name, ())
         if asked.model not in granted:
             raise Refused(
-                403,
+                target.family.refused_status,
                 "model_not_granted",
                 f"labledger: this trial may not ask for the model {asked.model!r}, "
                 f"but for {', '.join(granted) or 'none'}",
             )
         if missing := sorted(asked.features.difference(self._grant.features)):
             names = ", ".join(missing)
-            raise Refused(
-                403, "feature_not_granted", f"labledger: this trial is not granted {names}"
-            )
+            message = f"labledger: this trial is not granted {names}"
+            raise Refused(target.family.refused_status, "feature_not_granted", message)
 
 
 def error_of(target: Target | None, status: int, message: str) -> JsonObject:

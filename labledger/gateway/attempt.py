@@ -181,9 +181,9 @@ class Attempt:
             await self.calls.refuse(target, model, refused.status, refused.reason)
             raise
         except CapReached as cap:
-            message = f"labledger: {cap.message}"
-            await self.calls.refuse(target, model, 403, cap.reason)
-            raise Refused(403, cap.reason, message) from None
+            status, message = target.family.refused_status, f"labledger: {cap.message}"
+            await self.calls.refuse(target, model, status, cap.reason)
+            raise Refused(status, cap.reason, message) from None
         return await self._forward(request, admitted, call, worst)
 
     async def _body(self, request: web.BaseRequest) -> bytes:

@@ -13,8 +13,12 @@ from gateways import KEY
 from sample_trials import PYTHON
 from scripted_providers import ServedProvider, scripted_provider
 
+from tiers import tiered
+
 from labledger import open_ledger
+from labledger.agents.profiles import find_profiles, load_profile
 from labledger.gateway.client import GatewayClient
+from labledger.records.model_calls import Api
 
 INSTRUCTION = "Write the word that the script says."
 FIRST = {"input": 1000, "cache_read": 200, "output": 30}
@@ -31,6 +35,12 @@ SCRIPT = {
             ],
         }
     ],
+}
+PROVIDER_OF_API = {
+    Api.ANTHROPIC_MESSAGES: "anthropic",
+    Api.OPENAI_RESPONSES: "openai",
+    Api.OPENAI_CHAT: "openai",
+    Api.GEMINI: "google",
 }
 PRICE = {"input": 2, "cache_read": 0.5, "output": 10}
 COST = (1050 * 2 + 200 * 0.5 + 33 * 10) / 1e6
@@ -96,3 +106,33 @@ def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
     project.check_run("r")
     everything = b"".join(path.read_bytes() for path in project.lab.rglob("*") if path.is_file())
     assert KEY.encode() not in everything
+
+
+CAP = 3
+ENDLESS = {
+    "keys": [KEY],
+    "tasks": [{"match": INSTRUCTION, "turns": [{"shell": "echo more >> log", "usage": FIRST}]}],
+}
+ASKING = [agent for agent in sorted(find_profiles()) if agent != "aider"]
+"""All but aider, which asks once."""
+
+
+@pytest.mark.parametrize("agent", tiered(ASKING, default=["claude-code"]))
+def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
+    """An agent that never ends gets as many answers as its cap allows; refused once, it ends."""
+    name = PROVIDER_OF_API[load_profile(agent).apis[0]]
+    with scripted_provider(ENDLESS) as provider:
+        upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
+        models = {"providers": {name: upstream}, "limits": {"requests": CAP}}
+        project.document["runtime"]["models"] = models
+        project.document["baseline"] = variant("only", {"profile": agent, "model": "m"})
+        del project.document["variant_plan"]
+        project.save()
+        done = project.command("run", project.experiment, "--run-id", "r")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert [each["outcome"] for each in provider.requests] == ["answered"] * CAP
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slot = ledger.slot("r", 0)
+    assert slot["evidence"][0]["ext"]["models"]["cap"] == "requests"
+    assert [call["state"] for call in slot["model_calls"]] == ["answered"] * CAP + ["refused"]
+    assert (slot["status"], slot["reason"]) == ("agent_error", "model_cap")

@@ -132,6 +132,8 @@ class Family:
     """Returns an error with a status and a message in the API's form."""
     key_header: str
     """The header that carries the key."""
+    refused_status: int = 403
+    """The status of a request that is not granted, which agents of this API do not repeat."""
 
     def key_headers(self, key: str, auth: str | None = None) -> Mapping[str, str]:
         """Return the headers with which a provider gets its key.

@@ -193,4 +193,5 @@ FAMILY = Family(
     reader=_Reader,
     error=error,
     key_header="Authorization",
+    refused_status=400,  # Codex repeats a request that got 403 five times.
 )
