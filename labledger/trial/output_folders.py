@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from labledger.agents.launch import folder_of
 from labledger.experiment.authored_fields import overlap
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading import GradingMode
@@ -126,6 +127,8 @@ def isolation_of(spec: AttemptSpec) -> Isolation:
     runtime = settings.runtime
     own_folders = [output.path for output in runtime.outputs or ()]
     own_folders += [files.path for files in spec.task.files or ()]
+    if spec.plan.agent is not None:
+        own_folders.append(folder_of(spec.plan.agent.installed.name))
     # A workspace that is the root of the image makes no folder ordinary.
     own_folders += [] if spec.workspace == "/" else [spec.workspace]
     return Isolation(

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from experiments import GRADER, Project
 from gateways import KEY
-from sample_trials import PYTHON
+from scripted_benchmarks import MUSL, provider_of
 from scripted_providers import ServedProvider, scripted_provider
-
 from tiers import tiered
 
 from labledger import open_ledger
-from labledger.agents.profiles import find_profiles, load_profile
+from labledger.agents.profiles import find_profiles
 from labledger.gateway.client import GatewayClient
-from labledger.records.model_calls import Api
 
 INSTRUCTION = "Write the word that the script says."
 FIRST = {"input": 1000, "cache_read": 200, "output": 30}
@@ -35,12 +33,6 @@ SCRIPT = {
             ],
         }
     ],
-}
-PROVIDER_OF_API = {
-    Api.ANTHROPIC_MESSAGES: "anthropic",
-    Api.OPENAI_RESPONSES: "openai",
-    Api.OPENAI_CHAT: "openai",
-    Api.GEMINI: "google",
 }
 PRICE = {"input": 2, "cache_read": 0.5, "output": 10}
 COST = (1050 * 2 + 200 * 0.5 + 33 * 10) / 1e6
@@ -63,7 +55,10 @@ def project(tmp_path: Path, provider: ServedProvider) -> Iterator[Project]:
     del made.document["metrics"]
     upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
     made.document["runtime"] = {
-        "image": PYTHON,
+        # Without Python, Node, glibc, root or anything to write to but what a trial has.
+        "image": MUSL,
+        "user": "1000:1000",
+        "root_read_only": True,
         "agent": {"timeout_s": 240},
         "models": {
             "providers": {"anthropic": upstream, "openai": upstream},
@@ -120,7 +115,7 @@ ASKING = [agent for agent in sorted(find_profiles()) if agent != "aider"]
 @pytest.mark.parametrize("agent", tiered(ASKING, default=["claude-code"]))
 def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
     """An agent that never ends gets as many answers as its cap allows; refused once, it ends."""
-    name = PROVIDER_OF_API[load_profile(agent).apis[0]]
+    name = provider_of(agent)
     with scripted_provider(ENDLESS) as provider:
         upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
         models = {"providers": {name: upstream}, "limits": {"requests": CAP}}
