@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from experiments import GRADER, Project
 from gateways import KEY
+from sample_trials import BUSYBOX
 from scripted_benchmarks import MUSL, provider_of
 from scripted_providers import ServedProvider, scripted_provider
 from tiers import tiered
@@ -101,6 +102,19 @@ def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
     project.check_run("r")
     everything = b"".join(path.read_bytes() for path in project.lab.rglob("*") if path.is_file())
     assert KEY.encode() not in everything
+
+
+def test_preflight_refuses_an_image_without_what_an_agent_needs(project: Project) -> None:
+    """Claude Code runs commands by bash: an image without it is refused before a run exists."""
+    project.document["runtime"]["image"] = BUSYBOX
+    agent = {"profile": "claude-code", "model": "m"}
+    project.document["baseline"] = variant("only", agent)
+    del project.document["variant_plan"]
+    project.save()
+    done = project.command("run", project.experiment, "--run-id", "r")
+    assert done.returncode == 2
+    assert f"{BUSYBOX} has no command 'bash', which the agent claude-code needs" in done.stderr
+    assert not project.lab.exists()
 
 
 CAP = 3
