@@ -83,7 +83,6 @@ from .errors import AlreadyGraded as AlreadyGraded
 from .errors import ArtifactChanged as ArtifactChanged
 from .errors import DiskFull as DiskFull
 from .errors import EngineUnavailable as EngineUnavailable
-from .errors import Exit as Exit
 from .errors import ExperimentChanged as ExperimentChanged
 from .errors import ExtraMissing as ExtraMissing
 from .errors import HostLost as HostLost
@@ -118,6 +117,7 @@ from .execution.executor import HostState as HostState
 from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
 from .execution.run_events import StopRequest as StopRequest
+from .exit_codes import Exit as Exit
 from .gateway.status import CallTotals as CallTotals
 from .gateway.status import GatewayStatus as GatewayStatus
 from .gateway.status import KeyPace as KeyPace

@@ -9,17 +9,8 @@ these where they arise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
-
-class Exit(IntEnum):
-    """Exit codes of the command line, as documented in docs/reference/outcomes.md."""
-
-    COMPLETE = 0
-    GATE_MISSED = 1
-    INVALID = 2
-    INCOMPLETE = 3
-    INTERRUPTED = 130
+from labledger.exit_codes import Exit
 
 
 class LabLedgerError(Exception):

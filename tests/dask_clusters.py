@@ -132,11 +132,12 @@ main()
 
 @contextmanager
 def dask_cluster(
-    folder: Path, *names: str, slots: int = 2, tls: bool = True
+    folder: Path, *names: str, slots: int = 2, tls: bool = True, **environment: str
 ) -> Iterator[DaskCluster]:
     """A cluster with a running scheduler and a host for each name, with a mark of its own behind.
 
-    Tests that run at once share an engine, and an engine has one worker of each name.
+    Tests that run at once share an engine, and an engine has one worker of each name. `environment`
+    is that of workers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, tls=tls)
@@ -144,7 +145,7 @@ def dask_cluster(
     try:
         cluster.start_scheduler()
         for name in cluster.names:
-            cluster.start_worker(name, slots)
+            cluster.start_worker(name, slots, **environment)
         cluster.wait_for_hosts(*cluster.names)
         yield cluster
     finally:

@@ -1,4 +1,4 @@
-"""Folders of installed agents: their digests, their manifests, and the check before they are used.
+"""Folders of installed agents: digests, manifests, tars, and the check before they are used.
 
 An agent's entry in the cache is a folder with `manifest.json` and `tree`, which containers mount.
 It gets its name when it is complete. Its name has a digest of everything that it was made from, so
@@ -10,11 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
-from collections.abc import Mapping
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from labledger.errors import LabLedgerError
+from labledger.files.durable_files import write_file
+from labledger.files.tars import TarEntry, content_of, each_member, open_stream, tar_chunks
+from labledger.records.canonical_json import dump_bytes
 from labledger.records.json_codec import Section
 
 MANIFEST, TREE = "manifest.json", "tree"
@@ -86,3 +93,86 @@ def checked_entry(entry: Path) -> InstalledAgent | None:
     except OSError:
         return None
     return stored
+
+
+_PIECE = 1 << 20
+
+
+def tar_of_tree(tree: Path) -> Iterator[bytes]:
+    """Yield a tar of a folder's files, which is the same for the same files. Raises `OSError`."""
+    return tar_chunks(_members(tree))
+
+
+def _members(tree: Path) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
+    for folder, folders, files in os.walk(tree):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            path = Path(folder, name)
+            status, own = path.lstat(), str(path.relative_to(tree))
+            if stat.S_ISLNK(status.st_mode):
+                target = str(path.readlink())
+                yield TarEntry(own, tarfile.SYMTYPE, target=target), iter(())
+            elif stat.S_ISREG(status.st_mode):
+                is_program = status.st_mode & 0o111 != 0
+                entry = TarEntry(own, tarfile.REGTYPE, status.st_size, is_program)
+                yield entry, _content(path)
+            elif stat.S_ISDIR(status.st_mode):
+                yield TarEntry(own, tarfile.DIRTYPE), iter(())
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent:
+    """Make an entry from a tar of an agent's files, and return the agent as it is there.
+
+    An earlier entry of the name is replaced. Raises `LabLedgerError` if the files are not those of
+    the agent, and `OSError`.
+    """
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{entry.name}.new-", dir=entry.parent))
+    try:
+        folder.chmod(0o755)
+        (folder / TREE).mkdir(mode=0o755)
+        try:
+            _unpack(tar, folder / TREE)
+        except (tarfile.TarError, ValueError, EOFError) as error:
+            raise LabLedgerError(f"the files of {agent.name} cannot be read: {error}") from error
+        if tree_digest(folder / TREE) != (agent.tree_sha256, agent.size):
+            raise LabLedgerError(
+                f"the files of {agent.name}@{agent.version} are not those that were installed"
+            )
+        write_file(folder / MANIFEST, dump_bytes(agent.as_json()))
+        shutil.rmtree(entry, ignore_errors=True)
+        folder.rename(entry)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return replace(agent, folder=entry / TREE)
+
+
+def _unpack(tar: Path, tree: Path) -> None:
+    """Unpack a tar that `tar_of_tree` has made. Raises `ValueError` for any other names."""
+    links: list[tuple[Path, str]] = []
+    with tar.open("rb") as stream, open_stream(stream) as archive:
+        for member in each_member(archive):
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts or not name.parts:
+                raise ValueError(f"a file has the name {member.name!r}")
+            path = tree / name
+            if member.isdir():
+                path.mkdir()
+                path.chmod(0o755)
+            elif member.issym():
+                # Made last, so that nothing is written to where one leads.
+                links.append((path, member.linkname))
+            elif member.isreg():
+                with path.open("xb") as file:
+                    file.writelines(content_of(archive, member))
+                path.chmod(0o755 if member.mode & 0o111 else 0o644)
+            else:
+                raise ValueError(f"{member.name!r} is neither a file nor a folder")
+    for path, target in links:
+        path.symlink_to(target)

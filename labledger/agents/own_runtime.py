@@ -234,7 +234,7 @@ def _run_path(patchelf: Path, path: Path) -> str:
 def _set_run_path(
     patchelf: Path, path: Path, run_path: str, added: str, flags: Iterable[str] = ()
 ) -> None:
-    """Let a file look where it did, as far as that is relative to it, and then in `added`."""
+    """Keep the library paths of a file that are relative to it, and append `added`."""
     relative = [item for item in run_path.split(":") if item.startswith("$ORIGIN")]
     path.chmod(path.stat().st_mode | 0o200)
     joined = ":".join([*relative, added])

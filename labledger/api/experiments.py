@@ -21,7 +21,8 @@ from labledger.api.experiment_sources import (
     translate_for_run,
     without_refused,
 )
-from labledger.errors import Exit, InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.exit_codes import Exit
 from labledger.experiment import templates
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted

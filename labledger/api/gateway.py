@@ -111,7 +111,7 @@ def check_gateway(
     options = options or RunOptions()
     plan = plan_run(experiment, options)._experiment.plan
     environment = gather(options.env, options.env_files)
-    checks = list(check_models(plan, environment, runs_here=True))
+    checks = list(check_models(plan, environment, runs_here=True, has_keys=True))
     if send and checks and all(check.ok or check.warning for check in checks):
         checks += ask_models(plan, environment)
     return tuple(checks)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size

@@ -22,8 +22,9 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.engine.networks import Networks
-from labledger.errors import EngineUnavailable, Exit, LabLedgerError, PreflightFailed, Problem
+from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
+from labledger.exit_codes import Exit
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources

@@ -17,17 +17,18 @@ from labledger.checks.check_results import CheckResult, runs_in
 from labledger.checks.engine_checks import (
     check_shared_resources,
     egress_image_ref,
-    needs_egress_proxy,
+    needs_helper,
     refuse_limits,
 )
 from labledger.checks.preflight import Preflight, name_tasks
-from labledger.errors import Exit, LabLedgerError
+from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Needs
+from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.hosts import connect
-from labledger.hosts.host_messages import LimitsToTry
+from labledger.hosts.host_messages import LimitsToTry, ModelNeeds
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.hosts.object_store import StoreUnusable
 from labledger.text import counted
@@ -50,7 +51,7 @@ def check_host_images(
     trial with it. `egress_image` is the image of egress proxies, None for the default one.
     """
     refs = list(experiment.images)
-    if needs_egress_proxy(merged for _, merged in experiment.settings):
+    if needs_helper(merged for _, merged in experiment.settings):
         refs.append(egress_image_ref(egress_image))
     found = connect.find_images(connection, hosts, refs, pull=pull)
     checks = [
@@ -139,6 +140,9 @@ def check_hosts(
                 tried = _try_limits(connection, found, limits)
                 found = tried.found
                 checks += tried.refusals
+            needs = connect.model_needs(on, experiment.plan, insecure=insecure)
+            if needs is not None:
+                found = _try_models(connection, found, needs)
     except LabLedgerError as error:
         checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
     else:
@@ -208,6 +212,25 @@ def _try_limits(
         if tried.problem is not None:
             ignoring.append(refuse_limits(f"{host.name}: {tried.problem}"))
     return TriedHosts(connect.find_hosts(connection), refusals, ignoring)
+
+
+def _try_models(
+    connection: ClusterConnection, found: Sequence[FoundHost], needs: ModelNeeds
+) -> list[FoundHost]:
+    """Return hosts, each with what agents would lack for their models there as its problem."""
+    tried = connect.try_models(connection, found, needs)
+    return [
+        host if one.problem is None else _with_problem(host, one.problem)
+        for host, one in zip(found, tried, strict=True)
+    ]
+
+
+def _with_problem(host: FoundHost, problem: str) -> FoundHost:
+    described = host.described
+    if described is None or described.state.problem is not None:
+        return host
+    state = replace(described.state, problem=problem)
+    return replace(host, described=replace(described, state=state))
 
 
 def _problem(host: FoundHost) -> str | None:

@@ -20,7 +20,8 @@ from labledger.agents.launch import MOUNT
 from labledger.checks.check_results import CheckResult
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
-from labledger.errors import EngineUnavailable, Exit, LabLedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.exit_codes import Exit
 from labledger.experiment import name_references
 from labledger.experiment.authored_fields import is_inside
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase

@@ -9,26 +9,31 @@ from collections.abc import Iterator, Mapping
 
 from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
-from labledger.errors import Exit, ExtraMissing, InvalidInput
+from labledger.errors import ExtraMissing, InvalidInput
 from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.exit_codes import Exit
+from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
+from labledger.records.model_calls import Api, Usage
+from labledger.records.model_grants import UNSTATED_OUTPUT
+from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 
 NAME = "models"
 
 
-def check_agents(plan: ExperimentPlan, *, runs_here: bool) -> Iterator[CheckResult]:
-    """Check that the agents with a profile can be installed here. Nothing is installed."""
+def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
+    """Check that the agents with a profile can be installed here. Nothing is installed.
+
+    Hosts of a cluster get the files of those that are installed here.
+    """
     for target in {str(each): each for each in targets_of(plan).values()}.values():
         installed = find_installed(target)
         if (reason := unsupported(target.profile)) is not None:
             yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
-        elif not runs_here:
-            detail = f"{target} runs only on this machine, and not yet on hosts of a cluster"
-            yield CheckResult("agent", detail, ok=False, hint="leave `on=` out")
         elif installed is None:
             yield CheckResult("agent", f"{target} will be installed before the run")
         else:
@@ -41,21 +46,44 @@ def check_models(
     environment: Mapping[str, str],
     *,
     runs_here: bool,
+    has_keys: bool,
 ) -> Iterator[CheckResult]:
-    """Check what an experiment's agents need for their models; nothing if they have none."""
+    """Check what an experiment's agents need for their models; nothing if they have none.
+
+    `has_keys` says whether this machine reads the keys. Hosts of a cluster may do so themselves.
+    """
     models = models_of(plan)
     if not models:
         return
-    if not runs_here:
-        yield _failed(
-            "agents have models only in runs on this machine, and not yet on hosts of a cluster",
-            "leave `on=` out",
-        )
+    if not runs_here and any(each.has_shared_limits for each in models):
+        yield _failed(_SHARED_LIMITS, _SHARED_LIMITS_HINT)
     try:
         require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
         yield _failed(error.message, error.hint)
         return
+    if has_keys:
+        yield from _check_keys(models, environment)
+    prices = prices_of(plan)
+    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
+    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+        if prices.price_of(provider, model) is None:
+            yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
+    yield from _check_caps(models, prices)
+
+
+_SHARED_LIMITS = (
+    "run_limits and variant_limits hold for one gateway, and each host of a cluster has its own"
+)
+_SHARED_LIMITS_HINT = (
+    "give `limits`, which hold for each trial on every host; `--budget-usd` stops the run when its "
+    "trials have used so much; or run it on this machine"
+)
+
+
+def _check_keys(
+    models: list[ModelSettings], environment: Mapping[str, str]
+) -> Iterator[CheckResult]:
     providers = providers_of(models)
     try:
         keys = read_keys(providers, environment)
@@ -65,11 +93,33 @@ def check_models(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
-    prices = prices_of(plan)
-    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
-    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
-        if prices.price_of(provider, model) is None:
-            yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
+
+
+def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[CheckResult]:
+    """Warn of caps that admit no request which leaves open how long its answer may be."""
+    hint = "raise it, or give runtime.models.unstated_output fewer tokens"
+    for detail in dict.fromkeys(text for each in models for text in _low_caps(each, prices)):
+        yield CheckResult(NAME, detail, ok=False, hint=hint, warning=True)
+
+
+def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
+    tokens = models.unstated_output or UNSTATED_OUTPUT
+    for provider, model in models.granted_models():
+        if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
+            continue  # Its requests always say it.
+        cost = (prices.cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        for name, limits in models.caps.items():
+            low = [
+                (limits.tokens, "tokens", tokens, ""),
+                (limits.usd, "USD", cost, f", {cost:,.2f} USD"),
+            ]
+            for cap, unit, needed, price in low:
+                if cap is not None and cap < needed:
+                    yield (
+                        f"{name}: with {cap:,g} {unit}, each request to {provider}/{model} that "
+                        "does not say how long its answer may be will be refused: it counts with "
+                        f"{tokens:,} tokens{price}"
+                    )
 
 
 _KEY_HINT = "`key` of the provider says where it is read: {env: NAME}, {file: PATH} or {command: …}"

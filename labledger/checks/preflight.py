@@ -46,13 +46,13 @@ from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import (
     EngineUnavailable,
-    Exit,
     LabLedgerError,
     LedgerError,
     LedgerMissing,
     PreflightFailed,
     Problem,
 )
+from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
@@ -117,20 +117,22 @@ def preflight(
     use_cache: bool = False,
     egress_image: str | None = None,
     runs_here: bool = True,
+    has_keys: bool = True,
 ) -> Preflight:
     """Check everything that a run of `experiment` needs. `supply` says what is done about images.
 
     With `use_cache`, probes that an image has passed before are not repeated. `egress_image` is the
     image of egress proxies, None for the default one. Unless trials run on this machine
-    (`runs_here`), what its engine can give containers does not matter. Raises
+    (`runs_here`), what its engine can give containers does not matter; unless `has_keys`, each host
+    reads the keys of model providers. Raises
     `ImageBuildsStopped` if builds of images were stopped.
     """
     checks = [
         *_check_experiment(experiment),
         *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
-        *check_agents(experiment.plan, runs_here=runs_here),
-        *check_models(experiment.plan, environment, runs_here=runs_here),
+        *check_agents(experiment.plan),
+        *check_models(experiment.plan, environment, runs_here=runs_here, has_keys=has_keys),
         *_check_ledger(lab),
     ]
     images: dict[str, str] = {}

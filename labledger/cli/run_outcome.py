@@ -312,6 +312,11 @@ def _next_commands(outcome: RunOutcome) -> list[str]:
         commands.append(f"labledger rerun {run_id}   (once the cause is gone)")
     if statuses.get(SlotStatus.GRADE_ERROR):
         commands.append(_regrade_command(run_id))
+    usage = outcome.summary["ext"].get("model_usage", ())
+    if any(use["refused"] or use["failed"] for use in usage):
+        sql = "SELECT variant_id, state, reason, count(*) AS calls FROM model_calls"
+        where = f"WHERE run_id = '{run_id}' AND reason IS NOT NULL GROUP BY 1, 2, 3"
+        commands.append(f'labledger query "{sql} {where}"')
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")

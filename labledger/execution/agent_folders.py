@@ -1,4 +1,4 @@
-"""The installed agents of a run: each is put into a folder before the run that its trials mount."""
+"""The installed agents of a run: before it, each is put into a folder that its trials mount."""
 
 from __future__ import annotations
 

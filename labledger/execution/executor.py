@@ -74,7 +74,7 @@ class HostState:
     """Why nothing is placed on it, as a sentence; None if trials may be."""
 
     def find_fault(self) -> str | None:
-        """Return what a host cannot truly say of itself, None if there is nothing."""
+        """Return which of its facts cannot be true; None if all can."""
         if not _HOST_NAME.fullmatch(self.name) or not self.host_id.startswith(self.name[-8:]):
             return f"that its name is {self.name[:80]!r} and its id {self.host_id[:80]!r}"
         if not 0 < self.slots <= MAX_HOST_SLOTS or self.busy < 0:

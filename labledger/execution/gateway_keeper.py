@@ -67,6 +67,15 @@ class GatewayKeeper:
         self._next_look = 0.0
         self._is_away = False
 
+    def take(self, keys: Mapping[KeySource, str]) -> None:
+        """Use these keys from now on, and start the gateway. Raises `GatewayUnavailable`."""
+        self._keys = keys
+        self.start()
+
+    def forget(self) -> None:
+        """Keep no key."""
+        self._keys = {}
+
     def start(self) -> None:
         """Start the gateway unless it runs, and hand it the keys. Raises `GatewayUnavailable`."""
         self.client.ensure(self._run_id, self._keys)
@@ -82,8 +91,8 @@ class GatewayKeeper:
         problem = None
         try:
             self.start()
-        except LabLedgerError as error:
-            self._is_away, problem = True, error.message
+        except (LabLedgerError, OSError) as error:
+            self._is_away, problem = True, str(error)
         self._next_look = time.monotonic() + _INTERVAL_S
         if self._is_away and not was_away:
             return [f"agents reach no model for now: {problem}"]

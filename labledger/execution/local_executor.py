@@ -2,7 +2,7 @@
 
 It never uses the ledger: it returns results to the coordinator as futures. It starts no container
 beyond the run's concurrency, and none once the lease is about to expire. Cleanup removes the
-containers, networks, folders and notes of attempts alone whose results are durable and which carry
+containers, networks, folders and notes only of attempts whose results are durable and which carry
 the labels of this ledger and this run.
 """
 

@@ -26,6 +26,7 @@ from labledger.records.model_providers import (
 
 Allowed = Mapping[str, tuple[str, ...]]
 """Names of models by that of their provider."""
+_CAPS = ("limits", "variant_limits", "run_limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,21 @@ class ModelSettings(Section):
                 yield provider, model
 
     @property
+    def has_shared_limits(self) -> bool:
+        """Whether trials share a cap."""
+        shared = (self.variant_limits, self.run_limits)
+        return any(each is not None and each != CallLimits() for each in shared)
+
+    @property
     def caps_dollars(self) -> bool:
         """Whether a cap is in dollars, which needs the price of every model."""
-        caps = (self.limits, self.variant_limits, self.run_limits)
-        return any(each is not None and each.usd is not None for each in caps)
+        return any(each.usd is not None for each in self.caps.values())
+
+    @property
+    def caps(self) -> Mapping[str, CallLimits]:
+        """The caps that are set, by the name of their field."""
+        named = {name: getattr(self, name) for name in _CAPS}
+        return {name: limits for name, limits in named.items() if limits is not None}
 
 
 def _provider(name: str, authored: JsonObject) -> ProviderConfig:

@@ -1,4 +1,4 @@
-"""Write deterministic tars, read hostile ones, make the tar of a small folder, and archives.
+"""Write deterministic tars, stream hostile ones, make the tar of a small folder, and archives.
 
 A deterministic tar depends on nothing but its entries: by default owners, times and most
 permissions are left out. Its bytes are part of stored digests and never change. A tar that a

@@ -1,8 +1,8 @@
 """Which requests of an attempt are admitted: by token, path, model and what else they ask for.
 
-Everything is judged by the grant and by allow-lists, before the provider hears of it. What is
-forwarded are the bytes that were judged: a body in which two readers could see two things, such as
-one that names a member twice, is refused.
+Everything is judged by the grant and by allow-lists, before anything is sent to the provider. What
+is forwarded are the bytes that were judged: a body in which two readers could see two things, such
+as one that names a member twice, is refused.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Admission:
         granted = self._grant.models.get(target.provider.name, ())
         if asked.model not in granted:
             raise Refused(
-                target.family.refused_status,
+                target.family.forbidden,
                 "model_not_granted",
                 f"labledger: this trial may not ask for the model {asked.model!r}, "
                 f"but for {', '.join(granted) or 'none'}",
@@ -114,7 +114,7 @@ class Admission:
         if missing := sorted(asked.features.difference(self._grant.features)):
             names = ", ".join(missing)
             message = f"labledger: this trial is not granted {names}"
-            raise Refused(target.family.refused_status, "feature_not_granted", message)
+            raise Refused(target.family.forbidden, "feature_not_granted", message)
 
 
 def error_of(target: Target | None, status: int, message: str) -> JsonObject:

@@ -32,7 +32,11 @@ class Answer(Protocol):
 
 
 class AnswerCut(Exception):
-    """An answer ended too early. The text says why."""
+    """An answer ended too early. `reason` is the word for the journal."""
+
+    def __init__(self, reason: str = "provider_cut") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class NoAnswer(Exception):

@@ -181,7 +181,8 @@ class Attempt:
             await self.calls.refuse(target, model, refused.status, refused.reason)
             raise
         except CapReached as cap:
-            status, message = target.family.refused_status, f"labledger: {cap.message}"
+            message = f"labledger: {cap.message}"
+            status = target.family.forbidden
             await self.calls.refuse(target, model, status, cap.reason)
             raise Refused(status, cap.reason, message) from None
         return await self._forward(request, admitted, call, worst)

@@ -1,8 +1,7 @@
 """All open attempts of a gateway, and the accounts that they share.
 
 Opening and closing are idempotent and durable: an attempt is on the list before its socket listens,
-and what it used is on the list when it leaves it. A gateway that starts again opens what is
-open.
+and when it is closed, the list has what it used. A gateway that starts again opens what is open.
 """
 
 from __future__ import annotations
@@ -93,7 +92,10 @@ class Attempts:
                 ) from None
 
     def _count_closed(self, closed: tuple[Variant, CallTotals] | None, sign: int) -> None:
-        """Count what a closed attempt used, or with `sign` -1 no longer: its journal has it."""
+        """Add what a closed attempt used to its accounts.
+
+        With `sign` -1 subtract it: it is open again, and its journal counts it.
+        """
         if closed is None:
             return
         for account in (self._variant(*closed[0]), self._run(closed[0][0])):

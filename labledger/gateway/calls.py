@@ -1,7 +1,7 @@
 """The calls of one attempt: each is reserved, journaled, and ended exactly once.
 
 A call is written to the journal before the provider is asked, so that a killed gateway leaves it as
-unknown. It is durable before the agent gets the first byte: the disk works while the provider does.
+unknown. It is durable before the agent gets the first byte: it is written while the provider works.
 Its end is durable before the agent gets the last bytes. Whatever happens to a call, its reservation
 is released.
 """
@@ -43,7 +43,7 @@ class Calls:
     async def begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
         """Reserve and journal a call; the provider may be asked when it returns.
 
-        `OpenCall.asked` makes it durable.
+        `OpenCall.asked` waits until its entry is durable.
 
         Raises `CapReached`, and `JournalBroken`.
         """

@@ -2,8 +2,8 @@
 
 Before a call its worst case is reserved in every account. One that would exceed a cap even if no
 other call were under way is refused; one that would exceed it only together with those under way
-waits until one of them has ended. A call of which it stays unknown what it used counts with its
-worst case, so that a cap holds to the last request.
+waits until one of them has ended. A call whose usage stays unknown counts with its worst case,
+so that a cap holds to the last request.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _REQUEST_IDS = ("request-id", "x-request-id")
 def for_provider(received: Iterable[tuple[str, str]], key_headers: Mapping[str, str]) -> Headers:
     """Return the headers of a request with the provider's key instead of the agent's token.
 
-    An answer that is not compressed is asked for, as its usage is read while it passes.
+    They ask for an answer without compression: its usage is read while it passes.
     """
     received = list(received)
     removed = _REQUEST_ONLY | _connection_names(received) | {name.lower() for name in key_headers}

@@ -2,7 +2,7 @@
 
 The end of a call is on the disk before the attempt's next call is admitted, and before the agent
 gets the last bytes of its answer. After a crash the journal goes on where it ends: a torn last
-line is removed, and numbers go on. One that could not be written takes no more calls.
+line is removed, and numbers go on. A journal that could not be written takes no more calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The list of open attempts on the disk, and what closed ones used, by run and variant.
 
 It is a file of JSON lines. A gateway that starts again finds the open attempts in it; what
-they used is in their journals. An attempt that is opened again is no longer counted as closed. A
-torn last line is no line. The file is written anew at each start.
+they used is in their journals. An attempt that is opened again is no longer counted as closed. An
+incomplete last line is ignored. The file is written anew at each start.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 How many requests may be under way grows by one for each round that the provider answers, and falls
 to seven tenths when it says that a limit is met (additive increase, multiplicative decrease). Then
-all requests pause, for as long as the provider says, but ten seconds at most: until its time is
-over one request at a time goes out, so that a limit that ended earlier is noticed, and a long
-`Retry-After` never stops everything.
+all requests pause, for as long as the provider says, but ten seconds at most: until the
+time that it named is over, one request at a time goes out, so that a limit that ended earlier is
+noticed, and a long `Retry-After` never stops everything.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class PaceSettings:
 
     Agents give a request up after five to ten minutes.
     """
+    unreachable_s: float = 30.0
+    """How long a provider that cannot be reached is tried again."""
 
 
 class Pace:
@@ -100,7 +102,7 @@ class Pace:
         self._wake()
 
     def answered(self, sent_at: float) -> None:
-        """Note that the provider accepted a request that was sent at a time."""
+        """Note that a request that was sent at a time met no limit."""
         if sent_at < self._slowed_at:
             return
         self._limits_met = 0

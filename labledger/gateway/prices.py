@@ -58,7 +58,7 @@ def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPri
 
 
 def _starts(prices: Mapping[str, Any]) -> list[int]:
-    """Return from how many tokens of a request on its prices are other ones."""
+    """Return the numbers of request tokens from which other prices apply."""
     tiers = (tier for price in prices.values() for tier in getattr(price, "tiers", ()))
     # The package's tiers begin above their start.
     return sorted({0, *(tier.start + 1 for tier in tiers)})

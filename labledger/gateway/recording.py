@@ -146,7 +146,7 @@ class Recording:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def end_now(self) -> None:
-        """Do the same for an answer that ends too early, while nothing may be awaited."""
+        """Write the record at once, without awaiting, because the answer ended too early."""
         if self._begun:
             self._begun, self._cut = False, True
             self._write()
@@ -202,7 +202,7 @@ class _RecordedAnswer:
     async def pieces(self) -> AsyncIterator[bytes]:
         yield self.recorded.body_bytes
         if self.recorded.cut:
-            raise AnswerCut("provider_cut")
+            raise AnswerCut
 
     def close(self) -> None:
         """Nothing is left to take."""

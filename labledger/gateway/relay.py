@@ -1,7 +1,7 @@
 """Passing an answer to the agent as it comes, while its usage is read on the side.
 
-Pieces pass as they come, but one with which the answer may be complete: it waits until the end of
-the call is durable in the journal, or until more follows.
+Pieces pass as they come, except one that may complete the answer: it waits until the end of the
+call is durable in the journal, or until more follows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Relay:
         if held:
             await self._write(response, held)
         if cut is not None:
-            self._hang_up("cut")
+            # Its agent sees that the answer has no end.
+            if self._request.transport is not None:
+                self._request.transport.close()
             return response
         await response.write_eof()
         return response
@@ -149,8 +151,7 @@ class Relay:
         elif self._reader.whole and cut is None:
             self._call.end(CallState.ANSWERED, **about)
         else:
-            too_long = cut is not None and str(cut) == "answer_too_long"
-            reason = "answer_too_long" if too_long else "provider_cut"
+            reason = (cut or AnswerCut()).reason
             self._call.end(CallState.CUT, reason=reason, **about)
         await asyncio.shield(self._call.durable())
 
@@ -168,16 +169,9 @@ class Relay:
                 await response.write(piece)
         except (TimeoutError, ConnectionError):
             self._call.leave(**self._about, **self._usage())
-            self._hang_up("gone")
-            raise ConnectionResetError("the agent takes no more of the answer") from None
-
-    def _hang_up(self, why: str) -> None:
-        """End the agent's connection without the end of the answer."""
-        if self._request.transport is not None:
-            if why == "gone":
+            if self._request.transport is not None:
                 self._request.transport.abort()
-            else:
-                self._request.transport.close()
+            raise ConnectionResetError("the agent takes no more of the answer") from None
 
     async def _whole(
         self, status: int, headers: Headers, pieces: AsyncIterator[bytes]
@@ -188,13 +182,12 @@ class Relay:
                 body += piece
                 if len(body) > _MAX_WHOLE:
                     raise AnswerCut("answer_too_long")
-        except AnswerCut as error:
-            reason = "answer_too_long" if str(error) == "answer_too_long" else "provider_cut"
+        except AnswerCut as cut:
             await self._record(is_cut=True)
-            self._call.end(CallState.CUT, reason=reason, **{**self._about, "status": 502})
+            self._call.end(CallState.CUT, reason=cut.reason, **{**self._about, "status": 502})
             await asyncio.shield(self._call.durable())
             message = "labledger: the provider's answer ended too early"
-            raise NoAnswer(reason, 502, message) from None
+            raise NoAnswer(cut.reason, 502, message) from None
         await self._record(is_cut=False)
         self._end_whole(status, bytes(body))
         await asyncio.shield(self._call.durable())

@@ -1,8 +1,8 @@
-"""Asking providers: with their keys, at the pace of each key, again where they ask to come back.
+"""Asking providers: with their keys, at the pace of each key, and again where a limit was met.
 
 A request is sent again only if the provider said that it met a limit, or could not be reached at
-all: then nothing was charged. All of that happens before the agent gets the first byte. What
-outlasts the patience is passed on.
+all: then nothing was charged. All of that happens before the agent gets the first byte. If limits
+last longer than the patience, the agent gets the provider's refusal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from labledger.records.model_providers import KeySource, ProviderConfig
 _CONNECT_S = 30.0
 _SILENCE_S = 900.0
 """How long a provider may send nothing, in seconds. Models think for minutes."""
-_UNREACHABLE_S = 30.0
-"""How long a provider that cannot be reached is tried again."""
 _KEY_S = 120.0
 """How long a request waits for a key after the gateway started again."""
 _IDLE_S = 15.0
@@ -78,8 +76,8 @@ class Keys:
         return key
 
 
-class _Slot:
-    """The place of one request among those under way, which is left once."""
+class _Place:
+    """The place of one request among those under way. Leaving it twice has no effect."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace: Pace | None = pace
@@ -97,7 +95,7 @@ class _LiveAnswer:
 
     response: aiohttp.ClientResponse
     key: str | None
-    slot: _Slot
+    place: _Place
 
     @property
     def status(self) -> int:
@@ -111,13 +109,13 @@ class _LiveAnswer:
         try:
             async for piece in self.response.content.iter_any():
                 yield piece
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise AnswerCut(type(error).__name__) from None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            raise AnswerCut from None
 
     def close(self) -> None:
         # A connection whose answer was read to its end is kept for the next request.
         self.response.close()
-        self.slot.leave()
+        self.place.leave()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +200,15 @@ class Upstream:
     async def _ask_paced(
         self, sent: _Sent, paced: _PacedKey, clock: WaitedTime, progress: Progress
     ) -> Answer:
-        pace, began = paced.pace, time.monotonic()
+        pace = paced.pace
+        give_up = patient_until = time.monotonic() + self._settings.patience_s
         refusal: _Refusal | None = None
         failure: NoAnswer | None = None
         while True:
             since = time.monotonic()
-            patience_s = self._settings.patience_s if failure is None else _UNREACHABLE_S
             try:
                 with clock.waiting():
-                    async with asyncio.timeout(began + patience_s - since):
+                    async with asyncio.timeout(give_up - since):
                         sent_at = await pace.enter(again=bool(refusal or failure))
             except TimeoutError:
                 if refusal is not None:
@@ -219,30 +217,32 @@ class Upstream:
                 raise failure or NoAnswer("held_back", 429, message) from None
             finally:
                 progress.waited_s += time.monotonic() - since
-            slot = _Slot(pace)
+            place = _Place(pace)
             try:
                 with clock.working():
                     progress.sent = True
-                    answer = await self._send(sent, paced.key, slot)
+                    answer = await self._send(sent, paced.key, place)
                     if answer.status not in LIMITED:
                         pace.answered(sent_at)
                         paced.key_refused = answer.status in {401, 403}
                         return answer
                     pace.limited(sent_at, retry_after_s(_lower(answer.headers)))
                     refusal, failure = await _read_refusal(answer), None
-                    progress.sent = False
+                    give_up, progress.sent = patient_until, False
             except NoAnswer as error:
-                slot.leave()
+                place.leave()
                 if error.reason != "unreachable":
                     raise
                 progress.sent = False
-                failure = error
+                if failure is None:
+                    give_up = min(patient_until, time.monotonic() + self._settings.unreachable_s)
+                refusal, failure = None, error
                 pace.limited(sent_at, None)
             except BaseException:
-                slot.leave()
+                place.leave()
                 raise
 
-    async def _send(self, sent: _Sent, key: str | None, slot: _Slot) -> _LiveAnswer:
+    async def _send(self, sent: _Sent, key: str | None, place: _Place) -> _LiveAnswer:
         try:
             response = await self._session.post(
                 sent.address,
@@ -257,7 +257,7 @@ class Upstream:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             message = f"labledger: the provider gave no answer: {type(error).__name__}"
             raise NoAnswer("no_answer", 502, message) from None
-        return _LiveAnswer(response, key, slot)
+        return _LiveAnswer(response, key, place)
 
 
 @dataclass(repr=False)

@@ -20,7 +20,7 @@ class WaitedTime:
     """The waited time of an attempt. For one event loop."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`path` is the file, which goes on where it is; None writes none."""
+        """`path` is the file, whose time is counted on; with None nothing is written."""
         self._path, self._clock = path, clock
         self._before_s = _read(path)
         self._waiting = self._working = 0

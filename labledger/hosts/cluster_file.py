@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 
 _SCHEMES = ("tcp", "tls")
+_BY_COORDINATOR = "coordinator"
+"""The value of `model_keys` with which the coordinator sends them."""
+_WITHOUT_TLS = "keys of model providers would be sent without TLS"
+_TLS_FOR_KEYS = "use TLS, or leave `model_keys` out: each host then reads them itself"
 _OF_CLASSES = ("arguments", "scale", "host")
 _STORE_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^@?#\s]*[^@?#\s/]/*")
 _SECRET_OPTION = re.compile(
@@ -106,6 +110,8 @@ class Cluster:
     """How each worker that the class starts serves its host."""
     object_store: StorePlace | None = None
     """What large files go through; None for the scheduler."""
+    sends_model_keys: bool = False
+    """Whether the coordinator reads the keys of model providers and sends them to the hosts."""
 
     @classmethod
     def read(cls, given: str, *, insecure: bool = False, tls: TlsFiles | None = None) -> Self:
@@ -154,6 +160,7 @@ class Cluster:
             scale=None if scale is None else int(scale),
             host=None if host is None else _host_settings(folder, host),
             object_store=None if store is None else StorePlace(**store),
+            sends_model_keys=document.get("model_keys") == _BY_COORDINATOR,
         )
 
     def security(self) -> Security | None:
@@ -185,6 +192,10 @@ class Cluster:
 
     def require_secure(self) -> None:
         """Raise `InvalidInput` if others could read or change what is sent to the scheduler."""
+        has_tls = not self.insecure and (self.address or "tls:").startswith("tls:")
+        if self.sends_model_keys and not has_tls:
+            problem = Problem(self.given, _WITHOUT_TLS, field="model_keys", hint=_TLS_FOR_KEYS)
+            raise InvalidInput("the cluster", [problem])
         if self.address is not None:
             require_secure(self.address, insecure=self.insecure, has_tls=self.tls is not None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.execution.agent_folders import targets_of
+from labledger.execution.gateway_keeper import models_of, providers_of
+from labledger.experiment.plan import ExperimentPlan
 from labledger.hosts import object_store
 from labledger.hosts.cluster_file import Cluster, TlsFiles
 from labledger.hosts.coordinator_side import host_cleanup
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.hosts.coordinator_side.host_cleanup import AskedHost, ImagesOfHosts
 from labledger.hosts.dask_transport import DaskTransport, require_dask
-from labledger.hosts.host_messages import LimitsToTry, StorePlace, TriedLimits, TryLimits
+from labledger.hosts.host_messages import (
+    LimitsToTry,
+    ModelNeeds,
+    StorePlace,
+    TriedLimits,
+    TriedModels,
+    TryLimits,
+    TryModels,
+)
 from labledger.hosts.host_service import HostSettings
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 
@@ -29,6 +41,8 @@ _FIND_S = 5.0
 """How long a list of hosts waits for the first worker."""
 _TRY_LIMITS_S = 90.0
 """A host's engine is given up after a minute."""
+_TRY_MODELS_S = 90.0
+"""A command that writes a key may take a minute."""
 
 
 def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
@@ -57,6 +71,19 @@ def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
     if place is not None:
         object_store.try_object_store(place)
     return place
+
+
+def model_needs(on: str, plan: ExperimentPlan, *, insecure: bool = False) -> ModelNeeds | None:
+    """Return what agents need for their models on each host of a cluster; None if none has any.
+
+    Raises `InvalidInput`.
+    """
+    if not (models := models_of(plan)):
+        return None
+    are_keys_sent = Cluster.read(on, insecure=insecure).sends_model_keys
+    # Agents are installed on this machine, and their files are sent.
+    machine = os.uname().machine if targets_of(plan) else None
+    return ModelNeeds(tuple(providers_of(models)), are_keys_sent, machine)
 
 
 @contextmanager
@@ -117,6 +144,27 @@ def try_limits(
         return tried
 
     async def ask_all() -> list[TriedLimits]:
+        return list(await asyncio.gather(*map(ask, hosts)))
+
+    return connection.run(ask_all()).result()
+
+
+def try_models(
+    connection: ClusterConnection, hosts: Sequence[FoundHost], needs: ModelNeeds
+) -> list[TriedModels]:
+    """Ask hosts whether agents would have their models. Nothing is said of one without answer."""
+
+    async def ask(host: FoundHost) -> TriedModels:
+        if host.described is None:
+            return TriedModels()
+        request = TryModels(host.described.session, needs)
+        try:
+            tried: TriedModels = await connection.call(host.address, request, _TRY_MODELS_S)
+        except LabLedgerError:
+            return TriedModels()
+        return tried
+
+    async def ask_all() -> list[TriedModels]:
         return list(await asyncio.gather(*map(ask, hosts)))
 
     return connection.run(ask_all()).result()

@@ -34,6 +34,7 @@ from labledger.hosts.host_messages import (
     Removal,
     input_digests,
 )
+from labledger.hosts.host_preparation import RunPreparation
 from labledger.hosts.host_run_folder import HostRunFolder, Outbox, SharedFiles, attempt_name
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
@@ -43,6 +44,7 @@ from labledger.trial.contract import Labels
 from labledger.trial.disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, kill_container
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
+from labledger.trial.trial_plan import TrialAgent
 
 REFUSALS_BEFORE_PROBLEM = 5
 """After so many attempts in a row that could not be started, the host tries them again itself."""
@@ -72,6 +74,7 @@ class HostAttempts:
     permits: RunPermits
     """Shared by all runs of the host."""
     inputs: HostInputs
+    preparation: RunPreparation
     engines: EnginePool
     engine_root: Path | None
     lacks_space: Callable[[], bool]
@@ -118,7 +121,8 @@ class HostAttempts:
         )
         self.limiter.allow_until(0.0)
         self.shared_files = SharedFiles(self.folder, self.inputs.store, self.changed)
-        self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter)
+        gateway = self.preparation.keeper
+        self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter, gateway)
         self._outbox = Outbox(self.folder.outbox)
         self._ended = set(self._outbox.keys())
         self.epoch = self.folder.read_epoch() or 0
@@ -173,9 +177,13 @@ class HostAttempts:
             run_dir=self.folder.path,
             store_root=self.folder.store_of(spec.key),
             engine_root=self.engine_root,
+            agent=None if (agent := spec.plan.agent) is None else self._agent_here(agent),
         )
         here = replace(spec, plan=plan, container_may_exist=container_may_exist)
         return here.on_host(spec.host)
+
+    def _agent_here(self, agent: TrialAgent) -> TrialAgent:
+        return replace(agent, folder=self.preparation.agents.path(agent.installed))
 
     def remove(self, removal: Removal) -> None:
         """Remove what an acknowledged attempt left: its container first, its result last."""
@@ -240,6 +248,16 @@ class HostAttempts:
         except LabLedgerError as error:
             with self.changed:
                 self._warnings.append(error.message)
+
+    def look_at_gateway(self) -> None:
+        """Keep the gateway running while attempts are open, or may come."""
+        with self.changed:
+            if self.closed:
+                return
+            is_needed = bool(self._open) or self.limiter.may_start
+        problems = self.preparation.look(is_needed=is_needed)
+        with self.changed:
+            self._warnings += problems
 
     # -- what becomes of attempts
 
@@ -366,6 +384,7 @@ class HostAttempts:
             paused=tuple(spec.key for spec in self._executor.paused_attempts()),
             warnings=warnings,
             last_start_age_s=age_s if age_s < float("inf") else None,
+            is_prepared=self.preparation.is_ready_for(request.setup),
         )
 
     # -- cleanup

@@ -12,16 +12,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
+from labledger.records.model_providers import KeySource, ProviderConfig
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
@@ -56,6 +58,18 @@ class RunKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNeeds:
+    """What a host needs so that agents can ask models."""
+
+    providers: tuple[ProviderConfig, ...]
+    """With the places where their keys are read."""
+    are_keys_sent: bool
+    """Whether the coordinator reads the keys and sends them. Otherwise each host reads them."""
+    machine: str | None = None
+    """The kind of machine that the installed agents are for; None if no agent is installed."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSetup:
     """What a host needs once for a run: who asks, and the files that all trials share."""
 
@@ -66,6 +80,15 @@ class RunSetup:
     is_sealed: bool
     known_hosts: frozenset[str] = frozenset()
     """The hosts that have open attempts of earlier coordinators."""
+    models: ModelNeeds | None = None
+    """What agents need for their models; None if no agent has any."""
+    agents: tuple[InstalledAgent, ...] = ()
+    """The installed agents of variants that have a profile."""
+
+    @property
+    def needs_preparation(self) -> bool:
+        """Whether a host has to be prepared before it gets attempts."""
+        return self.models is not None or bool(self.agents)
 
     @property
     def digests(self) -> dict[str, int]:
@@ -117,6 +140,46 @@ class TriedLimits:
     """Why nothing is placed on the host, if the engine ignored limits."""
     refusal: str | None = None
     """Why no container could be started with these limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryModels:
+    """Ask whether a host has what agents need for their models. It keeps no key."""
+
+    session: str
+    needs: ModelNeeds
+
+
+@dataclass(frozen=True, slots=True)
+class TriedModels:
+    """What is missing; None if nothing is."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRun:
+    """Prepare a host for the agents of a run: a gateway with the keys, and the agents' files.
+
+    Can be repeated. A host in a new process has to be prepared again.
+    """
+
+    session: str
+    setup: RunSetup
+    keys: tuple[tuple[KeySource, str], ...] = field(default=(), repr=False)
+    """The keys of providers, if the coordinator sends them. They are held in memory alone."""
+    tars: Mapping[str, str] = field(default_factory=dict)
+    """The digests of tars with the files of agents, which the host has got, by `tree_sha256`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """What a host still lacks; it is prepared if that is nothing."""
+
+    missing: tuple[str, ...] = ()
+    """The `tree_sha256` of agents whose files have to be sent."""
+    problem: str | None = None
+    """Why it cannot be prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +270,8 @@ class ExchangeReply:
     warnings: tuple[str, ...] = ()
     last_start_age_s: float | None = None
     """How long ago the newest container that could be started was created."""
+    is_prepared: bool = True
+    """Whether this process still has what `PrepareRun` gave it, if the run needs that."""
     state: HostState | None = None
 
 
@@ -409,6 +474,8 @@ class Refusal:
 REPLIES: Mapping[type, type] = {
     Describe: Described,
     TryLimits: TriedLimits,
+    TryModels: TriedModels,
+    PrepareRun: PreparedRun,
     Exchange: ExchangeReply,
     MissingInputs: MissingReply,
     FindImages: FoundImages,
@@ -445,6 +512,7 @@ def needed_images(spec: AttemptSpec) -> dict[str, str]:
     needed = {spec.image_ref: spec.image_id}
     if spec.has_grader_container:
         needed[spec.grader_image_ref] = spec.grader_image_id
-    if spec.uses_egress_proxy and spec.plan.egress_image is not None:
+    has_helper = spec.uses_egress_proxy or spec.uses_models
+    if has_helper and spec.plan.egress_image is not None:
         needed[spec.plan.egress_image] = spec.plan.egress_image
     return needed

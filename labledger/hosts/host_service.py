@@ -32,6 +32,7 @@ from labledger.hosts.host_identity import (
 )
 from labledger.hosts.host_inputs import HostInputs, StoreTransfers
 from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.hosts.host_preparation import AgentFolders, RunPreparation, find_missing
 from labledger.hosts.host_run import HostRun
 from labledger.hosts.host_run_folder import HostRunFolder
 from labledger.hosts.message_bytes import BadMessage, decode, encode
@@ -51,6 +52,8 @@ _MAX_INPUTS_REPORTED = 2000
 _SHORTAGE_AGE_S = 0.5
 """For how long the disks are not looked at again."""
 _LEDGER_PREFIX = 12
+_GATEWAY_INTERVAL_S = 3.0
+"""How often the gateways of models are looked at."""
 
 
 class HostService:
@@ -79,7 +82,9 @@ class HostService:
         self._permits = RunPermits(slots)
         self._inputs = HostInputs(folder / "store", self._engines)
         self._transfers = StoreTransfers(self._inputs)
+        self._agents = AgentFolders(folder / "agents", self._inputs.store)
         self._changed = threading.Condition()
+        self._ending = threading.Event()
         self._runs: dict[RunKey, HostRun] = {}
         self._engine_lock = threading.Lock()
         self._engine_info: JsonObject = {}
@@ -91,9 +96,13 @@ class HostService:
         self._shortage_read = float("-inf")
         self._closed = False
         self._inputs.delete_unused()
+        if not any((folder / "runs").glob("*/*/accepted/*")):
+            self._agents.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
             host_messages.Describe: lambda _: self.describe(),
             host_messages.TryLimits: self._try_limits,
+            host_messages.TryModels: lambda r: host_messages.TriedModels(find_missing(r.needs)),
+            host_messages.PrepareRun: self._prepare_run,
             host_messages.Exchange: self._exchange,
             host_messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
             host_messages.FindImages: lambda r: host_messages.FoundImages(
@@ -165,15 +174,25 @@ class HostService:
     @contextmanager
     def serving(self) -> Iterator[HostService]:
         """Answer requests in the block. Afterwards, what runs goes on without this process."""
+        threading.Thread(target=self._keep_gateways, name="gateways", daemon=True).start()
         try:
             yield self
         finally:
             self._closed = True
+            self._ending.set()
             self._inputs.close()
             self._transfers.close()
             with ExitStack() as stack:
                 for run in list(self._runs.values()):
                     stack.enter_context(run.attempts.closing())
+
+    def _keep_gateways(self) -> None:
+        """Keep the gateways running that open attempts need, also while no coordinator asks."""
+        while not self._ending.wait(_GATEWAY_INTERVAL_S):
+            with self._changed:
+                runs = list(self._runs.values())
+            for run in runs:
+                run.attempts.look_at_gateway()
 
     # -- requests
 
@@ -200,6 +219,11 @@ class HostService:
         in_force = limits_of(limits.resources).keys() - set(ignored)
         self._ignored_limits = (self._ignored_limits - in_force).union(ignored)
         return host_messages.TriedLimits(self._describe_limits(facts))
+
+    def _prepare_run(self, request: host_messages.PrepareRun) -> host_messages.PreparedRun:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return run.attempts.preparation.prepare(request)
 
     def _exchange(self, request: host_messages.Exchange) -> host_messages.ExchangeReply:
         reply = self._run(request.setup.run).exchange(request)
@@ -254,6 +278,7 @@ class HostService:
                         slots=self._slots,
                         permits=self._permits,
                         inputs=self._inputs,
+                        preparation=RunPreparation(self.folder, key, self._agents),
                         engines=self._engines,
                         engine_root=engine_data_folder(self._engine_info),
                         lacks_space=lambda: self._find_shortage() is not None,

@@ -52,6 +52,24 @@ def _cluster_of(on: str) -> str:
     return on if "://" in on else str(expand_home(on).resolve())
 
 
+def has_keys(cluster: str | None, plan: ExperimentPlan, *, insecure: bool) -> bool:
+    """Return whether this machine reads the keys of model providers that a run needs.
+
+    It does not for a cluster whose hosts read them themselves. One that cannot be read has none.
+    """
+    if cluster is None:
+        return True
+    # Imported late: runs on this machine need none of it.
+    from labledger.hosts.connect import model_needs
+
+    try:
+        needs = model_needs(cluster, plan, insecure=insecure)
+    except InvalidInput:
+        # The check of its hosts says why.
+        return False
+    return needs is not None and needs.are_keys_sent
+
+
 def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
     """Raise `PreflightFailed`, or why the cluster is not reached, unless some host runs trials."""
     # Imported late: runs on this machine need none of it.

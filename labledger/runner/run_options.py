@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from labledger.compare.run_differences import OutcomeChange
-from labledger.errors import Exit, InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem
 from labledger.execution.dispatch_rules import PATIENCE_S
 from labledger.execution.executor import FolderRetention
 from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
+from labledger.exit_codes import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.schedule import Shard
 from labledger.ledger.database.model import Spent, Stop

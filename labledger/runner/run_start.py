@@ -55,7 +55,13 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.runner import run_options
-from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings, require_limits
+from labledger.runner.run_hosts import (
+    cluster_of,
+    given_cluster,
+    given_settings,
+    has_keys,
+    require_limits,
+)
 from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.runner.session import Session
 from labledger.text import quoted
@@ -106,8 +112,7 @@ class RunStart:
         results = self.check_with(experiment, cluster, supply, use_cache=True)
         report_warnings(results.checks, options)
         results.require()
-        if cluster is None:
-            install_agents(experiment.plan, options.on_event)
+        install_agents(experiment.plan, options.on_event)
         return results
 
     def check_with(
@@ -132,6 +137,7 @@ class RunStart:
             use_cache=use_cache,
             egress_image=options.egress_image,
             runs_here=cluster is None,
+            has_keys=has_keys(cluster, experiment.plan, insecure=options.insecure),
         )
         if cluster is None:
             return results
@@ -154,7 +160,7 @@ class RunStart:
         Hosts of a cluster get images from a registry or this machine, each for its trials.
         """
         require_environment(run, plan.environment, self.values)
-        require_models(run, plan, self.values, runs_here=cluster is None)
+        require_models(run, plan, self.values, cluster, insecure=self.options.insecure)
         if cluster is None:
             require_images(self.engine, run, plan.runtime.oci)
             require_egress_image(self.engine, plan, self.options.egress_image)
@@ -233,10 +239,19 @@ def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str,
 
 
 def require_models(
-    run: RunInfo, plan: ExperimentPlan, values: Mapping[str, str], *, runs_here: bool
+    run: RunInfo,
+    plan: ExperimentPlan,
+    values: Mapping[str, str],
+    cluster: str | None,
+    *,
+    insecure: bool,
 ) -> None:
-    """Raise `InvalidInput` unless what the agents of a run need for their models is there."""
-    checks = check_models(plan, values, runs_here=runs_here)
+    """Raise `InvalidInput` unless what the agents of a run need for their models is there.
+
+    Hosts that read keys themselves say so when they are prepared.
+    """
+    has_own_keys = has_keys(cluster, plan, insecure=insecure)
+    checks = check_models(plan, values, runs_here=cluster is None, has_keys=has_own_keys)
     problems = [
         Problem(check.name, check.detail, hint=check.hint)
         for check in checks

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger import fault_points
+from labledger.agents.agent_trees import InstalledAgent
 from labledger.checks.engine_checks import egress_image_ref
 from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
@@ -224,7 +225,9 @@ class Session:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        executor = self._executor(run, experiment, unfinished, lease, full_disks)
+        has_slots = run.next_schedule_idx < run.total_slots
+        agents = install_agents(experiment, self.options.on_event) if has_slots else {}
+        executor = self._executor(run, experiment, unfinished, lease, full_disks, agents)
         stack.enter_context(closing(executor))
         width = executor.width
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
@@ -232,7 +235,7 @@ class Session:
             full_disks.check(disk_space.locations)
             self._clean_up(executor, run, reader)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
-        if run.next_schedule_idx == run.total_slots:
+        if not has_slots:
             return None
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
@@ -240,7 +243,7 @@ class Session:
         lost_hosts = LostHosts(reader, run.run_id, executor)
         lost_hosts.report_new()
         root = engine_data_folder(engine_info)
-        plans = self._plans(run, experiment, reader, root, executor)
+        plans = self._plans(run, experiment, reader, root, executor, agents)
         commit_queue = CommitQueue(
             lease=lease,
             writer=self.writer,
@@ -292,16 +295,18 @@ class Session:
         unfinished: Mapping[int, UnfinishedSlot],
         lease: Lease,
         full_disks: FullDisks,
+        agents: Mapping[str, InstalledAgent],
     ) -> TrialExecutor:
-        """Return the executor of this run's trials."""
+        """Return the executor of this run's trials, of which `agents` are installed by variant."""
         if run.on is None:
             width = self.options.max_concurrency or experiment.design.max_concurrency
             gateway = self._gateway(experiment)
             return LocalExecutor(width, full_disks, gateway=gateway)
         # Imported late: runs on this machine need none of it.
-        from labledger.hosts.connect import open_executor
+        from labledger.hosts.connect import model_needs, open_executor
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
 
+        needs = model_needs(run.on, experiment, insecure=self.options.insecure)
         cluster_run = ClusterRun(
             ledger_id=self.writer.ledger_id,
             run_id=run.run_id,
@@ -311,6 +316,9 @@ class Session:
             store_root=self.store.root,
             max_concurrency=self.options.max_concurrency,
             known_hosts=hosts_with_open_attempts(unfinished),
+            models=needs,
+            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
+            agents=tuple({each.tree_sha256: each for each in agents.values()}.values()),
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 
@@ -396,10 +404,10 @@ class Session:
         reader: LedgerReader,
         root: Path | None,
         executor: TrialExecutor,
+        agents: Mapping[str, InstalledAgent],
     ) -> dict[str, TrialPlan]:
         egress_image = self._egress_image(run, executor)
         prices = reader.prices(run.run_id)
-        agents = {} if run.on else install_agents(experiment, self.options.on_event)
         return {
             variant.variant_id: TrialPlan.of(
                 experiment,

@@ -79,13 +79,13 @@ class AgentDocument:
         self._head: JsonObject = {}
 
     def steps(self) -> Iterator[Step]:
-        """Yield its steps. Raises `MalformedJson` if it is none without problems."""
+        """Yield its steps. Raises `MalformedJson` if one is not valid."""
         for name, value in read_members(self._file, "steps"):
             if name == "steps":
                 try:
                     step = Step.from_json(without_nulls(value))
                 except (TypeError, ValueError, KeyError, AttributeError):
-                    raise MalformedJson("has a step that is none") from None
+                    raise MalformedJson("has a step that is not valid") from None
                 yield step
             elif name != "schema_version":
                 self._head[name] = value

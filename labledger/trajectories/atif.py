@@ -196,7 +196,7 @@ def document_problems(document: Any) -> Iterator[str]:
 
 
 def joint_problems(step: Any, number: int) -> Iterator[str]:
-    """Yield what is wrong with the joints of one step: its number, and whose results it has."""
+    """Yield how a step does not fit its document: its number, and results of calls of others."""
     if not isinstance(step, dict):
         return
     place = f"steps[{number - 1}]"

@@ -1,7 +1,8 @@
 """Bounded reading of JSON that an agent wrote: a line, a member or an item at a time.
 
-Nothing here raises for what a file holds: what is no JSON, or too large, is counted and passed
-over. Half of a surrogate pair, which JavaScript writes where it cuts a text, becomes U+FFFD.
+Reading lines raises nothing for what a file holds: what is no JSON, or too large, is counted and
+passed over. Reading a document raises `MalformedJson`. Half of a surrogate pair, which JavaScript
+writes where it cuts a text, becomes U+FFFD.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from labledger.trajectories.recorded_calls import metrics_of
 class MatchedCalls:
     """The calls of an attempt that belong to no step yet.
 
-    A call belongs to a step with its request's id, or else to the first step after those of earlier
-    calls that claims as many tokens of the request.
+    A call belongs to the step with its request's id, or else to the next step that claims the same
+    number of request tokens.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:

@@ -1,6 +1,6 @@
 """Steps from what the gateway recorded: each answer is a step, with what the agent told the model.
 
-A request repeats its conversation. It continues the one whose last answer it ends with, and only
+A request repeats its conversation. It belongs to the one whose last answer it contains, and only
 what follows that answer is new. Other requests begin conversations of their own: those of
 subagents, summaries and titles. Their steps carry `extra.conversation`, a number above 1. Of a
 conversation only the last answers' digests are held in memory.

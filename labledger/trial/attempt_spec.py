@@ -306,7 +306,7 @@ class TrialKind(ABC):
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
         """Return a tar of what is put into the new container at `/`, None if there is nothing.
 
-        Only workspaces in a folder of the image are filled so.
+        It fills a workspace in a folder of the image, and has the artifacts of a separate grader.
         """
 
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:

@@ -18,6 +18,7 @@ from harbor_tasks import (
     write_all,
     write_task,
 )
+from tiers import thorough
 
 import labledger
 from labledger import BenchmarkCheck, RunOptions, open_ledger
@@ -151,6 +152,7 @@ def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
     assert "2 of 2 tasks can be run" in done.stdout
 
 
+@thorough
 def test_regrading_gives_the_same_verdicts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Delivered and separate trials are graded again as they were, by an experiment of the tasks.
 

@@ -14,6 +14,7 @@ import pytest
 import sample_ledgers as kit
 from experiments import BY_MODE, FAILS, Project
 from headless_browser import Browser
+from tiers import thorough
 
 from labledger import Ledger, ReportOptions, open_ledger
 from labledger.records.attempt_result import Artifact, Metric
@@ -245,6 +246,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
         writer.leases.release(lease, RunStatus.COMPLETED)
 
 
+@thorough
 def test_the_file_keeps_to_its_size(path: Path, chromium: Browser) -> None:
     """Logs that do not fit are left out, the page says how many, and --logs none holds none."""
     make_hostile(path, b"log", b"")
@@ -280,6 +282,7 @@ def test_one_task_is_no_tasks(path: Path, chromium: Browser) -> None:
     assert "1 tasks" not in page.read_text("utf-8")
 
 
+@thorough
 def test_500_tasks_stay_readable(path: Path, chromium: Browser) -> None:
     """The map is filtered, ordered and walked by keyboard; pages of trials; phone and dark."""
     many(path)

@@ -14,6 +14,7 @@ from commands import run_forked
 from containers import docker
 from swebench_files import BREAKS_OTHER, FIXED, Repository, predictions, write_rows
 from swebench_images import make_image
+from tiers import thorough
 
 import labledger
 from labledger import RunOptions, open_ledger
@@ -175,6 +176,7 @@ def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
     assert (trial["status"], trial["outcome"]) == ("completed", "success")
 
 
+@thorough
 def test_check_names_a_task_that_its_patch_does_not_resolve(
     repository: Repository, tmp_path: Path
 ) -> None:

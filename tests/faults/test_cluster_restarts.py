@@ -209,6 +209,7 @@ def test_a_stopping_run_leaves_what_did_not_start(run: Run) -> None:
         assert sorted(ends) == ["completed"] * 4 + ["refused"] * 4
 
 
+@thorough
 def test_a_cluster_class_makes_its_workers_hosts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A run that starts its cluster from a file uses each plain Dask worker as a host."""
     file = tmp_path / "cluster.yaml"

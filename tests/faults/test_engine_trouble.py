@@ -14,7 +14,7 @@ from engine_proxy import HANG, LOSE, EngineProxy, answer, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
 from sample_trials import ENGINE, Trials, brief, phase, run_attempt
 from sealed_trials import DELIVERED, GRADER, SECRET, isolation
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
@@ -104,6 +104,7 @@ def test_an_engine_that_stumbles_is_asked_again(
     project.check_whole("stumbles")
 
 
+@thorough
 def test_an_engine_that_refuses_everything_is_not_fed_the_schedule(
     proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
@@ -147,6 +148,7 @@ def test_an_engine_that_goes_on_refusing_ends_the_run_resumable(
     project.check_whole("broken")
 
 
+@thorough
 def test_a_high_concurrency_does_not_storm_the_engine(proxy: EngineProxy, tmp_path: Path) -> None:
     """However many trials may run, only so many are created or started at once."""
 

@@ -49,7 +49,7 @@ def uninterrupted(
     ("point", "idx"),
     tiered(
         [*WITHOUT_PART.items(), *WITH_PART.items()],
-        default=[("inside_append", None), ("after_append", None), ("inside_commit", 2)],
+        default=[("inside_append", None)],
     ),
 )
 def test_killed_there(

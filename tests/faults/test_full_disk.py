@@ -25,7 +25,7 @@ from sample_trials import (
     run_attempt,
 )
 from sealed_trials import AFTER
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.records import JsonObject
@@ -161,6 +161,7 @@ def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Pat
     check_completed(project)
 
 
+@thorough
 def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk: Path) -> None:
     """Where the disk stays full to the end, the run says so; everything is in the ledger."""
     with begun(project, *NO_THRESHOLD) as coordinator, filled(mirrors_disk):
@@ -171,6 +172,7 @@ def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk:
     check_completed(project)
 
 
+@thorough
 def test_too_little_room_pauses_before_anything_fails(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
@@ -220,6 +222,7 @@ def test_an_engine_without_room(
         project.check_whole("engine")
 
 
+@thorough
 def test_what_fails_in_a_container_for_want_of_the_engines_room(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:

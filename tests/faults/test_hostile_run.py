@@ -30,8 +30,8 @@ from sample_trials import predicts, scores
 from tiers import thorough
 
 from labledger import open_ledger
-from labledger.errors import Exit
 from labledger.execution.local_executor import LocalExecutor
+from labledger.exit_codes import Exit
 from labledger.files import untrusted_files
 from labledger.trial.disk_space import FullDisks
 

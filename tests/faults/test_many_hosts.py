@@ -72,6 +72,7 @@ def ends_lost_by_engines(project: ClusterProject) -> list[int]:
     return lost
 
 
+@thorough
 def test_a_run_on_three_hosts_leaves_what_a_local_one_leaves(
     cluster: Cluster, tmp_path: Path
 ) -> None:

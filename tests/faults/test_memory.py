@@ -11,6 +11,7 @@ import pytest
 from bench.event_trials import EVENT_BYTES, write_project
 from commands import CHECKOUT, command_env
 from experiments import PASSING
+from tiers import thorough
 
 from labledger import open_ledger
 
@@ -21,6 +22,7 @@ _MOST_MB = 190
 """Much more than the command needs alone, much less than with the events of a few trials in it."""
 
 
+@thorough
 def test_many_events_of_many_trials_at_once(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Six trials that leave 7 MB of events each, staged and committed, do not make it grow; every
     event is in ledger and mirror, digests fit, and nothing is left where they waited."""

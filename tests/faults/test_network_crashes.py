@@ -11,7 +11,7 @@ import pytest
 from experiments import HOLDING, PASSING, RIGHT, EngineLog, Project
 from sample_trials import ENGINE
 from served_hosts import machine_url, served_host
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.engine.allowed_hosts import HOST_NAME
@@ -56,7 +56,7 @@ KILLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("point", "grading"), tiered(KILLS, default=[KILLS[0], KILLS[-1]]))
+@pytest.mark.parametrize(("point", "grading"), tiered(KILLS, default=[KILLS[0]]))
 def test_killed_there(
     point: str,
     grading: dict[str, Any],
@@ -103,6 +103,7 @@ def test_a_trial_finishes_with_nobody_watching(
     project.check_whole(RUN)
 
 
+@thorough
 def test_a_run_that_is_taken_over(port: int, tmp_path: Path, engine_log: EngineLog) -> None:
     """The new owner continues with the proxies; who lost the run removes none of them."""
     project = new_project(tmp_path, port)

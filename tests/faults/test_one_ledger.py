@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from experiments import PASSING, RIGHT, WRONG, EngineLog, Project
+from tiers import thorough
 
 from labledger.errors import LedgerReplaced
 from labledger.ledger.database import migrations
@@ -20,6 +21,7 @@ RUNS = ("one", "two", "three")
 SLOTS = 20
 
 
+@thorough
 def test_runs_and_a_reader_do_not_hold_each_other_up(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

@@ -21,7 +21,7 @@ from experiments import (
     EngineLog,
     Project,
 )
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import clock, open_ledger
@@ -145,6 +145,7 @@ def test_of_two_that_want_a_run_one_gets_it(project: Project, first: Coordinator
         assert asker.finish() == 0, asker.stderr
 
 
+@thorough
 def test_who_stops_waiting_wants_the_run_no_longer(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
@@ -234,7 +235,7 @@ def left(project: Project) -> dict[str, tuple[int, bytes]]:
 
 @pytest.mark.parametrize(
     "point",
-    tiered(SUSPENDED.values(), default=["agent_running:2", "after_commit:1"]),
+    tiered(SUSPENDED.values(), default=["after_commit:1"]),
     ids=SUSPENDED.keys(),
 )
 def test_a_suspended_coordinator_loses_without_harm(
@@ -264,6 +265,7 @@ def test_a_suspended_coordinator_loses_without_harm(
     assert engine_log.starts(project, "one") == {(idx, 1): 1 for idx in range(4)}
 
 
+@thorough
 def test_a_suspended_coordinator_leaves_a_trial_that_runs_alone(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, monkeypatch: Any
 ) -> None:

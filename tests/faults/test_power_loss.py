@@ -227,7 +227,7 @@ def after_a_cut(path: Path, log: bytes) -> Held:
             ("inside_commit", 1),
             ("after_commit", 2),
         ],
-        default=[("after_stage", STAGED), ("inside_commit", 1)],
+        default=[("inside_commit", 1)],
     ),
 )
 def test_power_lost_at(

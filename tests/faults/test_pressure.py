@@ -43,7 +43,7 @@ def pressure(result: AttemptResult) -> JsonObject:
 
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]), ids=("busybox", "dash"))
-@pytest.mark.parametrize("way", tiered(WAYS, default=["none", "after_agent"]))
+@pytest.mark.parametrize("way", tiered(WAYS, default=["after_agent"]))
 def test_every_trial_says_what_it_waited_for(trials: Trials, image: str, way: str) -> None:
     """In each grading mode the counters of the kernel are recorded, and not those of the agent."""
     spec = stage(trials, trials.spec(f"{FORGES}{SPINS}; true", image=image, **WAYS[way]))

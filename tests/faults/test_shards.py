@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, RIGHT, WRONG, Project
+from tiers import thorough
 
 from labledger import fault_points, open_ledger
 
@@ -22,6 +23,7 @@ def outcomes(project: Project, *run_ids: str) -> list[str]:
     return sorted(repr(row[1:]) for row in rows if row[0] in run_ids)
 
 
+@thorough
 @pytest.mark.usefixtures("image_ids")
 def test_killed_shards_give_the_run_done_at_once(tmp_path: Path) -> None:
     """A shard that was killed resumes as that shard; both together are the whole experiment."""

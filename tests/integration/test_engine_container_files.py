@@ -16,7 +16,8 @@ from labledger.checks import engine_checks, preflight
 from labledger.checks.engine_checks import check_container_files
 from labledger.checks.image_checks import ImageProbes
 from labledger.engine.engine import Engine
-from labledger.errors import Exit, PreflightFailed
+from labledger.errors import PreflightFailed
+from labledger.exit_codes import Exit
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker

@@ -11,7 +11,7 @@ from tiers import tiered
 from labledger.checks.check_results import CheckResult
 from labledger.checks.engine_checks import check_limits
 from labledger.checks.image_checks import ImageProbes
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 from labledger.experiment.plan_sections import Resources
 from labledger.trial.life import container_config
 

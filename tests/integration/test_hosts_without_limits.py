@@ -16,9 +16,10 @@ from dask_clusters import DaskCluster, dask_cluster
 from engine_proxy import EngineProxy, answer, engine_proxy
 from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
 from sample_trials import ENGINE
+from tiers import thorough, tiered
 
 from labledger import open_ledger
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker
@@ -59,7 +60,7 @@ def add_host(cluster: DaskCluster, name: str, proxy: EngineProxy) -> str:
     return name
 
 
-@pytest.mark.parametrize("trouble", [say_unable, ignore_limits])
+@pytest.mark.parametrize("trouble", tiered([say_unable, ignore_limits], default=[ignore_limits]))
 def test_a_run_whose_hosts_ignore_limits_is_refused(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy, trouble: object
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_run_whose_hosts_ignore_limits_is_refused(
     assert project.on_engine("many") == []
 
 
+@thorough
 def test_a_limit_of_storage_is_kept_from_hosts_that_ignore_it(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_limit_of_storage_is_kept_from_hosts_that_ignore_it(
         assert "a limit of storage" in " ".join(refused.stderr.split())
 
 
+@thorough
 def test_a_run_is_not_resumed_on_hosts_that_ignore_limits(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
 ) -> None:

@@ -16,7 +16,7 @@ from commands import command_env, command_line
 from containers import SESSION_LABEL, docker, touch
 from experiments import HOLDING, PASSING, RIGHT, Project
 from sample_trials import ENGINE, PYTHON
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import RunOptions, preflight, run
@@ -216,6 +216,7 @@ def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
     assert ENGINE.image_id(built.image) is None
 
 
+@thorough
 def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
     """At its time limit it ends, and with it the client and the engine's work."""
     if image_builds.find_client() is None:
@@ -290,6 +291,7 @@ def test_a_build_has_a_time_limit(built: BuiltProject) -> None:
     wait_until(lambda: not containers_of(word), "the build's container to be removed")
 
 
+@thorough
 def test_builds_run_at_the_same_time(built: BuiltProject) -> None:
     """Two images are built together: each of these builds waits for the other one's container."""
     other = f"{built.image}-other"
@@ -315,6 +317,7 @@ def test_builds_run_at_the_same_time(built: BuiltProject) -> None:
     assert sorted(results.images) == sorted([built.image, other])
 
 
+@thorough
 @pytest.mark.parametrize(
     "words", tiered([(("run",),), (("preflight", "--build"),)], default=[(("run",),)])
 )

@@ -171,9 +171,7 @@ def test_a_named_folder(app_trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    tiered(
-        CHANGES.values(), default=[CHANGES[name] for name in ("texts", "links", "modes and owners")]
-    ),
+    tiered(CHANGES.values(), default=[CHANGES[name] for name in ("links", "modes and owners")]),
     ids=CHANGES,
 )
 def test_every_change_is_restored(app_trials: Trials, as_root: None, change: str) -> None:

@@ -96,6 +96,7 @@ def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
             }
             assert (counted["tokens_in"], counted["tokens_out"]) == (1250, 33)
             assert counted["cost_usd"] == pytest.approx(COST, abs=1e-12)
+            assert slot["scores"][0]["ext"]["isolation"]["tampering_suspected"] == []
             ran = slot["evidence"][0]["ext"]["agent"]
             assert (ran["name"], ran["provider"], ran["model"]) == (agent, provider, "m")
             assert len(ran["tree_sha256"]) == 64

@@ -13,7 +13,7 @@ import yaml
 from benchmark_files import HUMANEVAL, MBPP, SANITIZED, humaneval_row, write_array, write_lines
 from commands import run_forked
 from experiments import Coordinator, Project
-from tiers import tiered
+from tiers import thorough, tiered
 
 import labledger
 from labledger import RunOptions, open_ledger
@@ -73,9 +73,7 @@ def edit(experiment: Path, time_limit_s: float) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(
-    "form", tiered(["humaneval", "mbpp", "sanitized"], default=["humaneval", "mbpp"])
-)
+@pytest.mark.parametrize("form", tiered(["humaneval", "mbpp", "sanitized"], default=["humaneval"]))
 def test_gold_passes_everything_and_empty_nothing(
     form: str, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
@@ -210,6 +208,7 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
     assert labledger.verify(lab_dir=lab).findings == ()
 
 
+@thorough
 def test_a_killed_run_of_a_benchmark_is_resumed(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Killed -9 after its first commit, the run goes on from its folder in the lab."""
     project = Project(tmp_path / "project", {})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments import HOLDING, HOLDS, HOLDS_CAREFUL, PASSING, RIGHT, EngineLog, Project
+from tiers import thorough
 from waiting import wait_until
 
 from labledger import open_ledger
@@ -148,6 +149,7 @@ def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> N
     assert " of 5,000 tokens spent" in status.stdout
 
 
+@thorough
 def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) -> None:
     """A run that is complete was not stopped early, and asks for no more."""
     done = project.command("run", project.experiment, *PASSING, "--budget-usd", 3)
@@ -220,6 +222,7 @@ def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
     project.check_whole("paid")
 
 
+@thorough
 def test_infinity_is_no_budget(project: Project) -> None:
     """The library's word for `none`, which asks for no metric either."""
     project.document["metrics"] = []

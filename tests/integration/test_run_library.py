@@ -17,9 +17,10 @@ from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
 from waiting import PATIENCE_S
 
 import labledger
-from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
+from labledger.errors import LeaseHeld, PreflightFailed, RunExists
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import EventKind
+from labledger.exit_codes import Exit
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER
 

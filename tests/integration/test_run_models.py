@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from containers import docker
-from experiments import GRADER, Project, take_notes
+from experiments import take_notes
 from gateways import KEY
-from model_trials import ASKS, COST, SCRIPT, models
-from sample_trials import PYTHON
+from model_projects import RIGHT, SLOW, ModelProject
+from model_trials import COST, SCRIPT
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
@@ -22,51 +21,11 @@ from labledger import open_ledger
 from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 
-AGENT = """
-program = open("do.py").read()
-exec(program)
-"""
-RIGHT = "status, answer = ask('hello')\nopen('answer', 'w').write(answer + chr(10))\n"
-
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[ServedProvider]:
     with scripted_provider(SCRIPT) as served:
         yield served
-
-
-class ModelProject(Project):
-    """A project with one variant, whose tasks are programs that ask models."""
-
-    def __init__(self, folder: Path, url: str, programs: dict[str, str]) -> None:
-        self.programs = programs
-        super().__init__(folder, {}, max_concurrency=2)
-        self.environment["TEST_PROVIDER_KEY"] = KEY
-        self.write("agent.py", ASKS + AGENT)
-        del self.document["variant_plan"], self.document["metrics"]
-        runtime = self.document["runtime"]
-        runtime["image"] = PYTHON
-        runtime["agent"] |= {"command": ["python3", "agent.py"], "files": ["agent.py"]}
-        del runtime["agent"]["env"]
-        runtime["models"] = models(url)
-        self.write("grader.sh", GRADER)
-        self.save()
-
-    def tasks(self, scripts: dict[str, str]) -> None:
-        rows = [
-            {"id": name, "task": {"n": n}, "workspace": {"files": {"do.py": program}}}
-            for n, (name, program) in enumerate(self.programs.items())
-        ]
-        self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-
-    def metrics(self, run_id: str, idx: int) -> dict[str, float]:
-        """The metrics of a slot that the gateway counted."""
-        with open_ledger(lab_dir=self.lab) as ledger:
-            rows = ledger.slot(run_id, idx)["metrics"]
-        return {row["metric_id"]: row["value"] for row in rows if row["source"] == "gateway"}
-
-
-SLOW = RIGHT.replace("hello", "slow")
 
 
 @contextmanager

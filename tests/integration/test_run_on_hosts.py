@@ -10,6 +10,7 @@ from containers import docker, touch
 from dask_clusters import dask_cluster
 from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, RIGHT, Project
 from harbor_tasks import plain, write_task
+from tiers import thorough
 from waiting import wait_until
 
 from labledger import Exit, open_ledger
@@ -118,6 +119,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     assert "many.g2" not in project.output("runs"), "it was created before its hosts were checked"
 
 
+@thorough
 def test_a_run_grows_on_its_hosts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A rerun, killed, and an extension run where the run runs; without a host nothing is added."""
     spoilt = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'

@@ -11,7 +11,7 @@ from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project
 from waiting import wait_until
 
 from labledger import RunOutcome, open_ledger
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 from labledger.export.mirrors import PATHS
 
 pytestmark = pytest.mark.docker

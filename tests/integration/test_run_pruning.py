@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from experiments import Project
+from tiers import thorough
 
 from labledger import RunOutcome, open_ledger
-from labledger.errors import Exit
 from labledger.execution.run_events import StopRequest
+from labledger.exit_codes import Exit
 
 pytestmark = pytest.mark.docker
 
@@ -66,6 +67,7 @@ def test_skipped_slots_are_counted_as_such(project: Project, outcome: RunOutcome
     project.check_whole("pruned")
 
 
+@thorough
 def test_failures_are_counted_across_a_resume(project: Project) -> None:
     """Stopped one failure before the limit and resumed, the variant is given up at the next."""
     stop = StopRequest()

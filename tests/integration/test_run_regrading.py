@@ -24,7 +24,7 @@ from experiments import (
 )
 from sample_ledgers import give_id
 from sample_trials import ENGINE
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 import labledger
@@ -217,6 +217,7 @@ def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
     project.check_whole("first.g2")
 
 
+@thorough
 def test_the_same_grader_again(project: Project) -> None:
     """A grader grades a run once, unless `--again` is given."""
     with pytest.raises(AlreadyGraded, match=r"generation 1, first\.g1"):
@@ -243,6 +244,7 @@ def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     project.check_whole("first.g2")
 
 
+@thorough
 def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A slot that ended with an infra_error is carried over, neither graded nor retried."""
     project = Project(tmp_path, {"a": HOLDS, "b": RIGHT}, max_concurrency=2)
@@ -316,6 +318,7 @@ def test_the_command(project: Project) -> None:
     assert "first" in status
 
 
+@thorough
 @pytest.mark.parametrize("tasks", tiered([5, 1], default=[5]))
 def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
     """A regrading of errors alone is never completed, however often it is resumed, and no hint

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from experiments import GRADER, RIGHT, WRONG, Project
 from sample_ledgers import give_id
+from tiers import thorough
 
 import labledger
 from labledger.errors import ExperimentChanged, InvalidInput
@@ -75,6 +76,7 @@ def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
     assert "no slot of first is to be run again" in again.stdout
 
 
+@thorough
 def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_path: Path) -> None:
     """A regrading has all slots, superseded ones too; another ledger gives the same answers."""
     project.write("strict.sh", STRICT)

@@ -14,8 +14,8 @@ from sample_trials import ENGINE
 from waiting import wait_until
 
 from labledger import RunOutcome, open_ledger
-from labledger.errors import Exit
 from labledger.execution.run_events import StopRequest
+from labledger.exit_codes import Exit
 
 pytestmark = pytest.mark.docker
 

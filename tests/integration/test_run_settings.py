@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from experiments import Project
 from sample_trials import BUSYBOX, PYTHON
+from tiers import thorough
 
 import labledger
 from labledger import RunOptions
@@ -150,6 +151,7 @@ def test_what_containers_see(project: Project) -> None:
     project.check_whole("r")
 
 
+@thorough
 def test_resumed(project: Project) -> None:
     """A run that was killed goes on with the same settings, and with none that changed."""
     words = [word for name, value in VALUES.items() for word in ("--env", f"{name}={value}")]
@@ -168,6 +170,7 @@ def test_resumed(project: Project) -> None:
     project.check_whole("r")
 
 
+@thorough
 def test_regraded(project: Project) -> None:
     """The grader of a regrading runs with each trial's settings, and needs what they need."""
     labledger.run(project.experiment, options(project, "r"))

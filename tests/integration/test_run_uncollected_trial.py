@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from experiments import RIGHT, EngineLog, Project
 
-from labledger.errors import Exit
+from labledger.exit_codes import Exit
 
 pytestmark = pytest.mark.docker
 

@@ -17,7 +17,7 @@ import coordinator_driver
 import pytest
 from regraded_trials import earlier_of, judging
 from sample_trials import BUSYBOX, ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.experiment.grading import Sealing
@@ -121,6 +121,7 @@ def test_folders_that_the_agent_closed(user: HostsUser) -> None:
         user.discard(spec)
 
 
+@thorough
 @INSIDE
 def test_delivery_by_another_user(user: HostsUser, inside: str | None) -> None:
     """The host's user reads the report of the agent's end in a folder that the agent closed."""
@@ -158,6 +159,7 @@ def take_away(spec: AttemptSpec) -> None:
             path.chmod(0o700)
 
 
+@thorough
 def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     """A folder of root's files that a lost container left is evidence first, and no obstacle."""
     spec = user.spec(f"{CLOSED}kill -KILL $$")
@@ -210,6 +212,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
     assert not spec.folder.exists()
 
 
+@thorough
 @INSIDE
 def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     """A stored workspace is restored for the grader's user, and can be deleted."""

@@ -52,6 +52,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
+from labledger.records.model_calls import ModelCall, Usage
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 from labledger.trial.disk_space import OutputUnreadable
@@ -411,6 +412,12 @@ def _of_record(**fields: Any) -> Callable[[ResultMessage], ResultMessage]:
     return change
 
 
+def _calls(**fields: Any) -> Callable[[ResultMessage], ResultMessage]:
+    """A result with a call to a model, as it should be but for these fields."""
+    return _changed(model_calls=[CALL.as_json() | fields])
+
+
+CALL = ModelCall(1, "2026-01-01T00:00:00.000Z", "openai", "openai-chat", "m", usage=Usage(1))
 OUTSIDE = {"file": "../../../x", "count": 1, "sha256": "0" * 64}
 OTHER_IDS = TrialIds.of("run-1", Slot(2, "base", "t/1", 0)).as_json()
 BAD_RESULTS: dict[str, Callable[[ResultMessage], ResultMessage]] = {
@@ -428,6 +435,12 @@ BAD_RESULTS: dict[str, Callable[[ResultMessage], ResultMessage]] = {
     "a record that is none": _of_record(schema_version="evidence_record_v9"),
     "a status of no trial": _changed(status="cancelled"),
     "no status": _changed(status="perfect"),
+    "a call of no API": _calls(api="telnet"),
+    "a call of no state": _calls(state="free"),
+    "a call with fewer tokens than none": _calls(usage=Usage(-1).as_json()),
+    "a call with too many tokens": _calls(usage=Usage(1 << 60).as_json()),
+    "a call at no time": _calls(started_at="yesterday"),
+    "calls of one number": _changed(model_calls=2 * [CALL.as_json()]),
     "an artifact outside": _changed(artifacts=[["../../x", 1]]),
     "an endless artifact": _changed(artifacts=[["0" * 64, 10**15]]),
     "a field more": _changed(more=1),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dask
 import pytest
+import yaml
 from distributed import Security
 
 from labledger.errors import InvalidInput
@@ -86,6 +87,25 @@ def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, pro
     with pytest.raises(InvalidInput) as raised:
         Cluster.read(str(file))
     assert problem in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "text", ["address: tcp://127.0.0.1:1", "{address: 'tcp://h:1', insecure: true}", "cluster: X"]
+)
+def test_keys_of_models_are_sent_by_tls_alone(tmp_path: Path, text: str) -> None:
+    """Also where everything else may go without it; a class makes its own TLS."""
+    file = tmp_path / "cluster.yaml"
+    document = json.dumps(yaml.safe_load(text) | {"model_keys": "coordinator"})
+    file.write_text(document)
+    if text == "cluster: X":
+        assert Cluster.read(str(file)).sends_model_keys
+        with pytest.raises(InvalidInput, match="keys of model providers would be sent"):
+            Cluster.read(str(file), insecure=True)
+    else:
+        with pytest.raises(InvalidInput, match="keys of model providers would be sent"):
+            Cluster.read(str(file))
+    file.write_text(document.replace("coordinator", "hosts"))
+    assert not Cluster.read(str(file)).sends_model_keys
 
 
 def test_tls_without_certificates_is_refused_at_once(

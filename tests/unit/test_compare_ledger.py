@@ -9,6 +9,7 @@ from typing import Any
 import comparison_ledgers as runs
 import numpy as np
 import pytest
+from tiers import thorough
 
 from labledger import open_ledger
 from labledger.compare import comparison_sentences, estimates, side_trials
@@ -644,6 +645,7 @@ def test_options_that_make_no_sense_are_refused(option: dict[str, Any], words: s
         CompareOptions(**option).check()
 
 
+@thorough
 def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
     """With twenty treatments that do not differ, a gate is missed once in forty runs at most."""
     chance = np.random.default_rng(40)

@@ -13,7 +13,7 @@ from bench import comparison_error
 from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.power import TTestPower
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.compare.statistics import (
     paired_means,
@@ -202,6 +202,7 @@ def test_a_side_keeps_its_other_replications() -> None:
     assert found.estimate.value == pytest.approx(-0.5)
 
 
+@thorough
 @pytest.mark.parametrize("kind", ["rates", "means"])
 def test_clusters_are_what_is_drawn(kind: str) -> None:
     """Thirty repositories of ten tasks that resemble each other: a false alarm in twenty."""
@@ -267,6 +268,7 @@ def test_a_suite_knows_three_tasks_that_fell() -> None:
     assert even.estimate.high == pytest.approx(stats.norm.ppf(0.975) ** 2 / 400, rel=0.05)
 
 
+@thorough
 @pytest.mark.parametrize(
     "kind", tiered(["even", "flaky few", "opposite", "fallen"], default=["flaky few", "fallen"])
 )

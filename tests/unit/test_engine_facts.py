@@ -16,7 +16,8 @@ from labledger.checks.engine_checks import (
 )
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
-from labledger.errors import Exit, PreflightFailed
+from labledger.errors import PreflightFailed
+from labledger.exit_codes import Exit
 from labledger.experiment.grading import Grading, GradingMode
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings

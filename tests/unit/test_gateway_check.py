@@ -47,6 +47,25 @@ def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
         assert [request["outcome"] for request in provider.requests] == ["answered"] * 4
 
 
+def test_a_cap_that_admits_no_request_of_unknown_length_is_a_warning(tmp_path: Path) -> None:
+    """It names the cap and what such a request counts with, but not APIs whose requests say it."""
+    prices = {name: {"m": {"input": 1, "output": 10}} for name in ("one", "two", "three", "four")}
+    caps = {"limits": {"usd": 1}, "run_limits": {"tokens": 1000, "usd": 2}, "prices": prices}
+    experiment(tmp_path, "http://127.0.0.1:9", **caps)
+    words = ("gateway", "check", "experiment.yaml")
+    checked = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
+    assert checked.returncode == 0, checked.stderr
+    for name in ("two", "three", "four"):
+        assert f"limits: with 1 USD, each request to {name}/m that" in checked.stdout
+        assert f"run_limits: with 1,000 tokens, each request to {name}/m that" in checked.stdout
+    assert "128,000 tokens, 1.28 USD" in checked.stdout
+    assert "with 2 USD" not in checked.stdout
+    assert "one/m" not in checked.stdout
+    caps = {"limits": {"usd": 1}, "unstated_output": 10_000, "prices": prices}
+    experiment(tmp_path, "http://127.0.0.1:9", **caps)
+    assert "will be refused" not in run_forked(*words, folder=tmp_path, THE_KEY=KEY).stdout
+
+
 def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
     """The provider's own words are shown with the key masked; the exit code says invalid."""
     wrong = "wrong-key-0123456789"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +108,18 @@ def test_a_failure_that_lasts_is_passed_on(
     assert gateway.trial(provider.url).ask("chat", "do well.").status == 200
 
 
+def test_a_provider_that_goes_away_while_it_limits_is_unreachable(tmp_path: Path) -> None:
+    """The agent is not told of a limit that no longer is why it gets no answer."""
+    settings = {"pause_s": 0.05, "unreachable_s": 0.5}
+    with served_gateway(tmp_path, **settings) as gateway, ThreadPoolExecutor() as pool:
+        with scripted_provider(SCRIPT) as provider:
+            trial = gateway.trial(provider.url)
+            asked = pool.submit(trial.ask, "anthropic", "do never.")
+            wait_until(lambda: len(provider.requests) > 1, "a request that is sent again")
+        assert asked.result().status == 502
+        assert (trial.call.state, trial.call.reason) == (CallState.FAILED, "unreachable")
+
+
 def test_one_trial_slows_all(gateway: ServedGateway, provider: ServedProvider) -> None:
     """After one trial met a limit, the pace of the key has fallen for all trials."""
     trials = [gateway.trial(provider.url) for _ in range(2)]
@@ -145,6 +159,8 @@ def test_a_cap_holds_to_the_last_request(
     *answered, refused = trial.calls
     assert (refused.state, refused.reason, refused.status) == (CallState.REFUSED, reason, 403)
     assert all(call.usage == Usage(100, output=30) for call in answered)
+    # Codex repeats a request that got 403.
+    assert trial.ask("responses", "do well.").status == 400
     other = gateway.trial(provider.url, run_id=f"run-{reason}", **limits)
     expected = 200 if "limits" in limits else 403
     assert other.ask("anthropic", "do well.").status == expected

@@ -16,7 +16,6 @@ from source_labs import FROZEN, begin, complete_lab, go_on, rows
 from tiers import tiered
 
 from labledger.errors import (
-    Exit,
     InvalidInput,
     LabLedgerError,
     LeaseHeld,
@@ -24,6 +23,7 @@ from labledger.errors import (
     LedgerTooNew,
     RunNotFound,
 )
+from labledger.exit_codes import Exit
 from labledger.export import mirrors
 from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
-import tiers
 from commands import CHECKOUT, command_env
 from experiment_files import Folder
+from tiers import thorough, tiered
 
 from labledger.cli.console import out_json, out_json_parts
 from labledger.export import mirrors
@@ -70,7 +70,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path.parent
 
 
-@pytest.mark.parametrize("command", ["verify", "export", "archive"])
+@pytest.mark.parametrize("command", tiered(["verify", "export", "archive"], default=["export"]))
 def test_a_slot_of_very_many_events(many: Path, tmp_path: Path, command: str) -> None:
     """The events of a slot are read one by one, whatever reads them."""
     words: dict[str, tuple[object, ...]] = {
@@ -102,7 +102,7 @@ def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path.parent
 
 
-@tiers.thorough
+@thorough
 @pytest.mark.parametrize("command", ["verify", "export", "archive", "status", "report", "query"])
 def test_a_run_of_very_many_calls(many_calls: Path, tmp_path: Path, command: str) -> None:
     """Whatever reads the calls of a run holds those of a few slots at once."""

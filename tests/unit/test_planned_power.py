@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from statsmodels.stats.power import TTestPower
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.compare.statistics import paired_rates, planned_power, variance_components
 from labledger.compare.statistics.planned_power import Variation
@@ -56,6 +56,7 @@ def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
     assert shown / draws == pytest.approx(planned, abs=0.09)
 
 
+@thorough
 @pytest.mark.parametrize(("tasks", "replications"), tiered([(40, 5), (60, 2)], default=[(40, 5)]))
 def test_power_on_this_suite_is_how_often_the_test_shows_a_difference(
     tasks: int, replications: int

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 import pytest
+from tiers import thorough
 
 from labledger.trial.evidence.redaction import (
     MAX_MESSAGE,
@@ -233,6 +234,7 @@ def test_a_secret_is_found_across_lines(form: str, value: str) -> None:
     assert not redactor.contains_secret([kept])
 
 
+@thorough
 def test_hostile_lines_take_no_time() -> None:
     """Redacting megabytes of possible line breaks ends, and changes nothing."""
     redactor = Redactor({"KEY": "a-secret-value"})

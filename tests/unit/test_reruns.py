@@ -14,6 +14,7 @@ import pytest
 import rerun_ledgers as reruns
 import sample_ledgers as kit
 from commands import command_env, command_line, run_forked
+from tiers import thorough
 from waiting import PATIENCE_S
 
 import labledger
@@ -200,6 +201,7 @@ def test_the_old_result_counts_until_the_new_one_is_committed(lab: Path) -> None
     assert verify(lab / "ledger.sqlite").is_clean
 
 
+@thorough
 def test_an_earlier_time_shows_what_counted_then(tmp_path: Path) -> None:
     """--as-of shows each view as it was: while the run was run, extended, and run again."""
     clock = kit.FakeClock()

@@ -13,6 +13,7 @@ from typing import Any
 
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
+    AnswerReader,
     Asked,
     Endpoint,
     Family,
@@ -124,13 +125,12 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     )
 
 
-class _Reader:
+class _Reader(AnswerReader):
+    read_usage = staticmethod(read_usage)
+
     def __init__(self) -> None:
-        self._usage: JsonObject = {}
+        super().__init__()
         self._ended = False
-        self.model: str | None = None
-        self.finished = False
-        self.failed = False
 
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
@@ -158,19 +158,8 @@ class _Reader:
         self._usage |= {key: value for key, value in mapping(usage).items() if value is not None}
 
     @property
-    def whole(self) -> bool:
-        return self.finished and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        try:
-            return read_usage(self._usage) if self._ended else None
-        except ValueError:
-            return None
+    def _has_usage(self) -> bool:
+        return self._ended
 
 
 def _error(status: int, message: str) -> JsonObject:

@@ -7,10 +7,11 @@ tokens.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from labledger.gateway.families.event_stream import Event
 from labledger.records import JsonObject
@@ -83,38 +84,53 @@ class Refused(Exception):
         self.status, self.reason, self.message = status, reason, message
 
 
-class AnswerReader(Protocol):
+class AnswerReader(ABC):
     """Reads what one answer says of itself, event by event or whole."""
 
-    @property
-    def usage(self) -> Usage | None:
-        """The usage of the whole answer; None until it is known."""
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        """The usage as the provider said it."""
-
-    @property
-    def model(self) -> str | None:
+    def __init__(self) -> None:
+        self.model: str | None = None
         """The model that answered."""
-
-    @property
-    def finished(self) -> bool:
+        self.finished = False
         """Whether the event was read after which none follows."""
+        self.failed = False
+        """Whether the answer says that it failed."""
+        self._usage: JsonObject = {}
+
+    @abstractmethod
+    def take_event(self, event: Event) -> None:
+        """Read an event of a stream."""
+
+    @abstractmethod
+    def take_whole(self, document: Any) -> None:
+        """Read an answer that came in one piece."""
+
+    @staticmethod
+    @abstractmethod
+    def read_usage(usage: Mapping[str, Any]) -> Usage:
+        """Return a provider's usage in the words of `Usage`. Raises `ValueError`."""
 
     @property
     def whole(self) -> bool:
         """Whether nothing is missing if the answer ends here."""
+        return self.finished and not self.failed
 
     @property
-    def failed(self) -> bool:
-        """Whether the answer says that it failed."""
+    def raw_usage(self) -> JsonObject | None:
+        """The usage as the provider said it."""
+        return self._usage or None
 
-    def take_event(self, event: Event) -> None:
-        """Read an event of a stream."""
+    @property
+    def usage(self) -> Usage | None:
+        """The usage of the whole answer; None until it is known."""
+        try:
+            return self.read_usage(self._usage) if self._has_usage else None
+        except ValueError:
+            return None
 
-    def take_whole(self, document: Any) -> None:
-        """Read an answer that came in one piece."""
+    @property
+    def _has_usage(self) -> bool:
+        """Whether what was said of the usage is the last word."""
+        return self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +148,8 @@ class Family:
     """Returns an error with a status and a message in the API's form."""
     key_header: str
     """The header that carries the key."""
-    refused_status: int = 403
-    """The status of a request that is not granted, which agents of this API do not repeat."""
+    forbidden: int = 403
+    """The status of a refusal that clients of the API do not repeat."""
 
     def key_headers(self, key: str, auth: str | None = None) -> Mapping[str, str]:
         """Return the headers with which a provider gets its key.

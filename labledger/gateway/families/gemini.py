@@ -13,6 +13,7 @@ from typing import Any
 
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
+    AnswerReader,
     Asked,
     Endpoint,
     Family,
@@ -128,13 +129,12 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     )
 
 
-class _Reader:
+class _Reader(AnswerReader):
+    read_usage = staticmethod(read_usage)
+
     def __init__(self) -> None:
-        self._usage: JsonObject = {}
+        super().__init__()
         self._ended = False
-        self.model: str | None = None
-        self.finished = False
-        self.failed = False
 
     def take_event(self, event: Event) -> None:
         self._take(mapping(event.document))
@@ -157,17 +157,6 @@ class _Reader:
     @property
     def whole(self) -> bool:
         return self._ended and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        try:
-            return read_usage(self._usage) if self.whole else None
-        except ValueError:
-            return None
 
 
 def _error(status: int, message: str) -> JsonObject:

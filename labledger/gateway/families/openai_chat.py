@@ -11,6 +11,7 @@ from typing import Any
 
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
+    AnswerReader,
     Asked,
     Endpoint,
     Family,
@@ -86,13 +87,12 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     return usage_with_cache(request, of_request, output, of_output)
 
 
-class _Reader:
+class _Reader(AnswerReader):
+    read_usage = staticmethod(read_usage)
+
     def __init__(self) -> None:
-        self._usage: JsonObject = {}
+        super().__init__()
         self._answered = False
-        self.model: str | None = None
-        self.finished = False
-        self.failed = False
 
     def take_event(self, event: Event) -> None:
         if event.data.strip() == "[DONE]":
@@ -117,17 +117,6 @@ class _Reader:
     @property
     def whole(self) -> bool:
         return (self.finished or self._answered) and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        try:
-            return read_usage(self._usage) if self.whole else None
-        except ValueError:
-            return None
 
 
 FAMILY = Family(

@@ -11,6 +11,7 @@ from typing import Any
 
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
+    AnswerReader,
     Asked,
     Endpoint,
     Family,
@@ -140,12 +141,8 @@ def usage_with_cache(
     )
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self._usage: JsonObject = {}
-        self.model: str | None = None
-        self.finished = False
-        self.failed = False
+class _Reader(AnswerReader):
+    read_usage = staticmethod(read_usage)
 
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
@@ -163,19 +160,8 @@ class _Reader:
         self.failed = not is_one_of(response.get("status"), "completed", "incomplete")
 
     @property
-    def whole(self) -> bool:
-        return self.finished and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        try:
-            return read_usage(self._usage)
-        except ValueError:
-            return None
+    def _has_usage(self) -> bool:
+        return True
 
 
 def error(status: int, message: str) -> JsonObject:
@@ -193,5 +179,6 @@ FAMILY = Family(
     reader=_Reader,
     error=error,
     key_header="Authorization",
-    refused_status=400,  # Codex repeats a request that got 403 five times.
+    # Codex repeats a request that got 403, and none that got 400.
+    forbidden=400,
 )

@@ -53,7 +53,7 @@ class Conversation:
 
 
 def api_of(path: str) -> Api | None:
-    """Return the API that a path asks for an answer by, whatever stands before it; else None."""
+    """Return the API whose answers a path, with any prefix, asks for; None for another path."""
     if path.endswith("/messages"):
         return Api.ANTHROPIC_MESSAGES
     if path.endswith("/responses"):

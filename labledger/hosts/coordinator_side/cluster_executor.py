@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, RunRecords
 from labledger.execution.local_executor import drain
@@ -39,6 +40,7 @@ from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,
     Cancellation,
+    ModelNeeds,
     Removal,
     RunKey,
     RunSetup,
@@ -46,6 +48,7 @@ from labledger.hosts.host_messages import (
 )
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_providers import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
 
@@ -71,11 +74,24 @@ class ClusterRun:
     """How many attempts may be submitted at once; None for as many as the hosts take."""
     known_hosts: frozenset[str] = frozenset()
     """The hosts that have open attempts of earlier coordinators."""
+    models: ModelNeeds | None = None
+    """What agents need for their models; None if no agent has any."""
+    keys: Mapping[KeySource, str] = field(default_factory=dict, repr=False)
+    """The keys of model providers, if hosts do not read them themselves."""
+    agents: tuple[InstalledAgent, ...] = ()
+    """The installed agents of variants that have a profile."""
 
     @property
     def setup(self) -> RunSetup:
-        key = RunKey(self.ledger_id, self.run_id)
-        return RunSetup(key, self.epoch, self.files, self.is_sealed, self.known_hosts)
+        return RunSetup(
+            RunKey(self.ledger_id, self.run_id),
+            self.epoch,
+            self.files,
+            self.is_sealed,
+            self.known_hosts,
+            self.models,
+            self.agents,
+        )
 
 
 class ClusterExecutor:
@@ -93,7 +109,7 @@ class ClusterExecutor:
         self._state = ClusterState(run.setup)
         self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
         store = ArtifactStore(run.store_root)
-        self._exchanges = HostExchanges(connection, store, self._state, self._relay)
+        self._exchanges = HostExchanges(connection, store, self._state, self._relay, run.keys)
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""

@@ -124,7 +124,11 @@ class HostDiscovery:
         """Return the link to a host, which need not have been seen yet. The lock is held."""
         link = self._state.links.get(name)
         if link is None:
-            link = self._state.links[name] = HostLink(name, lost_because=self._state.lost.get(name))
+            link = self._state.links[name] = HostLink(
+                name,
+                lost_because=self._state.lost.get(name),
+                needs_preparation=self._state.setup.needs_preparation,
+            )
             for work in self._serve(link):
                 self.spawn(work, link)
         return link

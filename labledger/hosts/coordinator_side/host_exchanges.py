@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from labledger.hosts.coordinator_side.host_discovery import (
     set_result,
 )
 from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.coordinator_side.host_preparations import HostPreparation
 from labledger.hosts.coordinator_side.host_results import BadResult, ResultTransfer
 from labledger.hosts.coordinator_side.input_supply import InputSupply
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
@@ -45,6 +46,7 @@ from labledger.hosts.host_messages import (
     needed_images,
 )
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
+from labledger.records.model_providers import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
@@ -72,10 +74,13 @@ class HostExchanges:
         store: ArtifactStore,
         state: ClusterState,
         relay: StoreRelay,
+        keys: Mapping[KeySource, str],
     ) -> None:
+        """`keys` of model providers are sent to hosts that do not read them themselves."""
         self._connection = connection
         self._state = state
         self._inputs = InputSupply(connection, store, relay)
+        self._preparation = HostPreparation(connection, store, state, self._inputs, keys)
         self._results = ResultTransfer(connection, store, state.setup.run, relay)
         self.hosts = HostDiscovery(connection, state, self._serve, self.prepare)
         self._shared_inputs = frozenset(state.setup.digests)
@@ -89,12 +94,15 @@ class HostExchanges:
     def close(self) -> None:
         """End every exchange."""
         self.hosts.close()
+        self._preparation.close()
         self._inputs.close()
         self._results.close()
 
     def _serve(self, link: HostLink) -> Iterator[Work]:
         yield partial(self._deliver, link)
         yield partial(self._poll, link)
+        if link.needs_preparation:
+            yield partial(self._preparation.keep_prepared, link)
 
     def wake(self, link: HostLink) -> None:
         """Have orders of a link delivered. For other threads than that of the connection."""
@@ -104,7 +112,7 @@ class HostExchanges:
     def has_inputs(self, link: HostLink, spec: AttemptSpec) -> bool:
         """Return whether a host certainly has everything that an attempt needs. With the lock."""
         known = link.known_inputs
-        return link.is_connected and known.issuperset(self._needed(spec))
+        return link.is_connected and link.is_ready and known.issuperset(self._needed(spec))
 
     def _needed(self, spec: AttemptSpec) -> set[str]:
         needed = set(needed_images(spec).values())
@@ -119,7 +127,7 @@ class HostExchanges:
                 if pending is None or pending.is_ready:
                     return
                 spec, session = pending.spec, link.session
-            if session is not None:
+            if session is not None and link.is_ready:
                 digests = input_digests(spec) | self._shared_inputs
                 try:
                     await self._inputs.provide(link, digests, needed_images(spec))
@@ -253,6 +261,8 @@ class HostExchanges:
         was_blocked = link.problem is not None
         link.record_contact(reply.monotonic)
         link.record_delivery(request)
+        # The host has to be prepared again, for example after a long partition.
+        link.is_prepared = link.is_prepared and reply.is_prepared
         if reply.state is not None:
             link.state = replace(reply.state, last_seen=clock.utc_now())
             link.started = reply.started

@@ -75,6 +75,12 @@ class HostLink:
     """When it last answered, by this machine's monotonic clock."""
     blocked_since: float = field(default_factory=time.monotonic)
     """Since when nothing of it can advance; only meaningful while `problem` is not None."""
+    needs_preparation: bool = False
+    """Whether a process of it has to be prepared for the run's agents."""
+    is_prepared: bool = False
+    """Whether its present process is, if that is needed."""
+    preparation_problem: str | None = None
+    """Why it is not."""
     supply_problem: str | None = None
     """Why it cannot be given what an attempt needs."""
     duplicates: str | None = None
@@ -119,7 +125,15 @@ class HostLink:
     @property
     def is_awaited(self) -> bool:
         """Whether its first reply may come any moment."""
-        return self.is_connected and not self.has_answered and not self.bad_replies
+        if not self.is_connected or self.bad_replies:
+            return False
+        is_decided = self.is_ready or self.preparation_problem or self.lost_because
+        return not self.has_answered or not is_decided
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its present process has what the run's agents need."""
+        return self.is_prepared or not self.needs_preparation
 
     @property
     def problem(self) -> str | None:
@@ -132,6 +146,8 @@ class HostLink:
             return next(iter(self.bad_replies.values()))
         if not self.is_connected or not self.has_answered:
             return "it does not answer"
+        if not self.is_ready:
+            return self.preparation_problem or "it is being prepared for the agents of the run"
         if self.supply_problem is not None:
             return self.supply_problem
         if self.bad_results:
@@ -184,7 +200,8 @@ class HostLink:
             self.session = described.session
             self.has_answered = False
             self.known_inputs.clear()
-            self.supply_problem = None
+            self.supply_problem = self.preparation_problem = None
+            self.is_prepared = False
             self._clock_base = None
             self._stop_delivered = self._loss_delivered = False
             self.received.clear()

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -37,6 +37,7 @@ from labledger.hosts.message_bytes import Mismatch, codec
 from labledger.hosts.object_store import PartialFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
+from labledger.records.model_calls import Api
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
@@ -48,6 +49,9 @@ MAX_FILE_BYTES = 64 << 30
 _MAX_DEPTH = canonical_json.MAX_DEPTH + 8
 """Of a result: of what a container wrote, and of the records around it."""
 _MAX_EVENT_LINE = 64 << 20
+_CALL_SCHEMA = "model_call_record_v1"
+_MAX_COUNT = 1 << 53
+"""No call uses so many tokens, nor lasts so many milliseconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SCHEMAS = {
     "predictions": PREDICTION_SCHEMA,
@@ -70,6 +74,7 @@ def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) 
         result = AttemptResult.from_json(document, staged_events)
         _require_types(result)
         _require_records(result)
+        _require_calls(result)
     except (MalformedJson, SchemaInvalid, Mismatch) as error:
         raise BadResult(f"is none: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -146,6 +151,30 @@ def _require_records(result: AttemptResult) -> None:
             json_schemas.require_valid(record, schema)
             if any(record[name] != value for name, value in stamp.items()):
                 raise Mismatch(f"a record of its {kind} is of something else")
+
+
+def _require_calls(result: AttemptResult) -> None:
+    """Raise `SchemaInvalid` or `Mismatch` unless the calls to models are as a gateway counts."""
+    stamp = {
+        "ids": result.ids.as_json(),
+        "schedule_idx": result.schedule_idx,
+        "slot_commit_id": result.slot_commit_id,
+        "attempt": result.attempt,
+        "ts": result.ended_at,
+        "schema_version": _CALL_SCHEMA,
+    }
+    for call in result.model_calls:
+        document = {"reserved": None} | call.as_json()
+        json_schemas.require_valid(document | stamp, _CALL_SCHEMA)
+        Api(call.api)
+        counts = [call.call, call.status, call.first_byte_ms, call.duration_ms, call.waited_ms]
+        for usage in (call.usage, call.reserved):
+            counts += () if usage is None else astuple(usage)
+        if any(count is not None and count > _MAX_COUNT for count in counts):
+            raise Mismatch("a call to a model has a number that is too large")
+    numbers = [call.call for call in result.model_calls]
+    if numbers != sorted(set(numbers)):
+        raise Mismatch("two calls to models have the same number, or they are not in order")
 
 
 def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:

@@ -1,7 +1,7 @@
 """Build the Docker configuration of a trial's container: command, mounts, limits and labels.
 
 The container gets the fewest capabilities that common tasks need, no new privileges, and write
-access to three folders of its trial only. An engine may accept a limit and ignore it:
+access only to folders of its own trial. An engine may accept a limit and ignore it:
 `find_ignored_limits` tries in a container which limits are in force.
 """
 

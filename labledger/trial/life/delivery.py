@@ -4,7 +4,8 @@
 part, puts the grader's files in place and writes `in/go`, which containers cannot write. A
 coordinator that takes over finds in these files which step is next, and every step can be repeated.
 The agent can write the report too. So the host believes a report only when no other process runs,
-unless processes are kept, and `trial.sh` ends a trial whose agent was believed before it had ended.
+unless processes are kept, and `trial.sh` ends a trial whose report was believed before its agent
+had ended.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _grant(spec: AttemptSpec, token: str) -> ModelGrant:
 def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
     """Make sure that the gateway serves an attempt whose container an earlier process started.
 
-    A gateway that is away is started again by whoever keeps it running, and serves the grant again.
+    Whoever keeps the gateway running starts it again if it has died, and it serves the grant again.
     """
     if spec.uses_models and gateway is not None and (spec.folder / GRANT).exists():
         try:

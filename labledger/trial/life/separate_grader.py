@@ -167,8 +167,8 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
 def _started_marker(part: AttemptSpec) -> Path:
     """Return the file that says that a grader may have run. No container can see its folder.
 
-    It has not run in a container that is there and was never started: some engines give a start up
-    when who asked for it is gone.
+    If its container exists and was never started, the grader has not run: some engines abandon a
+    start when the client disconnects.
     """
     return part.folder / "started"
 

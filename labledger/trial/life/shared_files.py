@@ -2,7 +2,7 @@
 
 `stage_dependencies` copies the staged files of every phase into the run folder once; `trial.sh`
 lies beside them. Containers mount these files for reading only, so that a difference from the
-frozen digests was made from outside. Look for one before the files are used by another process.
+frozen digests was made from outside. Callers look for one before another process uses the files.
 
 Each tar with files of a task is unpacked once into the run folder. The agent's files are mounted
 from there, in trials of their variants only. The grader's are linked beside its phase script,

@@ -97,8 +97,8 @@ class StartLimiter:
     ) -> None:
         """`permits` are shared with other runs; by default there are `width` for this one.
 
-        While `is_held_back` is true, trials that are prepared are not started; it is asked at each
-        change, and `allow_until` is one.
+        While `is_held_back` is true, trials that are prepared are not started. It is asked whenever
+        something changes, such as by `allow_until`.
 
         `clock` is that of `allow_until`. With `owns_attempts`, the attempts belong to this process
         for ever, as those of a host do: only their starts need to be allowed.
@@ -311,7 +311,8 @@ class StartLimiter:
 def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
     """Return how many seconds are left of a deadline `limit_s` after the monotonic time `start`.
 
-    It moves by the time that limits of providers hold the agent back, as `trial.sh` moves its own.
+    The deadline moves by the time that limits of providers hold the agent back, as `trial.sh` moves
+    its own.
     """
     waited_s = attempt_notes.waited_s(spec.folder) if spec.uses_models else 0.0
     return start + limit_s + waited_s - time.monotonic()

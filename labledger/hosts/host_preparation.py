@@ -1,0 +1,195 @@
+"""What the agents of a run need on a host: the gateway of their models, and their installed files.
+
+The gateways are the host's own, one for each ledger, in `models/` of its folder; a gateway goes on
+when the worker ends. Keys come from the worker's environment, a file or a command, or from the
+coordinator, and are in memory alone. Files of agents are used from the user's cache if they are the
+coordinator's, else from `agents/`, for which the coordinator sends them. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from labledger.agents.agent_trees import (
+    MANIFEST,
+    TREE,
+    InstalledAgent,
+    checked_entry,
+    read_entry,
+    unpack_tree,
+)
+from labledger.agents.installation import installed_versions
+from labledger.agents.profiles import load_profile
+from labledger.errors import InvalidInput, LabLedgerError
+from labledger.execution.gateway_keeper import GatewayKeeper
+from labledger.files.artifact_store import ArtifactStore
+from labledger.gateway.keys import read_keys
+from labledger.hosts.host_messages import ModelNeeds, PreparedRun, PrepareRun, RunKey, RunSetup
+from labledger.records.model_providers import KeySource
+from labledger.resources import require_for
+
+_LEDGER_PREFIX = 12
+_KEYS_KEPT_S = 300.0
+"""How long keys stay in memory when no attempt is open and no coordinator may start one."""
+_UNUSED_AFTER_S = 7 * 24 * 3600.0
+
+
+def gateway_folder(folder: Path, ledger_id: str) -> Path:
+    """Return the folder of the gateway that serves the runs of a ledger on the host in `folder`."""
+    return folder / "models" / ledger_id[:_LEDGER_PREFIX] / "gateway"
+
+
+def find_missing(needs: ModelNeeds) -> str | None:
+    """Return why agents would have no models on this host; None if nothing is missing."""
+    try:
+        require_for("the gateway of models", "agents", "aiohttp")
+        if needs.machine is not None:
+            _require_machine(needs.machine)
+        if not needs.are_keys_sent:
+            read_keys(needs.providers)
+    except LabLedgerError as error:
+        return _sentence(error)
+    return None
+
+
+def _require_machine(machine: str) -> None:
+    """Raise `LabLedgerError` unless agents that are installed for a kind of machine run here."""
+    if (own := os.uname().machine) != machine:
+        raise LabLedgerError(
+            f"the agents are installed for {machine}, as the coordinator's machine is, and this "
+            f"host is {own}"
+        )
+
+
+def _sentence(error: LabLedgerError) -> str:
+    if isinstance(error, InvalidInput):
+        keys = "; ".join(f"{each.where}: {each.message}" for each in error.problems)
+        return f"a key of a model provider is missing there: {keys}"
+    return error.message if error.hint is None else f"{error.message}; {error.hint}"
+
+
+class AgentFolders:
+    """The installed agents that trials on a host mount."""
+
+    def __init__(self, folder: Path, store: ArtifactStore) -> None:
+        """`folder` is that of agents whose files were sent; `store` gets their tars."""
+        self._folder, self._store = folder, store
+        self._lock = threading.Lock()
+        self._checked: dict[str, Path] = {}
+
+    def path(self, agent: InstalledAgent) -> Path:
+        """Return what containers mount of an agent that `provide` has found."""
+        return self._checked.get(agent.tree_sha256) or self._entry(agent) / TREE
+
+    def provide(self, agent: InstalledAgent, tar: str | None) -> bool:
+        """Return whether the host has an agent's files, from its cache or from a tar that it got.
+
+        They are compared with the digest. Raises `LabLedgerError` if this machine cannot use them
+        or the tar does not hold them, and `OSError`.
+        """
+        _require_machine(agent.machine)
+        with self._lock:
+            if agent.tree_sha256 in self._checked:
+                return True
+            found = self._find(agent)
+            if found is None and tar is not None and self._store.contains(tar):
+                found = unpack_tree(self._store.path(tar), agent, self._entry(agent))
+                self._store.path(tar).unlink(missing_ok=True)
+            if found is None:
+                return False
+            os.utime(found.folder.parent / MANIFEST)
+            self._checked[agent.tree_sha256] = found.folder
+            return True
+
+    def _find(self, agent: InstalledAgent) -> InstalledAgent | None:
+        entries = [self._entry(agent)]
+        # The profile may be one that this host does not have.
+        with suppress(LabLedgerError):
+            installed = installed_versions(load_profile(agent.name))
+            entries += [each.folder.parent for each in installed if _is_same(each, agent)]
+        checked = map(checked_entry, entries)
+        return next((each for each in checked if each is not None and _is_same(each, agent)), None)
+
+    def _entry(self, agent: InstalledAgent) -> Path:
+        return self._folder / agent.tree_sha256
+
+    def delete_unused(self) -> None:
+        """Delete files that were sent and that no run has used for a week. Nothing may run."""
+        oldest = time.time() - _UNUSED_AFTER_S
+        for entry in self._folder.glob("*"):
+            manifest = entry / MANIFEST
+            if read_entry(entry) is None or manifest.stat().st_mtime < oldest:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_same(one: InstalledAgent, other: InstalledAgent) -> bool:
+    return one.tree_sha256 == other.tree_sha256
+
+
+class RunPreparation:
+    """What the agents of one run need on this host."""
+
+    def __init__(self, folder: Path, run: RunKey, agents: AgentFolders) -> None:
+        """`folder` is the host's."""
+        self.agents = agents
+        self.keeper = GatewayKeeper(gateway_folder(folder, run.ledger_id), run.run_id, {})
+        self._lock = threading.Lock()
+        """Of the keeper, which is for one thread at a time."""
+        self._has_keys = False
+        self._needed_at = 0.0
+
+    def prepare(self, request: PrepareRun) -> PreparedRun:
+        """Start the gateway with its keys, and find the agents' files. Return what is missing."""
+        setup = request.setup
+        try:
+            missing = self._missing(setup.agents, request.tars)
+            if setup.models is not None and not missing:
+                self._start(setup.models, dict(request.keys))
+        except LabLedgerError as error:
+            return PreparedRun(problem=_sentence(error))
+        except OSError as error:
+            return PreparedRun(problem=f"its agents could not be prepared: {error}")
+        return PreparedRun(missing)
+
+    def _missing(
+        self, agents: Iterable[InstalledAgent], tars: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        digests = {each.tree_sha256: each for each in agents}
+        return tuple(
+            digest
+            for digest, agent in digests.items()
+            if not self.agents.provide(agent, tars.get(digest))
+        )
+
+    def _start(self, needs: ModelNeeds, sent: Mapping[KeySource, str]) -> None:
+        keys = sent if needs.are_keys_sent else read_keys(needs.providers)
+        with self._lock:
+            self._has_keys, self._needed_at = True, time.monotonic()
+            self.keeper.take(keys)
+
+    def is_ready_for(self, setup: RunSetup) -> bool:
+        """Return whether the keys that a run needs are there. Files of agents stay."""
+        return self._has_keys or setup.models is None
+
+    def look(self, *, is_needed: bool) -> list[str]:
+        """Start the gateway again if it has died. Return what a person should know.
+
+        Keys that have not been needed for some minutes are forgotten.
+        """
+        with self._lock:
+            if not self._has_keys:
+                return []
+            now = time.monotonic()
+            if is_needed:
+                self._needed_at = now
+            elif now - self._needed_at > _KEYS_KEPT_S:
+                self._has_keys = False
+                self.keeper.forget()
+                return []
+            return self.keeper.look()

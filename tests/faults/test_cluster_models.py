@@ -1,0 +1,252 @@
+"""Runs on a cluster whose agents ask models: keys on hosts, kills in calls, installed agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from dask_clusters import DaskCluster, dask_cluster
+from experiments import GRADER, Project, take_notes
+from gateways import KEY
+from model_projects import RIGHT, SLOW, ModelProject
+from model_trials import COST, SCRIPT
+from sample_trials import PYTHON
+from scripted_providers import ServedProvider, scripted_provider
+from tiers import thorough, tiered
+from waiting import wait_until
+
+from labledger import install_agents, open_ledger
+from labledger.gateway.client import GatewayClient
+from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
+
+HAS_KEY = {"TEST_PROVIDER_KEY": KEY}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@contextmanager
+def cluster_in(folder: Path, *names: str, **environment: str) -> Iterator[DaskCluster]:
+    """A cluster whose hosts' gateways end with the block."""
+    try:
+        with dask_cluster(folder, *names, **environment) as cluster:
+            yield cluster
+    finally:
+        for gateway in gateways(folder):
+            gateway.stop()
+
+
+def gateways(folder: Path) -> list[GatewayClient]:
+    """Those of the hosts of a cluster in a folder."""
+    return [GatewayClient(path) for path in folder.glob("hosts/*/models/*/gateway")]
+
+
+def calls(cluster: DaskCluster) -> list[ModelCall]:
+    """The calls of trials that run on the hosts of a cluster."""
+    journals = cluster.folder.glob(f"hosts/*/runs/*/r/trials/*/{JOURNAL}")
+    return [call for journal in journals for call in read_calls(journal)]
+
+
+def project_in(
+    folder: Path, provider: ServedProvider, programs: dict[str, str], **environment: str
+) -> ModelProject:
+    """A project whose coordinator has only the key that `environment` gives it."""
+    made = ModelProject(folder / "project", provider.url, programs)
+    del made.environment["TEST_PROVIDER_KEY"]
+    made.environment |= environment
+    return made
+
+
+def keep_no_key(*folders: Path) -> None:
+    """Fail if a file holds the key."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                assert KEY.encode() not in path.read_bytes(), path
+
+
+def test_hosts_read_keys_themselves(tmp_path: Path, provider: ServedProvider) -> None:
+    """Trials run where the key is, and nowhere else; the coordinator needs none."""
+    project = project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT))
+    with cluster_in(tmp_path / "cluster", "without") as cluster:
+        on = ("--on", cluster.on)
+        refused = project.command("run", project.experiment, "--run-id", "r", *on)
+        assert refused.returncode != 0
+        assert "the environment variable TEST_PROVIDER_KEY is not set" in refused.stderr
+        assert not project.lab.exists()
+        cluster.start_worker("with", **HAS_KEY)
+        cluster.wait_for_hosts("with")
+        before = len(provider.requests)
+        done = project.command("run", project.experiment, "--run-id", "r", *on)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert f"{cluster.names[0]}/" in done.stderr
+        assert "the environment variable TEST_PROVIDER_KEY is not set" in done.stderr
+        assert len(provider.requests) == before + 4
+        with open_ledger(lab_dir=project.lab) as ledger:
+            rows = list(ledger.query("SELECT DISTINCT host, verdict FROM trials"))
+        assert [(row["host"].partition("/")[0], row["verdict"]) for row in rows] == [
+            ("with", "pass")
+        ]
+        for idx in range(4):
+            assert project.metrics("r", idx)["cost_usd"] == pytest.approx(COST, abs=1e-15)
+        assert project.on_engine("r") == []
+        assert not (project.lab / "gateway").exists()
+    project.check_run("r")
+    keep_no_key(tmp_path)
+
+
+@thorough
+def test_the_coordinator_sends_keys_where_its_cluster_file_says_so(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """Hosts without keys use those of the coordinator, and no file has them."""
+    project = project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT), **HAS_KEY)
+    with cluster_in(tmp_path / "cluster", "one", "two") as cluster:
+        with cluster.file.open("a") as file:
+            file.write("model_keys: coordinator\n")
+        before = len(provider.requests)
+        done = project.command("run", project.experiment, "--run-id", "r", "--on", cluster.on)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert len(provider.requests) == before + 4
+        assert len(gateways(cluster.folder)) == 2
+    project.check_run("r")
+    keep_no_key(tmp_path)
+
+
+@pytest.mark.parametrize("model_keys", tiered(["hosts", "coordinator"], default=["coordinator"]))
+def test_killed_worker_and_coordinator_lose_no_call(
+    tmp_path: Path, provider: ServedProvider, model_keys: str
+) -> None:
+    """The gateway goes on without them; the call counts once, and no agent runs again."""
+    on_hosts = model_keys == "hosts"
+    project = project_in(tmp_path, provider, {"one": SLOW}, **({} if on_hosts else HAS_KEY))
+    of_workers = HAS_KEY if on_hosts else {}
+    with cluster_in(tmp_path / "cluster", "one", **of_workers) as cluster:
+        with cluster.file.open("a") as file:
+            file.write(f"model_keys: {model_keys}\n")
+        before = len(provider.requests)
+        coordinator = project.run("r", "--on", cluster.on)
+        wait_until(lambda: calls(cluster) != [], "the agent's call")
+        coordinator.kill()
+        coordinator.close()
+        (name,) = cluster.names
+        cluster.kill(cluster.workers[name])
+        cluster.start_worker(name, **of_workers)
+        cluster.wait_for_hosts(name)
+        with closing(project.resume("r")) as resumed:
+            assert resumed.finish() == 0, resumed.stderr
+        assert len(provider.requests) == before + 1
+        assert project.metrics("r", 0)["cost_usd"] == pytest.approx(COST, abs=1e-15)
+        assert take_notes(project.rows("r")) == {}
+        assert project.on_engine("r") == []
+    project.check_run("r")
+    keep_no_key(tmp_path)
+
+
+@thorough
+def test_a_host_starts_its_gateway_again_without_a_coordinator(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """If gateway and coordinator are killed, the agent's next call is answered all the same."""
+    project = project_in(tmp_path, provider, {"one": "ask('slow')\n" + RIGHT})
+    with cluster_in(tmp_path / "cluster", "one", **HAS_KEY) as cluster:
+        coordinator = project.run("r", "--on", cluster.on)
+        wait_until(lambda: calls(cluster) != [], "the agent's call")
+        coordinator.kill()
+        coordinator.close()
+        (gateway,) = gateways(cluster.folder)
+        status = gateway.status()
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+        wait_until(lambda: len(calls(cluster)) == 2, "the agent's next call")
+        with closing(project.resume("r")) as resumed:
+            assert resumed.finish() == 0, resumed.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            slot = ledger.slot("r", 0)
+        states = [call["state"] for call in slot["model_calls"]]
+        assert (states, slot["status"]) == (["unknown", "answered"], "completed")
+    project.check_run("r")
+
+
+def test_caps_that_trials_share_are_refused_on_a_cluster(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """A cap that could not hold on several hosts is refused before anything exists."""
+    project = project_in(tmp_path, provider, {"one": RIGHT}, **HAS_KEY)
+    for field in ("run_limits", "variant_limits"):
+        project.document["runtime"]["models"][field] = {"requests": 1}
+        project.save()
+        words = ("--run-id", "r", "--on", "tls://127.0.0.1:9")
+        refused = project.command("run", project.experiment, *words)
+        assert refused.returncode != 0
+        assert "run_limits and variant_limits hold for one gateway" in refused.stderr
+        assert "`limits`" in refused.stderr
+        assert not project.lab.exists()
+        del project.document["runtime"]["models"][field]
+
+
+INSTRUCTION = "Write the word that the script says."
+AGENT = "mini-swe-agent"
+TURNS = [
+    {"shell": "printf right > answer", "usage": {"input": 1000, "output": 30}},
+    {"finish": "Done.", "usage": {"input": 50, "output": 3}},
+]
+
+
+@thorough
+def test_hosts_get_the_files_of_agents_that_they_lack(tmp_path: Path) -> None:
+    """A host without the agent gets the coordinator's files, and runs exactly them."""
+    script = {
+        "keys": [KEY],
+        "tasks": [{"name": "task", "match": INSTRUCTION, "turns": TURNS}],
+    }
+    with scripted_provider(script) as provider:
+        project = Project(tmp_path / "project", {})
+        row = {"id": "one", "task": {"prompt": INSTRUCTION}}
+        project.write("tasks.jsonl", json.dumps(row) + "\n")
+        project.write("grader.sh", GRADER)
+        del project.document["metrics"], project.document["variant_plan"]
+        upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
+        price = {"input": 2, "output": 10}
+        project.document["runtime"] = {
+            "image": PYTHON,
+            "agent": {"timeout_s": 240},
+            "models": {
+                "providers": {"anthropic": upstream},
+                "prices": {"anthropic": {"m": price}},
+            },
+        }
+        agent = {"profile": AGENT, "model": "anthropic/m"}
+        project.document["baseline"] = {"variant_id": "mini", "runtime": {"agent": agent}}
+        project.save()
+        cache = tmp_path / "cache"
+        environment = {**HAS_KEY, "XDG_CACHE_HOME": str(cache)}
+        with cluster_in(tmp_path / "cluster", "one", **environment) as cluster:
+            done = project.command("run", project.experiment, "--run-id", "r", "--on", cluster.on)
+            assert done.returncode == 0, done.stderr + done.stdout
+            (installed,) = install_agents([AGENT])
+            with open_ledger(lab_dir=project.lab) as ledger:
+                slot = ledger.slot("r", 0)
+            assert slot["scores"][0]["verdict"] == "pass", slot
+            assert slot["evidence"][0]["ext"]["agent"]["tree_sha256"] == installed.tree_sha256
+            (sent,) = cluster.folder.glob("hosts/*/agents/*")
+            assert sent.name == installed.tree_sha256
+            # A changed file is noticed by the next process, and all are sent again.
+            (name,) = cluster.names
+            (sent / "tree" / "launch").write_text("exit 1\n")
+            cluster.kill(cluster.workers[name])
+            cluster.start_worker(name, **environment)
+            cluster.wait_for_hosts(name)
+            done = project.command("run", project.experiment, "--run-id", "s", "--on", cluster.on)
+            assert done.returncode == 0, done.stderr + done.stdout
+            with open_ledger(lab_dir=project.lab) as ledger:
+                assert ledger.slot("s", 0)["scores"][0]["verdict"] == "pass"
+    project.check_run("r")
