@@ -135,7 +135,7 @@ class Project:
 
     def save(self) -> None:
         """Write the experiment file anew from `document`."""
-        self.write("experiment.yaml", yaml.safe_dump(self.document, sort_keys=False))
+        self.experiment.write_text(yaml.safe_dump(self.document, sort_keys=False), "utf-8")
 
     # -- the command
 

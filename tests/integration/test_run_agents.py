@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from experiments import GRADER, Project
 from gateways import KEY
-from sample_trials import PYTHON
+from sample_trials import BUSYBOX
+from scripted_benchmarks import MUSL, provider_of
 from scripted_providers import ServedProvider, scripted_provider
+from tiers import tiered
 
 from labledger import open_ledger
+from labledger.agents.profiles import find_profiles
 from labledger.gateway.client import GatewayClient
 
 INSTRUCTION = "Write the word that the script says."
@@ -53,7 +56,10 @@ def project(tmp_path: Path, provider: ServedProvider) -> Iterator[Project]:
     del made.document["metrics"]
     upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
     made.document["runtime"] = {
-        "image": PYTHON,
+        # Without Python, Node, glibc, root or anything to write to but what a trial has.
+        "image": MUSL,
+        "user": "1000:1000",
+        "root_read_only": True,
         "agent": {"timeout_s": 240},
         "models": {
             "providers": {"anthropic": upstream, "openai": upstream},
@@ -97,3 +103,46 @@ def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
     project.check_run("r")
     everything = b"".join(path.read_bytes() for path in project.lab.rglob("*") if path.is_file())
     assert KEY.encode() not in everything
+
+
+def test_preflight_refuses_an_image_without_what_an_agent_needs(project: Project) -> None:
+    """Claude Code runs commands by bash: an image without it is refused before a run exists."""
+    project.document["runtime"]["image"] = BUSYBOX
+    agent = {"profile": "claude-code", "model": "m"}
+    project.document["baseline"] = variant("only", agent)
+    del project.document["variant_plan"]
+    project.save()
+    done = project.command("run", project.experiment, "--run-id", "r")
+    assert done.returncode == 2
+    assert f"{BUSYBOX} has no command 'bash', which the agent claude-code needs" in done.stderr
+    assert not project.lab.exists()
+
+
+CAP = 3
+ENDLESS = {
+    "keys": [KEY],
+    "tasks": [{"match": INSTRUCTION, "turns": [{"shell": "echo more >> log", "usage": FIRST}]}],
+}
+ASKING = [agent for agent in sorted(find_profiles()) if agent != "aider"]
+"""All but aider, which asks once."""
+
+
+@pytest.mark.parametrize("agent", tiered(ASKING, default=["claude-code"]))
+def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
+    """An agent that never ends gets as many answers as its cap allows; refused once, it ends."""
+    name = provider_of(agent)
+    with scripted_provider(ENDLESS) as provider:
+        upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
+        models = {"providers": {name: upstream}, "limits": {"requests": CAP}}
+        project.document["runtime"]["models"] = models
+        project.document["baseline"] = variant("only", {"profile": agent, "model": "m"})
+        del project.document["variant_plan"]
+        project.save()
+        done = project.command("run", project.experiment, "--run-id", "r")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert [each["outcome"] for each in provider.requests] == ["answered"] * CAP
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slot = ledger.slot("r", 0)
+    assert slot["evidence"][0]["ext"]["models"]["cap"] == "requests"
+    assert [call["state"] for call in slot["model_calls"]] == ["answered"] * CAP + ["refused"]
+    assert (slot["status"], slot["reason"]) == ("agent_error", "model_cap")

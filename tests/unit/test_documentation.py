@@ -34,7 +34,7 @@ PAGES = sorted(
     and not (path.parent.name == "contributing" and (PROJECT / f"{path.stem.upper()}.md").exists())
 )
 
-_OPERATORS = {"&&", "||", "|", ";"}
+_OPERATORS = {"&&", "||", "|", ";", "&"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(labledger [^`]*)`")
