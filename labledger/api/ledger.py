@@ -597,13 +597,15 @@ class Ledger:
 
         `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them; without
         `out`, it replaces those in the run folder. `csv` and `parquet` write tables with fixed
-        columns; without `out`, into the folder `tables` of the run folder. With `what="all"`,
-        which has all but the trajectories, `out` is a folder. Tables may be those of several
-        runs, ``RUN1+RUN2``, with `out` given.
+        columns; without `out`, into the folder `tables` of the run folder. Tables may be those of
+        several runs, ``RUN1+RUN2``, with `out` given. What agents did is written as
+        `trajectories` (ATIF), `spans` (OpenTelemetry) or `inspect` (logs of Inspect, one for each
+        variant), and only if it is asked for. With `what="all"` or `"inspect"`, `out` is a folder.
 
         Raises:
             InvalidInput: There is no such kind of record or format.
-            ExtraMissing: Parquet cannot be written: pyarrow is not installed.
+            ExtraMissing: A library that the format needs is not installed: pyarrow for Parquet,
+                those of the extras `otel` and `inspect` for spans and logs of Inspect.
         """
         run_ids = tables.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import mirrors, otel_spans, summary, trajectories
+from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
 from labledger.ledger import committed_rows
@@ -202,6 +202,8 @@ def write_records(
     if what != "all":
         _require_known(what, form, "all")
         path = out or folder / paths[what]
+        if what == "inspect":
+            return inspect_logs.write_logs(reader, run_ids[0], path)
         if form == "jsonl":
             with replace_output(path) as handle:
                 stream_records(reader, run_ids, what, handle, form)
@@ -231,6 +233,9 @@ def stream_records(
         write_table(reader, run_ids, what, form, stream)
         return
     [run_id] = run_ids
+    if what == "inspect":
+        message = "logs of Inspect are several files; expected a folder"
+        raise InvalidInput("the export", [Problem(Parameter("out"), message)])
     if what == "summary":
         stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
     elif what == "chain":
@@ -255,6 +260,7 @@ def _paths(form: str) -> dict[str, Path]:
             "chain": mirrors.CHAIN_PATH,
             "trajectories": trajectories.PATH,
             "spans": otel_spans.PATH,
+            "inspect": inspect_logs.PATH,
         }
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"

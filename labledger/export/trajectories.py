@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import digest_of
+from labledger.records.attempt_result import SlotRecords, digest_of
 
 SCHEMA = "trajectory_record_v1"
 PATH = Path("trajectories.jsonl")
@@ -57,24 +57,30 @@ class StoredTrajectory:
 def stored_trajectories(reader: LedgerReader, run_id: str) -> Iterator[StoredTrajectory]:
     """Yield the trajectories of a run's committed trials, in schedule order."""
     for records in reader.slot_records(run_id):
-        if not records.trials or not records.evidence:
-            continue
-        evidence = json.loads(records.evidence[-1])
-        reference = evidence["evidence"].get("trajectory")
-        if reference is None:
-            continue
-        trial = json.loads(records.trials[-1])
-        yield StoredTrajectory(
-            ids=trial["ids"],
-            schedule_idx=records.schedule_idx,
-            attempt=evidence["attempt"],
-            status=records.status.value,
-            verdict=records.verdict,
-            started_at=trial["started_at"],
-            ended_at=trial["ended_at"],
-            origin=evidence["ext"]["trajectory"]["origin"],
-            sha256=digest_of(reference),
-        )
+        if (stored := stored_trajectory(records)) is not None:
+            yield stored
+
+
+def stored_trajectory(records: SlotRecords) -> StoredTrajectory | None:
+    """Return the trajectory of a committed trial; None if it has none."""
+    if not records.trials or not records.evidence:
+        return None
+    evidence = json.loads(records.evidence[-1])
+    reference = evidence["evidence"].get("trajectory")
+    if reference is None:
+        return None
+    trial = json.loads(records.trials[-1])
+    return StoredTrajectory(
+        ids=trial["ids"],
+        schedule_idx=records.schedule_idx,
+        attempt=evidence["attempt"],
+        status=records.status.value,
+        verdict=records.verdict,
+        started_at=trial["started_at"],
+        ended_at=trial["ended_at"],
+        origin=evidence["ext"]["trajectory"]["origin"],
+        sha256=digest_of(reference),
+    )
 
 
 def write_lines(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:

@@ -7,6 +7,7 @@ not stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import SEEK_END
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -24,13 +25,21 @@ from labledger.trajectories.json_reading import read_members
 
 FILE = "trajectory.json"
 """Its name."""
+MAX_BYTES = 32 << 20
+"""How large a document may be. To check the smallest steps takes some seconds a megabyte."""
 MAX_PROBLEMS = 20
 """How many problems are listed."""
 _BATCH = 50
+_MAX_MEMBERS = 100
+"""How many members a document may have, whatever they are."""
 
 
 def find_problems(file: BinaryIO) -> list[str]:
     """Return what is wrong with the document in a file; the first `MAX_PROBLEMS` of it."""
+    size = file.seek(0, SEEK_END)
+    if size > MAX_BYTES:
+        return [f"has {size:,} bytes; at most {MAX_BYTES:,} are read"]
+    file.seek(0)
     try:
         return list(islice(_problems(file), MAX_PROBLEMS))
     except MalformedJson as error:
@@ -45,6 +54,8 @@ def _problems(file: BinaryIO) -> Iterator[str]:
         if name != "steps":
             if name in head:
                 raise MalformedJson(f"has the key {name[:80]!r} twice")
+            if len(head) == _MAX_MEMBERS:
+                raise MalformedJson(f"has more than {_MAX_MEMBERS} members")
             head[name] = value
             continue
         batch.append(value)

@@ -78,7 +78,8 @@ def parse(text: bytes) -> Any:
 def read_members(file: BinaryIO, *lists: str) -> Iterator[tuple[str, Any]]:
     """Yield the members of the object in a file, and of the `lists` each item as a member.
 
-    Raises `MalformedJson` where the file is no such object, or a value is too large.
+    Raises `MalformedJson` where the file is no such object, a value is too large, or one of the
+    `lists` is none or comes twice.
     """
     yield from _ObjectReader(file).members(lists)
 
@@ -95,12 +96,16 @@ class _ObjectReader:
         self._expect("{")
         if self._take("}"):
             return
+        left = set(lists)
         while True:
             key = self._value()
             if not isinstance(key, str):
                 raise MalformedJson("has a key that is no text")
             self._expect(":")
-            if key in lists and self._take("["):
+            if key in lists:
+                if key not in left or not self._take("["):
+                    raise MalformedJson(f"has {key!r} twice, or as something that is no list")
+                left.remove(key)
                 yield from ((key, item) for item in self._items())
             else:
                 yield key, self._value()
@@ -143,6 +148,8 @@ class _ObjectReader:
             found = match[0]
             depth += found in "[{"
             depth -= found in "]}"
+            if depth > canonical_json.MAX_DEPTH:
+                raise MalformedJson(f"nests deeper than {canonical_json.MAX_DEPTH} levels")
             if match.end() == len(self._text) and not self._ended and found not in "]}":
                 return None  # It may go on.
             if depth <= 0:

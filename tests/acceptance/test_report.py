@@ -187,6 +187,14 @@ def _opened(chromium: Browser, schedule_idx: int) -> str:
 # -- what trials wrote
 
 EVIL = "</script><script>window.stung=1</script><img src=x onerror=window.stung=2>"
+EVIL_CALL = {"tool_call_id": EVIL, "function_name": "bash", "arguments": {"command": EVIL}}
+EVIL_STEP = {
+    "step_id": 1,
+    "source": "agent",
+    "message": f"{EVIL}\x1b[31mdone",
+    "tool_calls": [EVIL_CALL],
+}
+EVIL_STEPS = {"agent": {"name": EVIL, "version": EVIL}, "steps": [EVIL_STEP]}
 
 
 def test_what_trials_wrote_is_only_text(path: Path, chromium: Browser) -> None:
@@ -199,6 +207,7 @@ def test_what_trials_wrote_is_only_text(path: Path, chromium: Browser) -> None:
     chromium.open(page)
     shown = _opened(chromium, 1)
     assert f"{EVIL}red" in shown
+    assert f"[1] agent\n{EVIL}done\n$ {EVIL}" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "beginning xxx" in shown
@@ -226,8 +235,10 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
             idx, trial = slot.schedule_idx, TrialIds.of("evil", slot)
             kept = {"agent_stdout": Artifact.inline(log), "agent_stderr": Artifact.inline(large)}
             kept["workspace_patch"] = Artifact.inline(b"+" + log)
+            kept["trajectory"] = Artifact.inline(json.dumps(EVIL_STEPS).encode())
             row = kit.evidence(idx, kept["agent_stdout"], run_id="evil")
             references = {name: artifact.reference for name, artifact in kept.items()}
+            ext = {"trajectory": {"origin": "agent", "steps": 1}}
             made = kit.result(
                 idx,
                 "evil",
@@ -238,7 +249,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 scores=(),
                 predictions=(),
                 events=(),
-                evidence=({**row, "ids": trial.as_json(), "evidence": references},),
+                evidence=({**row, "ids": trial.as_json(), "evidence": references, "ext": ext},),
                 metrics=(Metric(EVIL, "events", 1),),
                 artifacts=tuple(kept.values()),
             )

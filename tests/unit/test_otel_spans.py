@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -102,6 +103,7 @@ class Receiver:
     def __init__(self, status: int) -> None:
         self.status = status
         self.requests: list[ExportTraceServiceRequest] = []
+        self.headers: list[dict[str, str]] = []
         self.url = ""
 
 
@@ -112,6 +114,9 @@ def receiver(status: int = 200) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] == "gzip":
+                content = gzip.decompress(content)
+            found.headers.append(dict(self.headers))
             found.requests.append(ExportTraceServiceRequest.FromString(content))
             self.send_response(found.status)
             self.end_headers()
@@ -155,6 +160,28 @@ def _with_base64_ids(line: str) -> str:
         for name in {"traceId", "spanId", "parentSpanId"} & span.keys():
             span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
     return json.dumps(document)
+
+
+def test_settings_of_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenTelemetry's own variables are followed, and many spans go in several requests."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 40)
+        for idx in range(40):
+            writer.commit_result(lease, with_steps(idx, STEPS))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20demo")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    with receiver() as found, open_ledger(path) as ledger:
+        assert ledger.send_spans("run-1", found.url) == 120
+    assert [_span_count(request) for request in found.requests] == [100, 20]
+    for headers in found.headers:
+        sent = {name.lower(): value for name, value in headers.items()}
+        assert (sent["authorization"], sent["content-encoding"]) == ("Bearer demo", "gzip")
+        assert sent["content-type"] == "application/x-protobuf"
+
+
+def _span_count(request: ExportTraceServiceRequest) -> int:
+    return sum(len(scope.spans) for each in request.resource_spans for scope in each.scope_spans)
 
 
 def test_refused(path: Path) -> None:

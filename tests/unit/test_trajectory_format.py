@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from labledger.trajectories.agent_document import MAX_PROBLEMS, AgentDocument, find_problems
+from labledger.trajectories.agent_document import (
+    MAX_BYTES,
+    MAX_PROBLEMS,
+    AgentDocument,
+    find_problems,
+)
 from labledger.trajectories.atif import Agent, Head, Step, document_problems
 from labledger.trajectories.document import INDEX_COLUMNS, DocumentWriter
 
@@ -155,11 +160,23 @@ def test_all_problems() -> None:
         *(b"", b"{", b"nul", b"[]", b"[1]", b'{"steps":[}', b'{"steps":[1,]}', b'{"a":1}x', b"\0"),
         *(b'{"steps":[{"a":1 "b":2}]}', b'{"a":"\\', b'{"a":[' + b"[" * 10_000, b"\xff\xfe{}"),
         b'{"schema_version":"ATIF-v1.8","schema_version":"ATIF-v1.8","steps":[]}',
+        *(b'{"steps":[],"steps":[]}', b'{"steps":{}}', b'{"steps":null}'),
     ],
 )
 def test_no_document(raw: bytes) -> None:
     """What is no JSON object, or is cut, is a problem and nothing else."""
     assert find_problems(io.BytesIO(raw))
+
+
+def test_documents_that_would_take_long() -> None:
+    """A document that is too large, too deep, or of too many members is not read to its end."""
+    for raw, problem in {
+        b" " * (MAX_BYTES + 1): "bytes; at most",
+        b"{" + b",".join(b'"k%d":1' % n for n in range(200)): "more than 100 members",
+        b'{"steps":[' + b"[" * 2_000_000: "nests deeper than 64 levels",
+    }.items():
+        [found] = find_problems(io.BytesIO(raw))
+        assert problem in found
 
 
 def steps_of(count: int, text: str) -> Iterator[Step]:

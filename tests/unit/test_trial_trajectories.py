@@ -117,6 +117,8 @@ HOSTILE = {
     "linked folder": "ln -s / ../out/agent",
     "no JSON": "head -c 100000 /dev/zero > ../out/trajectory.json",
     "empty": ": > ../out/trajectory.json",
+    "later version": 'echo \'{"schema_version": "ATIF-v9"}\' > ../out/trajectory.json',
+    "huge": "truncate --size 100G ../out/trajectory.json",
     "deep": "head -c 1000000 /dev/zero | tr '\\0' '[' > ../out/trajectory.json",
 }
 
@@ -268,6 +270,17 @@ def test_large_trajectory(spec: AttemptSpec) -> None:
     assert (artifact.content, artifact.size > 1_000_000) == (None, True)
     index = evidence.artifacts[digest_of(evidence.references["trajectory_steps"])]
     assert index.content is not None
+
+
+def test_huge_log(spec: AttemptSpec) -> None:
+    """A log that would take hours is not read, and its size is said."""
+    (spec.folder / "out" / "agent").mkdir(parents=True)
+    with (spec.folder / "out" / "agent" / "log.json").open("wb") as file:
+        file.truncate(100 << 30)
+    path = "/agentlab/out/agent/log.json"
+    evidence = collected(spec, LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path}))
+    assert "trajectory" not in evidence.references
+    assert "log.json has 107,374,182,400 bytes" in evidence.ext["problems"]["trajectory"]
 
 
 def test_log_behind_a_link(spec: AttemptSpec, tmp_path: Path) -> None:

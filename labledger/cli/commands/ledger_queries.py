@@ -101,13 +101,17 @@ def export(
         str,
         typer.Option(
             help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all "
-            "of these; trajectories, spans; with csv and parquet also attempts."
+            "of these; trajectories, spans, inspect; with csv and parquet also attempts."
         ),
     ] = "all",
     format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", help="A file, a folder for all, or - for stdout."),
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="A file, a folder for all and for inspect, or - for stdout.",
+        ),
     ] = None,
     send: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import SEEK_END
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -35,6 +36,8 @@ INDEX = "trajectory_steps"
 STDOUT = "stdout"
 """The log that is the agent's output."""
 _MAX_IN_MEMORY = 256 << 10
+_MAX_LOG = 1 << 30
+"""How many bytes a log may have."""
 _MAX_UNREAD = 10
 """How many kinds of what could not be read are listed."""
 _IN_OUTPUTS = (agent_document.FILE, f"agent/{agent_document.FILE}")
@@ -103,14 +106,18 @@ class _Collector:
             if reader is None or place is None:
                 continue
             file = stack.enter_context(place.opened())
-            if file is not None:
-                return self._logged(reader, file, path)
+            if file is None:
+                continue
+            if (size := file.seek(0, SEEK_END)) > _MAX_LOG:
+                self.problems.append(f"{path} has {size:,} bytes; at most {_MAX_LOG:,} are read")
+                continue
+            return self._logged(reader, file, path, size)
         return None
 
-    def _logged(self, reader: LogReader, file: BinaryIO, path: str) -> _Source:
+    def _logged(self, reader: LogReader, file: BinaryIO, path: str, size: int) -> _Source:
         facts, problems = LogFacts(), []
         limit = self._evidence.outputs.max_log_bytes
-        if path == STDOUT and file.seek(0, 2) > limit:
+        if path == STDOUT and size > limit:
             problems.append(f"the agent's output has more than {limit:,} bytes; the rest is lost")
         file.seek(0)
         matched = MatchedCalls(self._calls())
