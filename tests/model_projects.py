@@ -1,9 +1,12 @@
-"""Projects whose agents ask models, as programs that their tasks say."""
+"""Projects whose agents are programs that ask models, from the command to the ledger."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from experiments import GRADER, Project
 from gateways import KEY
@@ -11,6 +14,7 @@ from model_trials import ASKS, models
 from sample_trials import PYTHON
 
 from labledger import open_ledger
+from labledger.gateway.client import GatewayClient
 
 AGENT = """
 program = open("do.py").read()
@@ -23,7 +27,8 @@ SLOW = RIGHT.replace("hello", "slow")
 class ModelProject(Project):
     """A project with one variant, whose tasks are programs that ask models."""
 
-    def __init__(self, folder: Path, url: str, programs: dict[str, str]) -> None:
+    def __init__(self, folder: Path, url: str, programs: dict[str, str], **fields: Any) -> None:
+        """`fields` are what the experiment says of models beside the usual."""
         self.programs = programs
         super().__init__(folder, {}, max_concurrency=2)
         self.environment["TEST_PROVIDER_KEY"] = KEY
@@ -33,7 +38,7 @@ class ModelProject(Project):
         runtime["image"] = PYTHON
         runtime["agent"] |= {"command": ["python3", "agent.py"], "files": ["agent.py"]}
         del runtime["agent"]["env"]
-        runtime["models"] = models(url)
+        runtime["models"] = models(url, **fields)
         self.write("grader.sh", GRADER)
         self.save()
 
@@ -49,3 +54,15 @@ class ModelProject(Project):
         with open_ledger(lab_dir=self.lab) as ledger:
             rows = ledger.slot(run_id, idx)["metrics"]
         return {row["metric_id"]: row["value"] for row in rows if row["source"] == "gateway"}
+
+
+@contextmanager
+def project_in(
+    folder: Path, url: str, programs: dict[str, str], **fields: Any
+) -> Iterator[ModelProject]:
+    """A project whose provider is at `url`, and whose gateway ends with the block."""
+    made = ModelProject(folder / "project", url, programs, **fields)
+    try:
+        yield made
+    finally:
+        GatewayClient(made.lab / "gateway").stop()

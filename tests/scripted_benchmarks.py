@@ -6,6 +6,7 @@ whether it is solved, and with which tokens. These differ by agent, task and ans
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +27,11 @@ from labledger.agents.profiles import find_profiles, load_profile
 from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import Api
 
-KEYS = {
-    "anthropic": "sk-anthropic-0123456789-abcdef",
-    "openai": "sk-openai-0123456789-abcdefghi",
-    "google": "google-key-0123456789-abcdefgh",
-}
-"""The key of each provider: one is in the environment, one in a file, one printed by a command."""
+KEYS = {name: f"sk-{name}-{secrets.token_hex(12)}" for name in ("anthropic", "openai", "google")}
+"""The key of each provider, other ones in each process of the tests.
+
+One is in the environment, one in a file, one printed by a command.
+"""
 KEY_VARIABLE = "SCRIPTED_ANTHROPIC_KEY"
 PROVIDERS = {
     Api.ANTHROPIC_MESSAGES: "anthropic",

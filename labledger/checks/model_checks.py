@@ -62,14 +62,14 @@ def check_models(
     except ExtraMissing as error:
         yield _failed(error.message, error.hint)
         return
-    if has_keys:
+    if plan.replays is not None:
+        if not runs_here:
+            yield _failed("a run is replayed only on this machine, not on a cluster", _HERE_HINT)
+        detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
+        yield CheckResult(NAME, detail)
+    elif has_keys:
         yield from _check_keys(models, environment)
-    prices = prices_of(plan)
-    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
-    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
-        if prices.price_of(provider, model) is None:
-            yield _unpriced(f"{provider}/{model}", is_capped=(provider, model) in capped)
-    yield from _check_caps(models, prices)
+    yield from _check_prices(plan, models)
 
 
 _SHARED_LIMITS = (
@@ -79,6 +79,7 @@ _SHARED_LIMITS_HINT = (
     "give `limits`, which hold for each trial on every host; `--budget-usd` stops the run when its "
     "trials have used so much; or run it on this machine"
 )
+_HERE_HINT = "leave `on=` out"
 
 
 def _check_keys(
@@ -93,6 +94,17 @@ def _check_keys(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
+
+
+def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator[CheckResult]:
+    prices = prices_of(plan)
+    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
+    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+        is_capped = (provider, model) in capped
+        # What is replayed costs nothing, whatever the price; but caps count what it would cost.
+        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
+            yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
+    yield from _check_caps(models, prices)
 
 
 def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[CheckResult]:

@@ -164,6 +164,14 @@ Shard = Annotated[
         "take the runs of all shards as one: RUN1+RUN2.",
     ),
 ]
+Replay = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="A run with recorded calls to models (`runtime.models.record`), which answer the "
+        "agents: no provider is asked, no key is needed, and nothing is spent.",
+    ),
+]
 Env = Annotated[
     list[str] | None,
     typer.Option(

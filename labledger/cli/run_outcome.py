@@ -40,6 +40,8 @@ def print_outcome(outcome: RunOutcome) -> None:
     """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
+    if "replays" in ext:
+        out(replay_sentence(ext["replays"]))
     print_summary(outcome.summary)
     if outcome.timeouts_under_pressure is not None:
         out(outcome.timeouts_under_pressure)
@@ -104,6 +106,14 @@ def _grading_note(grading: Grading, slots: int | None = None) -> str:
     return "" if grading.complete else " (not complete)"
 
 
+def replay_sentence(replays: JsonObject) -> str:
+    """Return a sentence that says which run is replayed, and what that means for its costs."""
+    return (
+        f"replay of {replays['run_id']}: its recorded calls answered the agents; tokens are those "
+        "of the record, and nothing was spent"
+    )
+
+
 def _hosts_command(on: str) -> str:
     return shlex.join(["labledger", "hosts", "--on", on])
 
@@ -138,6 +148,8 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     run = state.run
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     out("; ".join(_progress_texts(state)))
+    if run.replays is not None:
+        out(replay_sentence(run.replays))
     for line in _host_lines(state):
         out(line)
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")

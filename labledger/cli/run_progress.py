@@ -128,6 +128,8 @@ class RunProgress:
         """The hosts of a run on a cluster; empty for another one."""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, under this coordinator and earlier ones."""
+        self.calls_in_flight: JsonObject = {"calls": 0, "waited_s": 0}
+        """What the agents of running trials have asked of models, where events say it."""
         self.model_usage: Sequence[ModelUse] = ()
         """What a run that another process runs used of models."""
         self.budget: Mapping[str, float] = {}
@@ -170,6 +172,7 @@ class RunProgress:
                 self.in_flight, self.waiting = event["running"], event["waiting"]
                 self.removing = event.get("removing", 0)
                 self.hosts = hosts_of_event(event) or self.hosts
+                self.calls_in_flight = event.get("models", self.calls_in_flight)
             case "dispatch_paused" | "budget_spent":
                 self.note = event["message"]
             case "dispatch_resumed":
@@ -258,7 +261,11 @@ class RunProgress:
 
     def spent_texts(self) -> list[str]:
         """Return what was spent, and how the calls to models went, if there were any."""
-        return [*spent_texts(self.spent, self.budget), *call_texts(self.model_usage)]
+        return [
+            *spent_texts(self.spent, self.budget),
+            *call_texts(self.model_usage),
+            *in_flight_texts(self.calls_in_flight),
+        ]
 
     def cleaning_text(self) -> str:
         """Return how many trial folders await removal, or "" if no more than usual."""
@@ -323,6 +330,14 @@ def call_texts(usage: Sequence[ModelUse]) -> Iterator[str]:
             yield f"{number:,} {what}"
     if waited := sum(use.waited_s for use in usage):
         yield f"{clock_time(waited)} waited for limits"
+
+
+def in_flight_texts(calls: JsonObject) -> Iterator[str]:
+    """Yield how many calls to models running trials have made; nothing if there are none."""
+    if calls["calls"]:
+        yield f"{counted(calls['calls'], 'call')} by running trials"
+    if calls["waited_s"] >= 1:
+        yield f"{clock_time(calls['waited_s'])} waited for limits"
 
 
 # -- one event

@@ -1,27 +1,28 @@
 """`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
 
 What a trial spent is what the gateway counted of its calls to models; without calls, it is the
-value of the experiment's metrics with the ids `cost_usd`, `tokens_in` and `tokens_out`. The limits
-belong to the run, not to the command: the ledger stores them, and every later coordinator applies
-them.
+value of the experiment's metrics with the ids `cost_usd`, `tokens_in` and `tokens_out`. What the
+calls of trials that run on this machine have spent so far counts, too. The limits belong to the
+run, not to the command: the ledger stores them, and every later coordinator applies them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.execution.gateway_keeper import models_of
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan import ExperimentPlan
-from labledger.ledger.counts import UNITS, attempt_spending, exhausted_kinds
+from labledger.ledger.counts import UNITS, attempt_spending, calls_spending, exhausted_kinds
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_calls import ModelCall
 from labledger.records.model_metrics import USUAL_METRICS
 from labledger.records.model_prices import NO_PRICES, PriceTable
 
@@ -38,10 +39,12 @@ class Budget:
     limits: Mapping[str, float]
     """By kind of spending: `cost_usd`, `tokens`. A kind that is missing has no limit."""
     spent: dict[str, Spent]
-    """By kind. Empty for a regrading, which runs no agent."""
+    """By kind, without what runs. Empty for a regrading, which runs no agent."""
     emit: Listener
     prices: PriceTable = NO_PRICES
     """Those that calls to models are reckoned with."""
+    _running: dict[tuple[int, int], Mapping[str, Spent]] = field(default_factory=dict)
+    """What the calls of attempts in flight have spent so far, by slot and attempt."""
     _warned: set[str] = field(default_factory=set)
     _at_stop: Mapping[str, Spent] = field(default_factory=dict)
     """What was spent when dispatch was stopped; empty before."""
@@ -56,6 +59,7 @@ class Budget:
 
     def add(self, result: AttemptResult) -> None:
         """Add what an attempt spent. Emit a warning if not all of a limited kind is known."""
+        self._running.pop((result.schedule_idx, result.attempt), None)
         for kind, spent in self.attempt_spending(result).items():
             self.spent[kind] = self.spent[kind].plus(spent)
             if spent.unknown and kind in self.limits and kind not in self._warned:
@@ -70,6 +74,19 @@ class Budget:
                     )
                 message = f"slot {result.schedule_idx} {unknown}"
                 self.emit(run_event("warning", message=message))
+
+    def note_running(self, calls: Mapping[tuple[int, int], Sequence[ModelCall]]) -> None:
+        """Note the calls of the attempts in flight, by slot and attempt: they count from now on."""
+        if self.limits:
+            self._running = {key: calls_spending(of, self.prices) for key, of in calls.items()}
+
+    def _so_far(self) -> dict[str, Spent]:
+        """Return what is spent, with what the calls of attempts in flight have spent."""
+        running = self._running.values()
+        return {
+            kind: replace(spent, total=spent.total + sum(of[kind].total for of in running))
+            for kind, spent in self.spent.items()
+        }
 
     def attempt_spending(self, result: AttemptResult) -> dict[str, Spent]:
         """Return what an attempt spent of each kind. Empty for a regrading."""
@@ -88,7 +105,7 @@ class Budget:
 
     def exhausted(self) -> tuple[str, ...]:
         """Return the kinds whose limit is reached."""
-        return exhausted_kinds(self.limits, self.spent)
+        return exhausted_kinds(self.limits, self._so_far() if self.limits else self.spent)
 
     def report_stop(self, in_flight: int) -> None:
         """Record what is spent now that dispatch has stopped, and emit `budget_spent` events.
@@ -99,14 +116,14 @@ class Budget:
         """
         if self._at_stop:
             return
-        self._at_stop = dict(self.spent)
+        self._at_stop = self._so_far()
         for kind in self.exhausted():
             self.emit(
                 run_event(
                     "budget_spent",
                     budget=kind,
                     limit=self.limits[kind],
-                    spent=self.spent[kind].as_json(),
+                    spent=self._at_stop[kind].as_json(),
                     in_flight=in_flight,
                     message=self._stop_message(kind, in_flight),
                 )
@@ -114,7 +131,8 @@ class Budget:
 
     def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
-        message = f"{_spent_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
+        spent_of_limit = _spent_of_limit(self._at_stop[kind], kind, self.limits[kind])
+        message = f"{spent_of_limit}: nothing more is started"
         if not in_flight:
             return message
         trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
@@ -126,8 +144,9 @@ class Budget:
 
     def message(self) -> str:
         """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
+        so_far = self._so_far()
         for kind in self.exhausted():
-            spent, spent_at_stop = self.spent[kind], self._at_stop.get(kind)
+            spent, spent_at_stop = so_far[kind], self._at_stop.get(kind)
             message = _spent_of_limit(spent, kind, self.limits[kind])
             if spent_at_stop is not None and spent.total > spent_at_stop.total:
                 added = spent.total - spent_at_stop.total

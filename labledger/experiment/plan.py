@@ -28,6 +28,7 @@ from labledger.experiment.plan_sections import (
     MetricDefinition,
     NamedPhase,
     Regrades,
+    Replays,
     Runtime,
     VariantPlan,
 )
@@ -131,11 +132,13 @@ class ExperimentPlan(Section):
     """Staged files by phase name."""
     regrades: Regrades | None = None
     """The run that a regrading regrades; None in other runs."""
+    replays: Replays | None = None
+    """The run whose recorded calls are replayed; None if the providers are asked."""
     image_builds: Mapping[str, ImageBuild] | None = None
     """How images of the selected trials are built, by name; None if no build is authored."""
 
     _KEYS: ClassVar = {"image_builds": "images"}
-    _OPTIONAL = frozenset({"regrades", "image_builds"})
+    _OPTIONAL = frozenset({"regrades", "replays", "image_builds"})
 
     @classmethod
     def of_authored(
@@ -216,10 +219,10 @@ def result_part(document: JsonObject) -> JsonObject:
     It leaves out the number of trials that run at once; the experiment's name, description and
     tags; where its tasks were read from and how they were selected (the dataset's digest
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
-    the phases contain; and which run a regrading regrades, since its grader is included like any
-    other. Of the builds of images only their digests are part of it.
+    the phases contain; which run a regrading regrades, since its grader is included like any
+    other; and which run is replayed. Of the builds of images only their digests are part of it.
     """
-    left_out = {"environment", "experiment", "dataset", "design", "regrades"}
+    left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
     part["experiment"] = {"id": document["experiment"]["id"]}
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}

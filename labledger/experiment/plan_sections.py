@@ -349,6 +349,13 @@ class Regrades(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Replays(Section):
+    """The run whose recorded calls to models answer the agents, in place of the providers."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class GraderIdentity(Section):
     """The facts about its grader that each score records."""
 

@@ -32,7 +32,7 @@ from labledger.experiment.phase_commands import (
     variant_plans,
 )
 from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
-from labledger.experiment.plan_sections import Filters
+from labledger.experiment.plan_sections import Filters, Replays
 from labledger.experiment.profiled_agents import resolve_agents
 from labledger.experiment.schedule import Shard
 from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
@@ -60,7 +60,8 @@ class Overrides:
     `tasks` and `variants` are globs (`fnmatch`, case-sensitive) and select what any of them
     matches; each must match something. `limit` is how many tasks run, at most, of those that
     `dataset.limit` and `tasks` select, so it can only reduce the authored experiment. Of the slots
-    that all of these leave, only those of `shard` run.
+    that all of these leave, only those of `shard` run. `replay` is the run whose recorded calls to
+    models answer the agents.
     """
 
     limit: int | None = None
@@ -68,13 +69,15 @@ class Overrides:
     variants: tuple[str, ...] = ()
     max_concurrency: int | None = None
     shard: Shard | None = None
+    replay: str | None = None
 
     @classmethod
     def of_plan(cls, plan: ExperimentPlan, *, max_concurrency: int | None = None) -> Self:
         """Return the overrides that give the same plan when its experiment is resolved again."""
         filters = plan.dataset.filters
         chosen = filters.limit, filters.tasks, filters.variants
-        return cls(*chosen, max_concurrency, filters.shard)
+        replay = None if plan.replays is None else plan.replays.run_id
+        return cls(*chosen, max_concurrency, filters.shard, replay)
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,8 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     if overrides.shard is not None:
         filters = replace(filters, shard=overrides.shard)
         plan = replace(plan, dataset=replace(plan.dataset, filters=filters))
+    if overrides.replay is not None:
+        plan = replace(plan, replays=Replays(overrides.replay))
     experiment = replace(experiment, plan=plan)
     _require_slots(experiment)
     return experiment

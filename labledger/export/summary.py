@@ -59,6 +59,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "chain_head": reader.chain_head(run_id),
             **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
             **_coverage(_total(counts)),
+            **({"replays": run.replays} if run.replays else {}),
             **_spending(reader, run),
             **_model_usage(reader, run),
             **_reruns(reader, run_id),

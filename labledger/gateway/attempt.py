@@ -25,8 +25,9 @@ from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_c
 from labledger.gateway.families.family import Refused
 from labledger.gateway.headers import Headers
 from labledger.gateway.journal import Journal, JournalBroken
-from labledger.gateway.recording import Recording, Replay, canonical_request
+from labledger.gateway.recording import CanonicalRequest, Recording, canonical_request
 from labledger.gateway.relay import Relay
+from labledger.gateway.replay import Replay, ReplayMiss
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.gateway.waited_time import WaitedTime
@@ -91,8 +92,6 @@ class Attempt:
         self._upstream = upstream
         self._admission = Admission(grant)
         self._prices = PriceTable(grant.prices)
-        # A file of its folder is missing, or not readable: say so before a container starts.
-        self._replay = Replay(Path(grant.replay)) if grant.replay is not None else None
         limits = (
             (accounts.trial, grant.limits),
             (accounts.variant, grant.variant_limits),
@@ -100,6 +99,8 @@ class Attempt:
         )
         journal = Journal.open(trial / JOURNAL)
         try:
+            # If the record is missing, or not readable, say so before a container starts.
+            self._replay = _replay(trial, grant, journal)
             socket = trial / SOCKET
             socket.parent.mkdir(mode=0o755, exist_ok=True)
             self._listener = listen(socket, for_all=True)
@@ -107,7 +108,8 @@ class Attempt:
             journal.close()
             raise
         # From here on nothing fails: calls are counted in accounts that others share.
-        self.calls = Calls(journal, Caps(limits, self._prices), grant.schedule_idx)
+        caps = Caps(limits, self._prices)
+        self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
         excluded = grant.waiting is Waiting.EXCLUDED
         self.waited = WaitedTime(trial / WAITED if excluded else None)
         self._places = asyncio.Semaphore(_PARALLEL)
@@ -217,9 +219,8 @@ class Attempt:
 
     async def _answer(self, request: web.BaseRequest, admitted: Admitted, call: OpenCall) -> Answer:
         if self._replay is not None:
-            return self._replay.answer(
-                canonical_request(admitted.target, admitted.document).request
-            )
+            asked = canonical_request(admitted.target, admitted.document)
+            return await self._replayed(self._replay, asked)
         headers: Headers = [
             (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
             for name, value in request.raw_headers
@@ -228,11 +229,25 @@ class Attempt:
             self.grant.run_id, admitted.target, headers, admitted.body, self.waited, call.progress
         )
 
+    async def _replayed(self, replay: Replay, asked: CanonicalRequest) -> Answer:
+        try:
+            return replay.answer(asked.request)
+        except ReplayMiss as miss:
+            await asyncio.get_running_loop().run_in_executor(None, miss.keep, self.trial)
+            raise
+
     def _recording(self, admitted: Admitted, call: OpenCall) -> Recording | None:
         if not self.grant.record:
             return None
         asked = canonical_request(admitted.target, admitted.document)
         return Recording(self.trial / RECORD, call.number, asked)
+
+
+def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:
+    if grant.replay is None:
+        return None
+    ended = {call.call for call in journal.calls if call.state is not CallState.UNKNOWN}
+    return Replay(Path(grant.replay), trial, ended)
 
 
 async def _read(request: web.BaseRequest) -> bytes:

@@ -28,8 +28,12 @@ _MAX_REFUSALS = 1000
 class Calls:
     """The calls of an attempt."""
 
-    def __init__(self, journal: Journal, caps: Caps, schedule_idx: int) -> None:
+    def __init__(
+        self, journal: Journal, caps: Caps, schedule_idx: int, *, replayed: bool = False
+    ) -> None:
+        """With `replayed`, a record answers them."""
         self.journal, self._caps, self._schedule_idx = journal, caps, schedule_idx
+        self._replayed = replayed
         self._refusals = 0
         self.closing = False
         """Whether the attempt is being closed."""
@@ -50,9 +54,8 @@ class Calls:
         started_at, began = utc_now(), time.monotonic()
         await self._caps.reserve(worst)
         try:
-            call = self.journal.ask(
-                replace(_call(target, model), started_at=started_at, reserved=worst.usage)
-            )
+            begun = replace(_call(target, model), started_at=started_at, replayed=self._replayed)
+            call = self.journal.ask(replace(begun, reserved=worst.usage))
         except BaseException:
             self._caps.release(worst)
             raise

@@ -148,9 +148,14 @@ class Caps:
             account.hold(worst, -1)
 
     def add(self, call: ModelCall) -> None:
-        """Count a call that has ended, in all accounts."""
-        reserved = call.reserved or NO_TOKENS
+        """Count a call that has ended, in all accounts.
+
+        A replayed one counts against caps with what it cost when it was recorded: the agent is to
+        meet the same caps.
+        """
+        counted = call.charged if call.replayed else None
+        counted = call.reserved or NO_TOKENS if counted is None else counted
         cost = call_cost(call, self._prices)
-        most = self._prices.cost_of(call.provider, call.model, reserved)
+        most = self._prices.cost_of(call.provider, call.model, counted)
         for account, _ in self._accounts:
             account.add(call, cost, most)

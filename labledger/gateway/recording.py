@@ -1,8 +1,7 @@
-"""Recorded requests and answers of an attempt, and a provider that answers from them.
+"""Recorded requests and answers of an attempt.
 
-Each call has one file, named by its number. A request is identified by the digest of its canonical
-form: what it says, without what differs each time an agent runs. Requests with one digest are
-answered in the order in which they were recorded.
+Each call has one file of one line, named by its number. A request is identified by the digest of
+its canonical form: what it says, without what differs each time an agent runs.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from labledger.files.durable_files import create_file
 from labledger.gateway.admission import Target
-from labledger.gateway.answers import Answer, AnswerCut, NoAnswer
 from labledger.gateway.headers import Headers
 from labledger.gateway.journal import JournalBroken
 from labledger.records import JsonObject
@@ -178,100 +176,12 @@ class Recording:
 def read_records(folder: Path) -> Iterator[Recorded]:
     """Yield the recorded calls of an attempt in order. Raises `OSError`, and `ValueError`."""
     for path in sorted(folder.glob("*.json")):
-        try:
-            yield Recorded.from_json(json.loads(path.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} is no record of a call: {error}") from None
+        yield parse_record(path.read_bytes(), path)
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordedAnswer:
-    """An answer from a record."""
-
-    recorded: Recorded
-    key: str | None = None
-
-    @property
-    def status(self) -> int:
-        return self.recorded.status
-
-    @property
-    def headers(self) -> Headers:
-        return [(name, value) for name, value in self.recorded.headers]
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        yield self.recorded.body_bytes
-        if self.recorded.cut:
-            raise AnswerCut
-
-    def close(self) -> None:
-        """Nothing is left to take."""
-
-
-class Replay:
-    """Answers the requests of an attempt from the record of an earlier one."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises `OSError`, and `ValueError`, if the folder is no record."""
-        self._folder = folder
-        self._left: dict[int, Path] = {}
-        self._by_digest: dict[str, list[int]] = {}
-        if not folder.is_dir():
-            raise FileNotFoundError(2, "no such folder", str(folder))
-        for recorded in read_records(folder):
-            self._left[recorded.call] = folder / f"{recorded.call:06d}.json"
-            self._by_digest.setdefault(recorded.digest, []).append(recorded.call)
-
-    def answer(self, request: JsonObject) -> Answer:
-        """Return the next answer to a request. Raises `NoAnswer` if none is left."""
-        calls = self._by_digest.get(digest(request))
-        if not calls:
-            raise NoAnswer("replay_miss", 400, f"labledger: {self._difference(request)}")
-        path = self._left.pop(calls.pop(0))
-        return _RecordedAnswer(Recorded.from_json(json.loads(path.read_bytes())))
-
-    def _difference(self, request: JsonObject) -> str:
-        if not self._left:
-            return f"the record {self._folder} has no more calls"
-        number = min(self._left)
-        expected = Recorded.from_json(json.loads(self._left[number].read_bytes())).request
-        where, was, now = first_difference(expected, request)
-        return (
-            f"the request differs from call {number} of the record {self._folder} "
-            f"first at {where}: recorded {_short(was)}, now {_short(now)}"
-        )
-
-
-_ABSENT = object()
-
-
-def first_difference(one: Any, other: Any, at: str = "request") -> tuple[str, Any, Any]:
-    """Return where two JSON values first differ, and what stands there in each.
-
-    For texts it is what follows the part that they share.
-    """
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted({*one, *other}):
-            if one.get(key, _ABSENT) != other.get(key, _ABSENT):
-                return first_difference(
-                    one.get(key, _ABSENT), other.get(key, _ABSENT), f"{at}.{key}"
-                )
-    if isinstance(one, list) and isinstance(other, list):
-        for index in range(max(len(one), len(other))):
-            was, now = (v[index] if index < len(v) else _ABSENT for v in (one, other))
-            if was != now:
-                return first_difference(was, now, f"{at}[{index}]")
-    if isinstance(one, str) and isinstance(other, str):
-        shared = next(
-            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-            min(len(one), len(other)),
-        )
-        return f"{at}, character {shared + 1}", one[shared:], other[shared:]
-    return at, one, other
-
-
-def _short(value: Any) -> str:
-    if value is _ABSENT:
-        return "nothing"
-    text = json.dumps(value, ensure_ascii=True)
-    return text if len(text) <= 120 else f"{text[:120]}…"
+def parse_record(line: bytes, path: Path) -> Recorded:
+    """Return the recorded call in a line of a file. Raises `ValueError`."""
+    try:
+        return Recorded.from_json(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is no record of calls: {error}") from None

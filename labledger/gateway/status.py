@@ -27,7 +27,7 @@ class CallTotals(Section):
     held_tokens: int = 0
     """The most that unknown calls can have used, which counts against caps."""
     held_cost: int = 0
-    """The same in picodollars, also of calls without a price."""
+    """The same in picodollars, also of calls without a price; and what replayed ones would cost."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Calls that were not admitted, by the reason."""
     failed: Mapping[str, int] = field(default_factory=dict)
@@ -65,10 +65,10 @@ class CallTotals(Section):
                 held_cost=self.held_cost + (most or 0),
             )
         totals = replace(totals, usage=_sum(self.usage, charged))
-        if cost is None:
-            held_cost = self.held_cost + (most or 0)
-            return replace(totals, unpriced=self.unpriced + 1, held_cost=held_cost)
-        return replace(totals, cost=self.cost + cost)
+        if cost is not None and not call.replayed:
+            return replace(totals, cost=self.cost + cost)
+        unpriced = self.unpriced + (cost is None)
+        return replace(totals, unpriced=unpriced, held_cost=self.held_cost + (most or 0))
 
     def plus(self, other: CallTotals, sign: int = 1) -> CallTotals:
         """Return the totals of both, or with `sign` -1 these without the other ones."""

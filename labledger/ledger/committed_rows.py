@@ -431,6 +431,7 @@ TABLES: dict[str, FlatTable] = {
         _computed(ColumnType.REAL, "cost_usd", f"charged_call.cost / {PICODOLLARS}.0"),
         _integer("model_call", "first_byte_ms", "duration_ms", "waited_ms"),
         _text("model_call", "request_id", "raw_usage"),
+        _columns(ColumnType.BOOLEAN, "model_call", "replayed"),
         joins="CROSS JOIN charged_call ON charged_call.run_no = model_call.run_no "
         "AND charged_call.schedule_idx = model_call.schedule_idx "
         "AND charged_call.attempt = model_call.attempt AND charged_call.call = model_call.call",

@@ -4,9 +4,9 @@ All queries run inside the caller's snapshot. Statuses, verdicts and passes are 
 `outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
 other tables. A cell whose slot was run again is scheduled once.
 
-What an attempt spent is the sum of its calls to models. Of one without calls it is the sum of its
-metrics of cost and tokens that are 0 or more; an attempt without such a metric spent an unknown
-amount: it is counted as unknown, never as 0. Pressure is in the evidence
+What an attempt spent is the sum of its calls to models; replayed ones spend nothing. Of one without
+calls it is the sum of its metrics of cost and tokens that are 0 or more; an attempt without such a
+metric spent an unknown amount: it is counted as unknown, never as 0. Pressure is in the evidence
 (`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
 under pressure.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from labledger.ledger.database import statements
@@ -29,6 +29,7 @@ from labledger.ledger.database.model import (
 from labledger.ledger.model_usage import read_prices
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_calls import ModelCall
 from labledger.records.model_metrics import known_cost
 from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
@@ -187,7 +188,8 @@ _OF_CALLS_SQL = f"""
 SELECT total(cost) / {PICODOLLARS}.0, sum(cost_is_known), total(tokens), sum(tokens_are_known)
 FROM (
   SELECT total(cost) AS cost, count(*) = count(cost) AS cost_is_known,
-    total(request_tokens + output_tokens) AS tokens, sum(is_unknown) = 0 AS tokens_are_known
+    total((1 - replayed) * (request_tokens + output_tokens)) AS tokens,
+    sum((1 - replayed) * is_unknown) = 0 AS tokens_are_known
   FROM charged_call WHERE run_no = ? GROUP BY schedule_idx, attempt)"""  # noqa: S608
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
@@ -232,13 +234,7 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
     if result.reason in NOT_STARTED:
         return {}
     if result.model_calls:
-        cost, is_complete = known_cost(result.model_calls, prices)
-        used = [call.charged for call in result.model_calls]
-        tokens = sum(usage.total for usage in used if usage is not None)
-        return {
-            "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
-            "tokens": Spent.of(tokens, is_complete=None not in used),
-        }
+        return calls_spending(result.model_calls, prices)
     known = {
         metric.metric_id: metric.value
         for metric in result.metrics
@@ -249,6 +245,17 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
         values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
         spent[kind] = Spent.of(sum(values), is_complete=bool(values))
     return spent
+
+
+def calls_spending(calls: Sequence[ModelCall], prices: PriceTable) -> dict[str, Spent]:
+    """Return what the calls of an attempt spent, by kind. It is unknown if a part of it is."""
+    cost, is_complete = known_cost(calls, prices)
+    used = [call.charged for call in calls if not call.replayed]
+    tokens = sum(usage.total for usage in used if usage is not None)
+    return {
+        "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+        "tokens": Spent.of(tokens, is_complete=None not in used),
+    }
 
 
 _COSTS_SQL = """

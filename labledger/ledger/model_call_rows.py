@@ -57,13 +57,18 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
         f'"duration_ms":{text(row.duration_ms)},"first_byte_ms":{text(row.first_byte_ms)},'
         f'"ids":{ids},"model":{text(row.model)},"model_served":{text(row.model_served)},'
         f'"provider":{text(row.provider)},"raw_usage":{row.raw_usage or "null"},'
-        f'"reason":{text(row.reason)},"request_id":{text(row.request_id)},'
+        f'"reason":{text(row.reason)},{_REPLAYED if row.replayed else ""}'
+        f'"request_id":{text(row.request_id)},'
         f'"reserved":{row.reserved or "null"},"schedule_idx":{stamp.schedule_idx},{stamped},'
         f'"started_at":{text(row.started_at)},"state":{text(row.state)},'
         f'"status":{text(row.status)},"ts":{text(stamp.ts)},"usage":{text(_usage(row))},'
         f'"waited_ms":{row.waited_ms}}}'
         for row in rows
     )
+
+
+_REPLAYED = '"replayed":true,'
+"""What records of replayed calls alone have."""
 
 
 def _usage(row: ModelCallRow) -> JsonObject | None:
@@ -86,8 +91,11 @@ def model_call_row_of_record(
 
 def call_of_record(record: JsonObject) -> ModelCall:
     """Return the call of a `model_call_record_v1`. Raises as `model_call_row_of_record`."""
-    return ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
+    return ModelCall.from_json(
+        {name: record[name] for name in _CALL_FIELDS}
+        | {name: record[name] for name in ("replayed",) if name in record}
+    )
 
 
-CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
-"""The keys that a record has of its call."""
+_CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
+"""The keys that each record has of its call."""

@@ -44,6 +44,7 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
+from labledger.ledger.model_records import read_model_record, read_slots_with_model_record
 from labledger.ledger.model_usage import read_model_usage, read_prices, read_staged_calls
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
@@ -176,6 +177,8 @@ class LedgerReader:
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
     staged_calls = _query(read_staged_calls)
+    model_record = _query(read_model_record)
+    slots_with_model_record = _row_query(read_slots_with_model_record)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
     chain_head = _query(read_chain_head)

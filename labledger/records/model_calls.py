@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section
+from labledger.records.outcomes import Reason
 
 JOURNAL = "models/calls.jsonl"
 """The journal of an attempt, below its trial's folder."""
@@ -66,7 +67,7 @@ class Usage(Section):
 
 
 NO_TOKENS = Usage()
-NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", "replay_miss"})
+NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
 """Reasons of failed calls of which the provider got nothing."""
 
 
@@ -118,7 +119,10 @@ class ModelCall(Section):
     Zeros for a call that is free, such as one that only counts tokens.
     """
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved"})
+    replayed: bool = False
+    """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed"})
 
     @property
     def asked(self) -> bool:
@@ -165,7 +169,7 @@ def ended_line(call: ModelCall) -> JsonObject:
     return {"event": "ended", **kept}
 
 
-_ASKED = ("call", "started_at", "provider", "api", "model", "reserved")
+_ASKED = ("call", "started_at", "provider", "api", "model", "reserved", "replayed")
 
 
 def read_calls(path: Path) -> list[ModelCall]:

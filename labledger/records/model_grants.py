@@ -23,6 +23,8 @@ SOCKET = "gateway/socket"
 """Where the gateway listens for an attempt, below its trial's folder."""
 RECORD = "models/record"
 """The folder of recorded requests and answers, below the trial's folder."""
+MISSED = "models/missed.json"
+"""The first request that a replay could not answer, below the trial's folder."""
 UNSTATED_OUTPUT = 128_000
 """How many tokens an answer may have, where neither the request nor the grant says it."""
 WAITED = "in/waited"
@@ -78,5 +80,5 @@ class ModelGrant(Section):
     record: bool = False
     """Whether requests and answers are kept."""
     replay: str | None = None
-    """A folder of recorded answers, which are given instead of the provider's."""
+    """A file of recorded calls, one a line, whose answers are given instead of the provider's."""
     schema_version: str = SCHEMA

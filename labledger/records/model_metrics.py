@@ -52,7 +52,9 @@ def known_cost(calls: Iterable[ModelCall], prices: PriceTable) -> tuple[int, boo
 
 
 def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
-    """Return what a call cost in picodollars; None if that is not known."""
+    """Return what a call cost in picodollars; None if that is not known. A replayed one cost 0."""
+    if call.replayed:
+        return 0
     usage = call.charged
     return None if usage is None else prices.cost_of(call.provider, call.model, usage)
 

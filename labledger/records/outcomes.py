@@ -117,6 +117,9 @@ class Reason(StrEnum):
     refused the key, or answered with an error of its own, also when it was asked again."""
     GATEWAY_FAILED = "gateway_failed"
     """The agent did not pass, and the gateway died during its last call to a model."""
+    REPLAY_MISS = "replay_miss"
+    """The agent asked what the record of the replayed run does not answer; the message has the
+    first difference."""
     MODELS_LOST = "models_lost"
     """The helper container by which the agent reached its models was killed or stopped from outside
     before the agent had ended."""
@@ -150,6 +153,10 @@ NOT_STARTED: frozenset[str] = frozenset(
     }
 )
 """Reasons of an `infra_error` that mean that nothing of the trial has run."""
+
+
+NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS})
+"""Reasons for which a retry of its status alone is no use: another attempt would end the same."""
 
 
 class RunStatus(StrEnum):

@@ -314,6 +314,8 @@ class Provenance:
     """Which grading of the run the numbers are from."""
     isolation: tuple[Isolation, ...]
     verification: Verification
+    replays: Annotated[str | None, LATER] = None
+    """The run whose recorded calls answered the agents; None if providers did."""
 
 
 @dataclass(frozen=True, slots=True)

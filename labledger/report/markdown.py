@@ -43,6 +43,9 @@ def _lines(report: Report) -> Iterator[str]:
     runs = [(part.run, part.provenance) for part in report.runs]
     runs = runs or [(report.run, report.provenance)]
     for run, origin in runs:
+        if replay := sentences.replay(origin):
+            yield _text(f"Run {run.run_id} is a replay: {replay}.")
+            yield ""
         if grading := sentences.grading(origin):
             yield _text(
                 f"The numbers{f' of {run.run_id}' if report.runs else ''} are from {grading}."

@@ -311,6 +311,8 @@ def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]
     yield "run", run.run_id
     yield "experiment", run.experiment_id
     yield "experiment digest", origin.experiment_digest
+    if replay := sentences.replay(origin):
+        yield "replay", replay
     if grading := sentences.grading(origin):
         yield "grading", grading
     yield "grader digest", origin.grading.grader_digest or "not written"

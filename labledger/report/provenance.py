@@ -65,6 +65,7 @@ def provenance(
         verification=_verify_all(reader, run.run_id)
         if options.verify
         else _verify_chain(reader, run),
+        replays=None if run.replays is None else str(run.replays["run_id"]),
     )
 
 
@@ -110,6 +111,7 @@ def combined_provenance(parts: Sequence[Provenance]) -> Provenance:
                 for text in part.verification.listed_findings
             )[:_MAX_LISTED_FINDINGS],
         ),
+        replays=_joined(part.replays for part in parts if part.replays) or None,
     )
 
 

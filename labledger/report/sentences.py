@@ -139,6 +139,16 @@ def generation(report: Report) -> str | None:
     return f"scores of grading {grading.generation} of {grading.generations}"
 
 
+def replay(provenance: Provenance) -> str | None:
+    """Return which run was replayed, and what that means for costs; None if none was."""
+    if provenance.replays is None:
+        return None
+    return (
+        f"the recorded calls of {provenance.replays} answered the agents: tokens are those of the "
+        "record, and nothing was spent"
+    )
+
+
 def grading(provenance: Provenance) -> str | None:
     """Return which grading the numbers are from and when it began, where there are several."""
     reported = provenance.grading

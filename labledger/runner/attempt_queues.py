@@ -28,6 +28,7 @@ from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords,
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_metrics import SOURCE
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.stored_trial import StoredTrial
@@ -102,8 +103,12 @@ class SlotQueue:
         plans: Mapping[str, TrialPlan],
         unfinished: Mapping[int, UnfinishedSlot],
         stored_trials: StoredTrials | None = None,
+        recorded_trials: RecordedTrials | None = None,
     ) -> None:
-        """`stored_trials` are those that a regrading grades again; None for any other run."""
+        """`stored_trials` are those that a regrading grades again; None for any other run.
+
+        `recorded_trials` are those whose calls are replayed; None if the providers are asked.
+        """
         self._reader = reader
         self._run = run
         self._plans = plans
@@ -112,6 +117,7 @@ class SlotQueue:
         self._next_idx = run.next_schedule_idx
         self._task: Task | None = None
         self._stored_trials = stored_trials
+        self._recorded_trials = recorded_trials
 
     @property
     def upcoming_idx(self) -> int:
@@ -154,6 +160,7 @@ class SlotQueue:
             kind=FreshTrial() if stored is None else RegradedTrial(stored.trial(slot.schedule_idx)),
             container_may_exist=unfinished.container_may_exist,
             host=unfinished.host,
+            replays="" if self._recorded_trials is None else self._recorded_trials.record(slot),
         )
 
     def _task_of(self, slot: Slot) -> Task:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
+from labledger.execution.calls_in_flight import CallsInFlight
 from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
 from labledger.execution.executor import FolderRetention, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
@@ -72,6 +73,7 @@ class Coordinator:
     _removals: Removals = field(default_factory=Removals)
     _journaled: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
+    _calls: CallsInFlight = field(default_factory=CallsInFlight)
     _is_stuck: bool = False
     """Whether the executor said in the last round that only unreachable hosts are left."""
     _announced_level: int = 0
@@ -273,6 +275,8 @@ class Coordinator:
             self._warn_of_paused_container(spec)
         for message in self.executor.warnings():
             self._warn(message)
+        if (calls := self._calls.look(self._pending)) is not None:
+            self.commit_queue.budget.note_running(calls)
         self._count_removals()
         self.commit_queue.renew_lease()
         self.pauses.record_start(self.executor.last_start_created)
@@ -284,10 +288,14 @@ class Coordinator:
         # must be known whether a disk was full.
         self.pauses.allowed_dispatches(0)
         running, waiting = len(self._pending), len(self.commit_queue.staged)
-        hosts = self._hosts_due()
         self.emit(
             run_event(
-                "tick", running=running, waiting=waiting, removing=self._removals.count, **hosts
+                "tick",
+                running=running,
+                waiting=waiting,
+                removing=self._removals.count,
+                models=self._calls.as_json(),
+                **self._hosts_due(),
             )
         )
 

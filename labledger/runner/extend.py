@@ -117,6 +117,10 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ex
             message = f"{run_id} is a regrading, which has the slots of the run that it regrades"
             hint = f"extend {run.regrades['run_id']}, and regrade it again"
             raise InvalidInput("the run", [Problem("RUN", message, hint=hint)])
+        if run.replays is not None:
+            message = f"{run_id} replays {run.replays['run_id']}, and has the slots of that run"
+            hint = "start a run of its own that replays more"
+            raise InvalidInput("the run", [Problem("RUN", message, hint=hint)])
         experiment = resolve_experiment(_source(run, path), options)
         rows = reader.task_row_digests(run_id)
         variants = [variant.variant_id for variant in run.variants]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import NOT_STARTED, SlotStatus
+from labledger.records.outcomes import NOT_STARTED, NOT_WORTH_RETRYING, SlotStatus
 from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -41,7 +41,8 @@ class RetryPolicy:
     ) -> bool:
         """Return whether another attempt follows one that ended with `status` and `reason`."""
         retry_on = self.retry.retry_on
-        is_named = starved or status in retry_on or reason in retry_on
+        by_status = status in retry_on and reason not in NOT_WORTH_RETRYING
+        is_named = starved or by_status or reason in retry_on
         return is_named and attempt < self.retry.max_attempts
 
 

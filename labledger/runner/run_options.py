@@ -42,6 +42,9 @@ class RunOptions:
         limit: Use only the first so many tasks.
         tasks: Use only tasks whose id matches one of these globs.
         variants: Use only variants whose id matches one of these globs.
+        replay: A run of the same ledger whose recorded calls to models answer the agents, in place
+            of the providers: no key is needed, and nothing is spent. Its slots must have been
+            recorded (`runtime.models.record`).
         shard: Run only the slots of one of N disjoint shards, as ``K/N``, such as ``2/5``. All
             shards of an experiment share its digest, so that `Ledger.compare` and `Ledger.report`
             take their runs as one (``RUN1+RUN2``).
@@ -91,6 +94,7 @@ class RunOptions:
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     shard: str | None = None
+    replay: str | None = None
     agents: tuple[str, ...] = ()
     image: str | None = None
     skip_refused: bool = False
@@ -132,6 +136,7 @@ class RunOptions:
             variants=self.variants,
             max_concurrency=self.max_concurrency,
             shard=None if self.shard is None else Shard.parse(self.shard),
+            replay=self.replay,
         )
 
 

@@ -55,6 +55,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.runner import run_options
+from labledger.runner.replays import require_records
 from labledger.runner.run_hosts import (
     cluster_of,
     given_cluster,
@@ -305,6 +306,7 @@ def start_run(
     _require_run_id(run_id)
     with RunStart.opened(options) as start:
         check_limits(experiment.plan, options.budget)
+        require_records(start.lab.ledger, experiment)
         results = start.check(experiment, given_cluster(options))
         _refuse_existing(start.lab, run_id)
         start.lab.create()

@@ -41,6 +41,7 @@ from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
+from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_hosts import (
     cluster_of,
@@ -262,7 +263,9 @@ class Session:
             emit=self.options.on_event,
         )
         slot_queue = SlotQueue(
-            reader, run, plans, unfinished, self._stored_trials(experiment, reader)
+            *(reader, run, plans, unfinished),
+            stored_trials=self._stored_trials(experiment, reader),
+            recorded_trials=RecordedTrials.of(experiment, reader),
         )
         coordinator = Coordinator(
             run=run,
@@ -330,7 +333,8 @@ class Session:
         models = models_of(experiment)
         if not models:
             return None
-        keys = read_keys(providers_of(models), self.values)
+        # What answers from a record needs no key, and must not be able to ask a provider.
+        keys = {} if experiment.replays else read_keys(providers_of(models), self.values)
         keeper = GatewayKeeper(self.lab.gateway, self.run_id, keys)
         keeper.start()
         return keeper

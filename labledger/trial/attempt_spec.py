@@ -53,6 +53,9 @@ class AttemptSpec:
     host: str = ""
     """The host whose engine runs the attempt, as the dispatch journal names it; empty until an
     executor has placed it."""
+    replays: str = ""
+    """The SHA-256 of the artifact with the recorded calls that answer its agent; empty if its
+    providers do."""
     settings: TrialSettings = field(init=False, compare=False)
     """Those of the trial: of its variant, with its task's own over them."""
 

@@ -44,6 +44,7 @@ from labledger.trial.evidence.grading import (
     reference_prediction,
 )
 from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.model_record import collect_record
 from labledger.trial.evidence.model_use import ModelUse
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
@@ -106,6 +107,8 @@ def collect_result(
     evidence.collect_outputs("agent", "grader")
     if spec.runs_agent:
         collect_trajectory(evidence, _logged_agent(spec))
+    if spec.uses_models and (spec.models.record or spec.replays):
+        collect_record(evidence)
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
         autoloaded = list(container_exit.artifacts.hooks)

@@ -46,6 +46,7 @@ from labledger.trial.evidence.container_exit import (
 )
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.model_record import NAME as MODEL_RECORD
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
 from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
@@ -178,7 +179,7 @@ class RegradedEvidence(EvidenceCollector):
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
         collected = (name for name in self.stored.references if name.startswith("collect_"))
-        self._refer_to("artifacts", *collected, TRAJECTORY, TRAJECTORY_INDEX)
+        self._refer_to("artifacts", *collected, TRAJECTORY, TRAJECTORY_INDEX, MODEL_RECORD)
         stored_ext = self.stored.trial.evidence.get("ext", {})
         for key in ("artifacts", "artifacts_with_secrets", TRAJECTORY):
             if key in stored_ext:

@@ -58,6 +58,7 @@ def upgrade() -> None:
         *integers("first_byte_ms", "duration_ms", null=True),
         *integers("waited_ms"),
         *texts("request_id", "reserved", null=True),
+        *integers("replayed"),
         sa.PrimaryKeyConstraint(
             *("run_no", "schedule_idx", "attempt", "call"), name="pk_model_call"
         ),
@@ -71,6 +72,7 @@ def upgrade() -> None:
             "state IN ('answered', 'failed', 'cut', 'refused', 'unknown')",
             name="ck_model_call_state",
         ),
+        sa.CheckConstraint("replayed IN (0, 1)", name="ck_model_call_replayed"),
         sa.CheckConstraint(
             " AND ".join(f"(input_tokens IS NULL) = ({name} IS NULL)" for name in TOKENS[1:]),
             name="ck_model_call_usage",

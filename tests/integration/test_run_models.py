@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from containers import docker
 from experiments import take_notes
 from gateways import KEY
-from model_projects import RIGHT, SLOW, ModelProject
+from model_projects import RIGHT, SLOW, ModelProject, project_in
 from model_trials import COST, SCRIPT
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
@@ -28,21 +28,9 @@ def provider() -> Iterator[ServedProvider]:
         yield served
 
 
-@contextmanager
-def project_in(
-    folder: Path, provider: ServedProvider, programs: dict[str, str]
-) -> Iterator[ModelProject]:
-    """A project whose gateway ends with the block."""
-    made = ModelProject(folder / "project", provider.url, programs)
-    try:
-        yield made
-    finally:
-        GatewayClient(made.lab / "gateway").stop()
-
-
 @pytest.fixture
 def project(tmp_path: Path, provider: ServedProvider) -> Iterator[ModelProject]:
-    with project_in(tmp_path, provider, {"one": RIGHT, "two": RIGHT * 2}) as made:
+    with project_in(tmp_path, provider.url, {"one": RIGHT, "two": RIGHT * 2}) as made:
         yield made
 
 
@@ -74,7 +62,7 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
     """If the coordinator is killed during a call, the agent goes on, and its call counts once."""
-    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+    with project_in(tmp_path, provider.url, {"one": SLOW}) as project:
         before = len(provider.requests)
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
@@ -92,7 +80,7 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
 def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvider) -> None:
     """If the gateway is killed, another one serves the agent; what was under way is unknown."""
     program = "ask('slow')\n" + RIGHT
-    with project_in(tmp_path, provider, {"one": program}) as project:
+    with project_in(tmp_path, provider.url, {"one": program}) as project:
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
         status = GatewayClient(project.lab / "gateway").status()
@@ -111,7 +99,7 @@ def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvi
 
 def test_no_key_is_in_a_container_or_an_argument(tmp_path: Path, provider: ServedProvider) -> None:
     """While a trial runs, no container and no process but the gateway's memory has the key."""
-    with project_in(tmp_path, provider, {"one": SLOW}) as project:
+    with project_in(tmp_path, provider.url, {"one": SLOW}) as project:
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
         names = project.on_engine("r")
@@ -134,7 +122,7 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
         "status, answer = ask('refused once')\n"
         "if status != 200: sys.exit(1)\nopen('answer', 'w').write(answer)\n"
     )
-    with project_in(tmp_path, provider, {"one": program}) as project:
+    with project_in(tmp_path, provider.url, {"one": program}) as project:
         coordinator = project.run("r")
         assert coordinator.finish() == 0, coordinator.stderr
         coordinator.close()
@@ -147,7 +135,7 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
 
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
     """A run stops when its trials' calls have cost as much as its budget, and can go on."""
-    with project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT)) as project:
+    with project_in(tmp_path, provider.url, dict.fromkeys("abcd", RIGHT)) as project:
         words = ("--budget-usd", COST * 1.5, "--max-concurrency", 1)
         done = project.command("run", project.experiment, "--run-id", "r", *words)
         assert done.returncode == 3, done.stderr
@@ -158,6 +146,24 @@ def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: Serv
             assert ledger.run("r").next_schedule_idx in (2, 3)
         done = project.command("resume", "r", "--budget-usd", 1)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: ServedProvider) -> None:
+    """A run stops while the trial still runs whose calls have spent its budget."""
+    held = f"ask('hello')\nuntil('go')\n{RIGHT}"
+    with project_in(tmp_path, provider.url, dict.fromkeys("abc", held)) as project:
+        words = ("--budget-usd", COST / 2, "--max-concurrency", 1)
+        with closing(project.run("r", *words)) as coordinator:
+            told = coordinator.until("budget_spent")
+            assert told["spent"]["total"] == pytest.approx(COST, abs=1e-15)
+            assert not coordinator.of("trial_finished")
+            (project.trial_folder("r", 0) / "workspace/go").touch()
+            assert coordinator.finish() == 3, coordinator.stderr
+        [ended] = coordinator.of("run_ended")
+        assert f"{2 * COST:g} of {COST / 2:g} USD are spent" in ended["trouble"]
+        assert f"{COST:g} of them by trials in flight" in ended["trouble"]
+        with open_ledger(lab_dir=project.lab) as ledger:
+            assert ledger.run("r").next_schedule_idx == 1
 
 
 def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:

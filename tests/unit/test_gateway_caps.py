@@ -44,19 +44,21 @@ def test_the_worst_case_is_the_dearest_way_of_counting() -> None:
         (CallLimits(usd=3 * WORST.cost / PICODOLLARS - 1e-9), "cap_usd"),
     ],
 )
-def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str) -> None:
-    """Two calls fit; a third that may go beyond the cap does not."""
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str, *, replayed: bool) -> None:
+    """Two calls fit; a third that may go beyond the cap does not; nor in a replay."""
 
     async def test() -> None:
         kept, account = caps(limits)
         for _ in range(2):
             await kept.reserve(WORST)
             kept.release(WORST)
-            kept.add(replace(CALL, usage=WORST.usage))
+            kept.add(replace(CALL, usage=WORST.usage, replayed=replayed))
         with pytest.raises(CapReached) as reached:
             await kept.reserve(WORST)
         assert reached.value.reason == reason
         assert account.totals.calls == 2
+        assert account.totals.cost == (0 if replayed else 2 * WORST.cost)
 
     asyncio.run(test())
 

@@ -7,15 +7,17 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 
-from labledger.gateway.recording import first_difference, read_records
+from labledger.gateway.recording import Recorded, read_records
+from labledger.gateway.replay import MissedRequest, Replay, ReplayMiss, first_difference
 from labledger.records.model_calls import CallState, ModelCall
-from labledger.records.model_grants import RECORD
+from labledger.records.model_grants import MISSED, RECORD
 
 USAGE = {"input": 100, "cache_read": 20, "output": 30}
 SCRIPT = {
@@ -62,12 +64,21 @@ def recorded(gateway: ServedGateway, provider: ServedProvider) -> Iterator[Gatew
 
 def replaying(gateway: ServedGateway, recorded: GatewayTrial, **fields: Any) -> GatewayTrial:
     """A trial that is answered from the record of another, without a provider."""
-    return gateway.trial(NOWHERE, replay=str(recorded.folder / RECORD), **fields)
+    return gateway.trial(NOWHERE, replay=str(record_of(recorded)), record=True, **fields)
+
+
+def record_of(recorded: GatewayTrial) -> Path:
+    """The record of a trial as evidence keeps it: a file with a call in each line."""
+    path = recorded.folder / "record"
+    calls = sorted((recorded.folder / RECORD).glob("*.json"))
+    path.write_bytes(b"".join(call.read_bytes().strip() + b"\n" for call in calls))
+    return path
 
 
 def timeless(call: ModelCall) -> ModelCall:
     """A call without what differs each time."""
     none: dict[str, Any] = {"first_byte_ms": None, "duration_ms": None, "waited_ms": 0}
+    none["replayed"] = False
     return replace(call, started_at="", **none)
 
 
@@ -86,6 +97,7 @@ def test_a_replayed_trial_is_equal_call_by_call(
     assert again[0].headers["request-id"] == replies[0].headers["request-id"]
     assert [timeless(call) for call in replay.calls] == [timeless(call) for call in recorded.calls]
     assert replay.calls[0].usage is not None
+    assert [call.replayed for call in replay.calls] == [True] * 3
 
 
 def test_a_cut_answer_is_cut_again(gateway: ServedGateway, recorded: GatewayTrial) -> None:
@@ -123,12 +135,17 @@ def test_a_miss_names_the_first_difference(gateway: ServedGateway, recorded: Gat
     reply = replay.ask("anthropic", "say well and less")
     assert reply.status == 400
     assert reply.headers["x-should-retry"] == "false"
-    assert (
-        'first at request.body.messages[0].content, character 14: recorded "more", now "less"'
-        in reply.document["error"]["message"]
+    # What stands there may be half of a secret: the agent, whose output is stored, is not told.
+    assert reply.document["error"]["message"] == (
+        "labledger: the request differs from call 1 of the record first at "
+        "request.body.messages[0].content, character 14"
     )
     assert (replay.call.state, replay.call.reason) == (CallState.FAILED, "replay_miss")
     assert replay.call.charged is not None
+    replay.ask("anthropic", "say well and nothing")
+    missed = MissedRequest.from_json(json.loads((replay.folder / MISSED).read_bytes()))
+    assert missed.request["body"]["messages"][0]["content"] == "say well and less"
+    assert missed.expected == 1
 
 
 def test_what_differs_each_time_is_no_difference(
@@ -144,6 +161,32 @@ def test_what_differs_each_time_is_no_difference(
     assert ask(recorded, str(uuid.uuid4()), "2026-11-24T10:11:12Z") == 200
     replay = replaying(gateway, recorded)
     assert ask(replay, str(uuid.uuid4()), "2026-12-01T01:02:03Z") == 200
+
+
+def test_a_gateway_that_starts_again_goes_on_in_the_record(
+    tmp_path: Path, gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """Answers that were given are not given again, but the last one, which may not have come."""
+    for text in ("say well", "say well", "fail"):
+        recorded.ask("anthropic", text)
+    record = record_of(recorded)
+    calls = [Recorded.from_json(json.loads(line)) for line in record.read_bytes().splitlines()]
+    twice, once = calls[0].request, calls[2].request
+    (tmp_path / RECORD).mkdir(parents=True)
+    for number in (1, 2):
+        path = f"{RECORD}/{number:06d}.json"
+        (tmp_path / path).write_bytes((recorded.folder / path).read_bytes())
+    # The second call had not ended in the journal: its answer has not been given.
+    replay = Replay(record, tmp_path, ended={1})
+    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    with pytest.raises(ReplayMiss):
+        replay.answer(twice)
+    replay = Replay(record, tmp_path, ended={1, 2})
+    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    with pytest.raises(ReplayMiss) as miss:
+        replay.answer(twice)
+    assert miss.value.missed.expected == 3
+    assert replay.answer(once).status == 400
 
 
 def test_a_record_has_no_key_and_no_token(recorded: GatewayTrial) -> None:

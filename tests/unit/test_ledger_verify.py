@@ -117,7 +117,7 @@ CHANGED = {
         """INSERT INTO model_call SELECT 1, 5, attempt, call, started_at, provider, api, model,
         model_served, state, status, reason, input_tokens, cache_read_tokens, cache_write_tokens,
         cache_write_1h_tokens, output_tokens, reasoning_tokens, raw_usage, first_byte_ms,
-        duration_ms, waited_ms, request_id, reserved
+        duration_ms, waited_ms, request_id, reserved, replayed
         FROM model_call WHERE schedule_idx=4 AND call=1""",
         5,
     ),

@@ -52,7 +52,10 @@ PRICES = PriceTable(
 
 
 def calls_of_all_kinds() -> Iterator[ModelCall]:
-    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends."""
+    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends.
+
+    Every seventh is replayed.
+    """
     models = (("anthropic", "small"), ("openai", "large"), ("openai", "new"), ("other", "small"))
     usages = [
         Usage(*tokens, reasoning=tokens[-1] // 2)
@@ -70,7 +73,8 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
             | {"usage": None, "raw_usage": None}
         )
     for number, ((provider, model), end) in enumerate(product(models, ends), 1):
-        yield kit.model_call(number, provider=provider, model=model, **end)
+        replayed = number % 7 == 0
+        yield kit.model_call(number, provider=provider, model=model, replayed=replayed, **end)
 
 
 @built_once

@@ -47,6 +47,7 @@ def run(
     *,
     run_id: arguments.NewRunId = None,
     chosen: Chosen,
+    replay: arguments.Replay = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
@@ -60,6 +61,7 @@ def run(
     options = running.options(
         chosen,
         run_id=run_id,
+        replay=replay,
     )
     if dry_run:
         planned = labledger.plan_run(experiment, options)

@@ -299,6 +299,8 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         )
         for call in shown
     ]
+    if any(call.get("replayed") for call in calls):
+        out("the calls were replayed: they cost nothing, and their tokens are those of the record")
     table(columns, rows, right=("attempt", "call", *columns[4:]))
     if len(shown) < len(calls):
         out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")

@@ -81,6 +81,7 @@ _COMMON = {
     "note_no": "number of the note in its run, from 1",
     "noted_at": "when the note was written (UTC)",
     "tags": "the run's tags, as a JSON list",
+    "replays": "the run whose recorded calls answered its agents; null if providers did",
     "host": "whose engine ran it: a machine (null in an imported run) or a host of a cluster",
     "image_id": "the image's digest",
     "image_ref": "the image's name in the experiment",
@@ -165,6 +166,7 @@ _COMMON = {
     "verdict": "the grader's verdict; null without a score or in a `grade_error`",
     "waited_s": "how long calls were held back for limits of the provider, in seconds",
     "waited_ms": "how long it was held back for limits of the provider; part of `duration_ms`",
+    "replayed": "1 if the answer came from the record of another run, which cost nothing",
     "why": "for an `unpaired` slot: which side is left out, and its status or `not_committed`",
     "wins": "pairs that are an `improvement`",
 }

@@ -313,6 +313,12 @@ class RunInfo(JsonForm):
         regrades: JsonObject | None = self.resolved.get("regrades")
         return regrades
 
+    @property
+    def replays(self) -> JsonObject | None:
+        """Of a replay: the run whose recorded calls answered its agents, as `run_id`; else None."""
+        replays: JsonObject | None = self.resolved.get("replays")
+        return replays
+
 
 @dataclass(frozen=True, slots=True)
 class Grading(JsonForm):

@@ -2,7 +2,7 @@
 --
 -- A cost is exact, in picodollars: tokens times a price in micro-dollars for a million. It is null if
 -- the tokens are not known, if the model has no price, or if one kind of tokens that it used has
--- none; a call for which nothing can have been charged costs 0. `ModelCall.charged` and
+-- none; a call for which nothing can have been charged, and a replayed one, costs 0. `ModelCall.charged` and
 -- `PriceTable.cost_of` are the same rules for a call that is being committed; tests compare them.
 -- `views_and_triggers.py` reads this file; the view is not for users.
 
@@ -12,7 +12,8 @@ CREATE VIEW charged_call AS SELECT
     model_call.input_tokens + model_call.cache_read_tokens + model_call.cache_write_tokens
         + model_call.cache_write_1h_tokens AS request_tokens,
     model_call.input_tokens IS NULL AND {charged_nothing model_call} IS NOT 1 AS is_unknown,
-    CASE WHEN model_call.input_tokens IS NULL
+    CASE WHEN model_call.replayed THEN 0
+    WHEN model_call.input_tokens IS NULL
         THEN CASE WHEN {charged_nothing model_call} THEN 0 END
     WHEN max(model_call.input_tokens, model_call.cache_read_tokens, model_call.cache_write_tokens,
         model_call.cache_write_1h_tokens, model_call.output_tokens) = 0 THEN 0

@@ -19,6 +19,7 @@ CREATE VIEW runs AS SELECT
     {generation counted} AS generation,
     (SELECT json_group_array(tag) FROM
       (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
+    run.resolved ->> '$.replays.run_id' AS replays,
     {newest run_digest run digest} AS digest,
     {newest source_path run source_path} AS source_path,
     run.labledger_version,
@@ -164,7 +165,7 @@ CREATE VIEW model_calls AS SELECT
     model_call.cache_write_1h_tokens, model_call.output_tokens, model_call.reasoning_tokens,
     model_call.is_unknown AS unknown, model_call.cost / 1e12 AS cost_usd,
     model_call.first_byte_ms, model_call.duration_ms, model_call.waited_ms,
-    model_call.request_id, model_call.raw_usage
+    model_call.request_id, model_call.raw_usage, model_call.replayed
 FROM charged_call AS model_call
 {root_slot_of model_call}
 WHERE {not_superseded model_call};

@@ -149,6 +149,7 @@ class ModelCallRow(NamedTuple):
     waited_ms: int
     request_id: str | None
     reserved: str | None
+    replayed: int
 
 
 COLUMNS: dict[str, tuple[str, ...]] = {

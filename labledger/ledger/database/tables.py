@@ -493,9 +493,11 @@ model_call = _clustered(
     *_integers("first_byte_ms", "duration_ms", null=True),
     *_integers("waited_ms"),
     *_texts("request_id", "reserved", null=True),
+    *_integers("replayed"),
     _references("attempt", "run_no", "schedule_idx", "attempt"),
     _check("model_call_call", "call >= 1"),
     _one_of("model_call", "state", CallState),
+    _check("model_call_replayed", "replayed IN (0, 1)"),
     _check(
         "model_call_usage",
         " AND ".join(

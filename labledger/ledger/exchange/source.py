@@ -38,7 +38,7 @@ from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.lookup import run_number
-from labledger.ledger.model_call_rows import CALL_FIELDS
+from labledger.ledger.model_call_rows import call_of_record
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
@@ -46,7 +46,7 @@ from labledger.ledger.verify import Verification, verify_snapshot
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import MAX_RECORD_DEPTH
 from labledger.records.identity import RUN_ID
-from labledger.records.model_calls import Api, ModelCall
+from labledger.records.model_calls import Api
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",
@@ -122,7 +122,7 @@ def find_problems(run_id: str, commit: Commit) -> Iterator[str]:
 def _call_problem(record: JsonObject) -> str | None:
     """Return what is wrong with the texts of a call, which columns of any text could hold."""
     try:
-        ModelCall.from_json({name: record[name] for name in CALL_FIELDS})
+        call_of_record(record)
         Api(record["api"])
     except (TypeError, ValueError, AttributeError) as error:
         return f"is not as labledger writes it: {error}"

@@ -2,7 +2,8 @@
 
 The journal of calls is the gateway's, beside the trial. An agent that its provider, the gateway or
 the models helper failed at its end has not failed itself: unless it passed, its trial is an
-`infra_error`. One that reached a cap is graded as it is.
+`infra_error`. So is one whose agent asked what a replayed record does not answer, also if it
+passed. One that reached a cap is graded as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from labledger.records.model_calls import JOURNAL, CallState, ModelCall, read_ca
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.replay_use import ReplayUse
 
 _CAP = "cap_"
 """With this begins the reason of a call that was refused for a cap."""
@@ -40,6 +42,8 @@ class ModelUse:
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
     """What is unusual about the helper."""
+    replay: ReplayUse | None = None
+    """What was used of the record that was replayed; None if providers answered."""
 
     @classmethod
     def read(
@@ -50,8 +54,12 @@ class ModelUse:
         problem: str | None = None,
         helper_lost: bool = False,
         helper: Mapping[str, object] | None = None,
+        record: Path | None = None,
     ) -> Self:
-        """Read the journal in a trial's folder. `problem` is why it may not be complete."""
+        """Read the journal in a trial's folder. `problem` is why it may not be complete.
+
+        `record` is the record that was replayed; None if providers answered.
+        """
         problems = [] if problem is None else [problem]
         calls: list[ModelCall] = []
         try:
@@ -59,8 +67,16 @@ class ModelUse:
         except (OSError, ValueError) as error:
             problems.append(f"the journal of calls cannot be read: {error}")
         # The agent chose some of its words, such as the name of a model.
-        redacted = (ModelCall.from_json(redactor.redact_json(call.as_json())) for call in calls)
-        return cls(tuple(redacted), tuple(problems), helper_lost, helper or {})
+        redacted = tuple(
+            ModelCall.from_json(redactor.redact_json(call.as_json())) for call in calls
+        )
+        replay = None
+        if record is not None:
+            try:
+                replay = ReplayUse.read(record, folder, redacted, redactor)
+            except (OSError, ValueError) as error:
+                problems.append(f"what was replayed cannot be read: {error}")
+        return cls(redacted, tuple(problems), helper_lost, helper or {}, replay)
 
     @property
     def cap(self) -> str | None:
@@ -92,7 +108,13 @@ class ModelUse:
         if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
             message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.MODELS_LOST, message)
-        if outcome.status not in _AFFECTED or outcome.reason in _NOT_OF_MODELS:
+        if outcome.reason in _NOT_OF_MODELS:
+            return outcome
+        miss = None if self.replay is None else self.replay.miss
+        if miss is not None and outcome.status in {*_AFFECTED, SlotStatus.GRADE_ERROR}:
+            message = f"{miss}; without that: {_of(outcome)}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.REPLAY_MISS, message)
+        if outcome.status not in _AFFECTED:
             return outcome
         passed = outcome.score is not None and outcome.score["verdict"] == Verdict.PASS
         if (failure := self.failure) is not None and not passed:
@@ -117,6 +139,8 @@ class ModelUse:
         }
         if self.cap is not None:
             summary["cap"] = self.cap
+        if self.replay is not None:
+            summary["replay"] = self.replay.as_json()
         if self.helper:
             summary["helper"] = dict(self.helper)
         return summary

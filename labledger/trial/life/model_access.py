@@ -15,6 +15,7 @@ import secrets
 from labledger.agents.launch import INSTRUCTION, TOKEN, URL
 from labledger.errors import LabLedgerError
 from labledger.experiment.model_settings import usual_variables
+from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import make_folder, write_file
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
 from labledger.records import canonical_json
@@ -40,7 +41,8 @@ def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
     """Grant an attempt its models, and return its token; None if it has no models.
 
     The grant is durable and the gateway serves it when this returns. Raises `GatewayUnavailable`,
-    also if it refuses the grant, and `OSError`.
+    also if it refuses the grant, `ArtifactChanged` if the record to replay was changed, and
+    `OSError`.
     """
     if not spec.uses_models:
         return None
@@ -75,8 +77,20 @@ def _grant(spec: AttemptSpec, token: str) -> ModelGrant:
         prices=spec.plan.prices.of_models(models.granted_models()).prices,
         unstated_output=models.unstated_output or UNSTATED_OUTPUT,
         waiting=models.waiting or Waiting.EXCLUDED,
-        record=models.record or False,
+        # A gateway that starts again finds in the attempt's own record which answers it has had.
+        record=bool(models.record or spec.replays),
+        replay=_record(spec),
     )
+
+
+def _record(spec: AttemptSpec) -> str | None:
+    """Return the file with the calls that answer an attempt; None if its providers do.
+
+    Raises `ArtifactChanged`, and `FileNotFoundError`.
+    """
+    if not spec.replays:
+        return None
+    return str(ArtifactStore(spec.plan.store_root).checked(spec.replays).absolute())
 
 
 def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:

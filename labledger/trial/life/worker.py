@@ -28,6 +28,7 @@ from labledger.engine.engine_errors import (
 )
 from labledger.errors import DiskFull, EngineUnavailable
 from labledger.experiment.grading import Sealing
+from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.client import GatewayUnavailable
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
@@ -146,6 +147,7 @@ def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
         problem=problem,
         helper_lost=is_lost,
         helper=helper.report(context.engine),
+        record=ArtifactStore(spec.plan.store_root).path(spec.replays) if spec.replays else None,
     )
 
 

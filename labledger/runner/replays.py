@@ -1,0 +1,125 @@
+"""Runs that replay another run: where the recorded calls of each slot's agent are.
+
+The trial of a slot gets the answers that were recorded of the same variant, task and replication:
+those of the attempt that was committed. Whether each slot has such a record is checked before a run
+begins; a slot without one never asks a provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from labledger.errors import InvalidInput, LedgerError, Parameter, Problem
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.trial_settings import VariantSettings
+from labledger.ledger.reader import LedgerReader
+from labledger.records.attempt_result import digest_of
+from labledger.records.identity import Slot
+from labledger.text import counted_of
+
+_MAX_LISTED = 5
+_HINT = "record a run with `runtime.models.record: true`, and replay that"
+
+
+class RecordedTrials:
+    """The trials of a run that is replayed, read slot by slot from the ledger."""
+
+    def __init__(self, reader: LedgerReader, run_id: str, variants: Collection[str]) -> None:
+        """`variants` are those whose agents ask models."""
+        self._reader, self._run_id, self._variants = reader, run_id, variants
+
+    @classmethod
+    def of(cls, experiment: ExperimentPlan, reader: LedgerReader) -> Self | None:
+        """Return the trials that an experiment replays; None if it replays none."""
+        if experiment.replays is None or experiment.regrades is not None:
+            return None
+        return cls(reader, experiment.replays.run_id, _variants_with_models(experiment))
+
+    def record(self, slot: Slot) -> str:
+        """Return the digest of the artifact with a slot's recorded calls.
+
+        Empty if its agent asks no models. Raises `LedgerError` if the ledger no longer has it.
+        """
+        if slot.variant_id not in self._variants:
+            return ""
+        reference = self._reader.model_record(self._run_id, slot)
+        if reference is None:
+            raise LedgerError(
+                f"{self._run_id} has no recorded calls any more of {_name(slot)}, which are to be "
+                "replayed",
+                hint="restore the ledger that has them",
+            )
+        return digest_of(reference)
+
+
+def require_records(ledger: Path, experiment: ResolvedExperiment) -> None:
+    """Raise unless the run that an experiment replays has a record for each of its slots.
+
+    Does nothing for an experiment that replays no run. Raises `InvalidInput`, and `RunNotFound`.
+    """
+    if experiment.plan.replays is None:
+        return
+    run_id = experiment.plan.replays.run_id
+    variants = _variants_with_models(experiment.plan)
+    if not variants:
+        raise _refused("no agent of the experiment asks models", "leave the option out")
+    with LedgerReader.open(ledger) as reader:
+        reader.run(run_id)
+        has_record = _Cells(experiment)
+        for variant_id, task_id, repl_idx in reader.slots_with_model_record(run_id):
+            has_record.add(variant_id, task_id, repl_idx)
+    asking = [slot for slot in experiment.slots() if slot.variant_id in variants]
+    missing = [slot for slot in asking if not has_record.contains(slot)]
+    if missing:
+        names = ", ".join(map(_name, islice(missing, _MAX_LISTED)))
+        more = ", …" if len(missing) > _MAX_LISTED else ""
+        raise _refused(
+            f"{run_id} has no recorded calls for {counted_of(len(missing), len(asking), 'slot')}: "
+            f"{names}{more}",
+            f"{_HINT}; variants are found by their names",
+        )
+
+
+def _refused(message: str, hint: str) -> InvalidInput:
+    return InvalidInput("the run to replay", [Problem(Parameter("replay"), message, hint=hint)])
+
+
+class _Cells:
+    """A set of the cells of an experiment, a byte for each."""
+
+    def __init__(self, experiment: ResolvedExperiment) -> None:
+        self._variants = {name: index for index, name in enumerate(experiment.variants)}
+        self._tasks = {task.task_id: index for index, task in enumerate(experiment.tasks)}
+        self._replications = experiment.plan.design.replications
+        self._held = bytearray(len(self._variants) * len(self._tasks) * self._replications)
+
+    def add(self, variant_id: str, task_id: str, repl_idx: int) -> None:
+        """Add a cell, unless the experiment lacks it."""
+        known = variant_id in self._variants and task_id in self._tasks
+        if known and repl_idx < self._replications:
+            self._held[self._index(variant_id, task_id, repl_idx)] = 1
+
+    def contains(self, slot: Slot) -> bool:
+        """Return whether a slot's cell was added."""
+        return bool(self._held[self._index(slot.variant_id, slot.task_id, slot.repl_idx)])
+
+    def _index(self, variant_id: str, task_id: str, repl_idx: int) -> int:
+        cell = self._variants[variant_id] * len(self._tasks) + self._tasks[task_id]
+        return cell * self._replications + repl_idx
+
+
+def _variants_with_models(experiment: ExperimentPlan) -> frozenset[str]:
+    found = set()
+    for variant in experiment.variants:
+        models = VariantSettings.of(experiment, variant).defaults.runtime.models
+        if models is not None and models.allow:
+            found.add(variant.variant_id)
+    return frozenset(found)
+
+
+def _name(slot: Slot) -> str:
+    return f"{slot.variant_id}/{slot.task_id}/{slot.repl_idx}"
