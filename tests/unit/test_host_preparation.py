@@ -11,14 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gateways import KEY, SOURCE, providers
+from gateways import KEY, SOURCE, GatewayTrial, providers
+from scripted_providers import scripted_provider
 
 from labledger.agents.agent_trees import InstalledAgent, tar_of_tree, tree_digest, unpack_tree
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.hosts.host_messages import ModelNeeds, PrepareRun, RunKey, RunSetup
+from labledger.hosts.host_messages import ModelNeeds, PrepareRun, RunKey, RunSetup, ShareCaps
 from labledger.hosts.host_preparation import AgentFolders, RunPreparation, find_missing
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.cap_shares import ENDLESS, NOTHING, Amounts, CapShare
+from labledger.records.model_grants import CallLimits
 
 RUN = RunKey("ledger-of-the-test", "run")
 
@@ -147,3 +150,33 @@ def test_a_host_without_a_key_says_which(tmp_path: Path, monkeypatch: pytest.Mon
         assert reply.problem == find_missing(needs)
         assert not preparation.is_ready_for(setup)
         assert preparation.keeper.client.status() is None
+
+
+def test_a_gateway_gets_its_share_again(tmp_path: Path) -> None:
+    """One that was started again asks as much as before; a share that comes late is none."""
+    task = {"name": "well", "match": "do well.", "plain": True, "turns": [{"text": "Done."}]}
+    with (
+        scripted_provider({"keys": [KEY], "tasks": [task]}) as provider,
+        prepared(tmp_path) as preparation,
+    ):
+        needs = ModelNeeds(providers(provider.url), are_keys_sent=True)
+        setup = RunSetup(RUN, 1, {}, False, models=needs)
+        assert preparation.prepare(PrepareRun("s", setup, ((SOURCE, KEY),))).problem is None
+        trial = GatewayTrial(tmp_path / "trial")
+        trial.grant(provider.url, run_id=RUN.run_id, shared=True, run_limits=CallLimits(requests=9))
+        preparation.keeper.client.open(trial.folder)
+        three, all_of_it = (Amounts(n, ENDLESS.tokens, ENDLESS.cost) for n in (3, 9))
+        shares = (CapShare("v", ENDLESS), CapShare(None, three, three))
+        (_, use) = preparation.share(ShareCaps("s", setup, 2, shares)).uses
+        assert (use.amount, use.used, use.is_possible) == (three, NOTHING, True)
+        late = ShareCaps("s", setup, 1, (CapShare("v", ENDLESS), CapShare(None, all_of_it)))
+        assert preparation.share(late).uses[1].amount == three
+        assert trial.ask("chat", "do well.").status == 200
+        preparation.keeper.client.stop()
+        assert preparation.share(late).uses == ()
+        # The keeper looks again after some seconds.
+        preparation.keeper.start()
+        preparation.look(is_needed=True)
+        assert [trial.ask("chat", "do well.").status for _ in range(3)] == [200, 200, 403]
+        assert trial.calls[-1].reason == "cap_requests"
+        assert preparation.share(late).uses[1].spent.requests == 3
