@@ -55,8 +55,6 @@ def check_models(
     models = models_of(plan)
     if not models:
         return
-    if not runs_here and any(each.has_shared_limits for each in models):
-        yield _failed(_SHARED_LIMITS, _SHARED_LIMITS_HINT)
     try:
         require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
@@ -72,13 +70,6 @@ def check_models(
     yield from _check_prices(plan, models)
 
 
-_SHARED_LIMITS = (
-    "run_limits and variant_limits hold for one gateway, and each host of a cluster has its own"
-)
-_SHARED_LIMITS_HINT = (
-    "give `limits`, which hold for each trial on every host; `--budget-usd` stops the run when its "
-    "trials have used so much; or run it on this machine"
-)
 _HERE_HINT = "leave `on=` out"
 
 

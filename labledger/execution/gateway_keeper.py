@@ -16,6 +16,7 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
+from labledger.records.cap_shares import ENDLESS, Amounts, cap_of
 from labledger.records.model_prices import NO_PRICES, PriceTable
 from labledger.records.model_providers import KeySource, ProviderConfig
 from labledger.resources import require_for
@@ -51,6 +52,22 @@ def prices_of(experiment: ExperimentPlan) -> PriceTable:
     return price_table(granted, own, datetime.now(UTC))
 
 
+def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
+    """Return the caps that trials share, by variant; that of the run has the name None.
+
+    Where variants name different caps of the run, the lowest of each kind holds.
+    """
+    if experiment.regrades is not None:
+        return {}
+    caps: dict[str | None, Amounts] = {}
+    for variant in experiment.variants:
+        models = VariantSettings.of(experiment, variant).defaults.runtime.models
+        if models is not None and models.has_shared_limits:
+            caps[variant.variant_id] = cap_of(models.variant_limits)
+            caps[None] = caps.get(None, ENDLESS).combined(min, cap_of(models.run_limits))
+    return caps
+
+
 def providers_of(models: Iterable[ModelSettings]) -> list[ProviderConfig]:
     """Return the different providers of granted models."""
     providers = (provider for each in models for provider in each.granted_providers)
@@ -60,9 +77,16 @@ def providers_of(models: Iterable[ModelSettings]) -> list[ProviderConfig]:
 class GatewayKeeper:
     """Keeps the gateway of one run running. For one thread."""
 
-    def __init__(self, folder: Path, run_id: str, keys: Mapping[KeySource, str]) -> None:
-        """`folder` is that of the gateway's files."""
-        self.client = GatewayClient(folder)
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str,
+        keys: Mapping[KeySource, str],
+        *,
+        shares_caps: bool = False,
+    ) -> None:
+        """`folder` is that of the gateway's files; `shares_caps` if others share the run's caps."""
+        self.client = GatewayClient(folder, shares_caps=shares_caps)
         self._run_id, self._keys = run_id, keys
         self._next_look = 0.0
         self._is_away = False

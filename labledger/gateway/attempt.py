@@ -31,7 +31,7 @@ from labledger.gateway.replay import Replay, ReplayMiss
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.gateway.waited_time import WaitedTime
-from labledger.records.model_calls import JOURNAL, CallState
+from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
 from labledger.records.model_grants import (
     GRANT,
     RECORD,
@@ -53,6 +53,8 @@ _MAX_FIELD = 64 << 10
 _BODY_S = 120.0
 """How long a request may take to arrive, in seconds."""
 _CLOSING_S = 0.1
+_SHARE_S = 600.0
+"""How long a call waits for more of a cap that hosts share, in seconds."""
 _DO_NOT_RETRY = {"x-should-retry": "false"}
 """What the clients of Anthropic and OpenAI go by, whatever the status."""
 
@@ -178,7 +180,7 @@ class Attempt:
             worst = worst_case(
                 asked, target.provider.name, self.grant.unstated_output, self._prices
             )
-            call = await self.calls.begin(target, model, worst)
+            call = await self._begin(target, model, worst)
         except Refused as refused:
             await self.calls.refuse(target, model, refused.status, refused.reason)
             raise
@@ -188,6 +190,18 @@ class Attempt:
             await self.calls.refuse(target, model, status, cap.reason)
             raise Refused(status, cap.reason, message) from None
         return await self._forward(request, admitted, call, worst)
+
+    async def _begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
+        """Begin a call as soon as caps allow it. Raises `CapReached`, and `Refused`."""
+        if not self.grant.shared:
+            return await self.calls.begin(target, model, worst)
+        try:
+            with self.waited.waiting():
+                async with asyncio.timeout(_SHARE_S):
+                    return await self.calls.begin(target, model, worst)
+        except TimeoutError:
+            message = "labledger: what this host may use of the caps of the run is used up"
+            raise Refused(503, NO_SHARE, message) from None
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         """Return a request's body. Raises `Refused`."""

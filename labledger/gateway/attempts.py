@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from labledger.gateway.journal import JournalBroken
 from labledger.gateway.open_attempts import OpenAttempts, Variant
 from labledger.gateway.status import CallTotals, VariantTotals
 from labledger.gateway.upstream import Upstream
+from labledger.records.cap_shares import CapShare, ShareUse
 from labledger.records.model_grants import GRANT
 
 _log = logging.getLogger("labledger.gateway")
@@ -108,9 +109,21 @@ class Attempts:
             self._variant(grant.run_id, grant.variant_id),
             self._run(grant.run_id),
         )
+        if grant.shared:
+            accounts.variant.await_share()
+            accounts.run.await_share()
         attempt = Attempt(folder, grant, accounts, self._upstream)
         await attempt.serve()
         self._open[folder] = attempt
+
+    def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> list[ShareUse]:
+        """Go by shares in the caps of a run. Return what became of them."""
+        uses = []
+        for share in shares:
+            variant = share.variant_id
+            account = self._run(run_id) if variant is None else self._variant(run_id, variant)
+            uses.append(account.take_share(share))
+        return uses
 
     async def close(self, folder: Path) -> None:
         """Close an attempt; its journal is then complete and durable. Raises `LabLedgerError`."""

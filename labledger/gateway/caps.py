@@ -4,17 +4,21 @@ Before a call its worst case is reserved in every account. One that would exceed
 other call were under way is refused; one that would exceed it only together with those under way
 waits until one of them has ended. A call whose usage stays unknown counts with its worst case,
 so that a cap holds to the last request.
+
+Of a cap that is shared among several gateways, this one has a share: a call for which that does not
+suffice waits for more, and is refused if the others have left too little.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from labledger.gateway.families.family import Asked
 from labledger.gateway.status import CallTotals
+from labledger.records.cap_shares import ENDLESS, NOTHING, Amounts, CapShare, ShareUse
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
 from labledger.records.model_grants import CallLimits
 from labledger.records.model_metrics import call_cost
@@ -28,6 +32,11 @@ class WorstCase:
     usage: Usage
     cost: int | None
     """In picodollars; None if the model has no price."""
+
+    @property
+    def amounts(self) -> Amounts:
+        """What it takes of a budget."""
+        return Amounts(1, self.usage.total, self.cost or 0)
 
 
 def worst_case(asked: Asked, provider: str, unstated_output: int, prices: PriceTable) -> WorstCase:
@@ -66,7 +75,9 @@ class Account:
         self.in_flight = 0
         self._tokens = 0
         self._cost = 0
-        self._waiting: dict[asyncio.Event, None] = {}
+        self._share: CapShare | None = None
+        """What may be used of a cap that other gateways share; None if none do."""
+        self._waiting: dict[asyncio.Event, WorstCase] = {}
         """Those who wait, in their order."""
 
     def add(self, call: ModelCall, cost: int | None, most: int | None) -> None:
@@ -79,21 +90,49 @@ class Account:
         self._tokens += sign * worst.usage.total
         self._cost += sign * (worst.cost or 0)
         if sign < 0:
-            for event in self._waiting:
-                event.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    @property
+    def _spent(self) -> Amounts:
+        totals = self.totals
+        return Amounts(totals.calls, totals.spent_tokens, totals.spent_cost)
+
+    @property
+    def _used(self) -> Amounts:
+        held = Amounts(self.in_flight, self._tokens, self._cost)
+        return self._spent.combined(int.__add__, held)
+
+    def await_share(self) -> None:
+        """Use nothing of its caps before a share of them has come."""
+        self._share = self._share or CapShare(None, NOTHING)
+
+    def take_share(self, share: CapShare) -> ShareUse:
+        """Go by a share from now on, but not by less than is used already."""
+        amount = share.amount.combined(max, self._used)
+        self._share = CapShare(share.variant_id, amount, share.most)
+        self._wake()
+        wanted = next((worst.amounts for worst in self._waiting.values()), NOTHING)
+        return ShareUse(share.variant_id, amount, self._spent, self._used, wanted)
 
     def excess(self, limits: CallLimits, worst: WorstCase, *, alone: bool) -> CapReached | None:
         """Return which cap a call would exceed, `alone` or with the calls under way."""
-        tokens, cost = (0, 0) if alone else (self._tokens, self._cost)
-        if limits.requests is not None and self.totals.calls + self.in_flight >= limits.requests:
-            return self._reached("requests", f"{limits.requests:,} requests")
-        tokens += self.totals.spent_tokens + worst.usage.total
-        if limits.tokens is not None and tokens > limits.tokens:
-            return self._reached("tokens", f"{limits.tokens:,} tokens")
-        if limits.usd is not None and worst.cost is not None:
-            cost += self.totals.spent_cost + worst.cost
-            if cost > limits.usd * PICODOLLARS:
-                return self._reached("usd", f"${limits.usd:g}")
+        before = self._spent if alone else self._used
+        requests = self.totals.calls + self.in_flight + 1
+        tokens, cost = before.tokens + worst.usage.total, before.cost + (worst.cost or 0)
+        usd = None if limits.usd is None else limits.usd * PICODOLLARS
+        share = self._share
+        bound = (None if share is None else share.most if alone else share.amount) or ENDLESS
+        for kind, used, cap, own, words in (
+            ("requests", requests, limits.requests, bound.requests, "{:,} requests"),
+            ("tokens", tokens, limits.tokens, bound.tokens, "{:,} tokens"),
+            ("usd", cost, usd, bound.cost, "${:g}"),
+        ):
+            if cap is not None and used > min(cap, own):
+                return self._reached(kind, words.format(getattr(limits, kind)))
         return None
 
     def _reached(self, kind: str, cap: str) -> CapReached:
@@ -101,12 +140,11 @@ class Account:
         return CapReached(f"cap_{kind}", message)
 
     @contextmanager
-    def changes(self) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when a call under way has ended."""
-        event = asyncio.Event()
-        self._waiting[event] = None
+    def waiting(self, event: asyncio.Event, worst: WorstCase) -> Iterator[None]:
+        """Set an event when there may be room for a worst case again."""
+        self._waiting[event] = worst
         try:
-            yield event
+            yield
         finally:
             del self._waiting[event]
 
@@ -120,27 +158,27 @@ class Caps:
 
     async def reserve(self, worst: WorstCase) -> None:
         """Reserve a worst case, as soon as calls under way leave room. Raises `CapReached`."""
-        while (full := self._full(worst)) is not None:
-            with full.changes() as changed:
+        while full := self._full(worst):
+            changed = asyncio.Event()
+            with ExitStack() as stack:
+                for account in full:
+                    stack.enter_context(account.waiting(changed, worst))
                 await changed.wait()
         for account, _ in self._accounts:
             account.hold(worst, 1)
 
-    def _full(self, worst: WorstCase) -> Account | None:
-        """Return an account that has no room now. Raises `CapReached` if one will have none."""
+    def _full(self, worst: WorstCase) -> list[Account]:
+        """Return the accounts that have no room now. Raises `CapReached` if one will have none."""
         for account, limits in self._accounts:
             if limits.usd is not None and worst.cost is None:
                 raise CapReached("no_price", "the model has no price, so that no cap in $ holds")
             if reached := account.excess(limits, worst, alone=True):
                 raise reached
-        return next(
-            (
-                account
-                for account, limits in self._accounts
-                if account.excess(limits, worst, alone=False)
-            ),
-            None,
-        )
+        return [
+            account
+            for account, limits in self._accounts
+            if account.excess(limits, worst, alone=False)
+        ]
 
     def release(self, worst: WorstCase) -> None:
         """Give a reservation back."""

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import connect
 from labledger.records import JsonObject
+from labledger.records.cap_shares import CapShare, ShareUse
 from labledger.records.model_providers import KeySource
 from labledger.resources import require_for
 
@@ -52,8 +53,9 @@ class GatewayUnavailable(LabLedgerError):
 class GatewayClient:
     """A client of the gateway whose files are in `folder`, such as `LAB/gateway`. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()
+    def __init__(self, folder: Path, *, shares_caps: bool = False) -> None:
+        """`shares_caps` if other gateways share the caps of variants and runs."""
+        self._folder, self.shares_caps = folder.absolute(), shares_caps
 
     def ensure(self, run_id: str, keys: Mapping[KeySource, str]) -> None:
         """Start the gateway unless one runs, and hand it the keys of a run.
@@ -85,6 +87,16 @@ class GatewayClient:
         not open changes nothing. Raises `LabLedgerError`, `GatewayUnavailable`.
         """
         self._ask_running("/close", {"trial": str(trial.absolute())})
+
+    def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> tuple[ShareUse, ...]:
+        """Let attempts of a run use these shares in its caps, and no more.
+
+        A share that is less than what is used already becomes that. Return what became of each.
+        Raises `GatewayUnavailable`.
+        """
+        rows = [share.as_json() for share in shares]
+        answer = self._ask_running("/shares", {"run_id": run_id, "shares": rows})
+        return tuple(ShareUse.from_json(row) for row in answer["uses"])
 
     def status(self) -> GatewayStatus | None:
         """Return what the gateway says of itself; None if none runs. Raises `LabLedgerError`."""

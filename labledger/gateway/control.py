@@ -23,6 +23,7 @@ from labledger.gateway.client import PROTOCOL, PROTOCOL_HEADER
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.upstream import Upstream
 from labledger.records import JsonObject
+from labledger.records.cap_shares import CapShare
 from labledger.records.model_providers import KeySource
 
 _MAX_BODY = 4 << 20
@@ -41,6 +42,7 @@ class Control:
             ("POST", "/keys"): self._keys,
             ("POST", "/open"): self._open,
             ("POST", "/close"): self._close,
+            ("POST", "/shares"): self._shares,
             ("GET", "/status"): self._status,
         }
 
@@ -78,6 +80,11 @@ class Control:
     async def _close(self, body: Any) -> JsonObject:
         await self._attempts.close(Path(body["trial"]))
         return {}
+
+    async def _shares(self, body: Any) -> JsonObject:
+        shares = [CapShare.from_json(row) for row in body["shares"]]
+        uses = self._attempts.take_shares(body["run_id"], shares)
+        return {"uses": [use.as_json() for use in uses]}
 
     async def _status(self, _: Any) -> JsonObject:
         return self._status_now().as_json()

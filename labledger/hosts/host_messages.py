@@ -19,6 +19,7 @@ from labledger.experiment.plan_sections import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
+from labledger.records.cap_shares import CapShare, ShareUse
 from labledger.records.model_providers import KeySource, ProviderConfig
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
@@ -180,6 +181,25 @@ class PreparedRun:
     """The `tree_sha256` of agents whose files have to be sent."""
     problem: str | None = None
     """Why it cannot be prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareCaps:
+    """Give a host its shares in the caps of the run. Can be repeated."""
+
+    session: str
+    setup: RunSetup
+    number: int
+    """Higher than that of every earlier request of this coordinator: what arrives late is not
+    carried out."""
+    shares: tuple[CapShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCaps:
+    """What became of the shares; nothing if the gateway does not answer at present."""
+
+    uses: tuple[ShareUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +496,7 @@ REPLIES: Mapping[type, type] = {
     TryLimits: TriedLimits,
     TryModels: TriedModels,
     PrepareRun: PreparedRun,
+    ShareCaps: SharedCaps,
     Exchange: ExchangeReply,
     MissingInputs: MissingReply,
     FindImages: FoundImages,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from labledger.agents.agent_trees import (
@@ -30,7 +31,16 @@ from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.gateway_keeper import GatewayKeeper
 from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.keys import read_keys
-from labledger.hosts.host_messages import ModelNeeds, PreparedRun, PrepareRun, RunKey, RunSetup
+from labledger.hosts.host_messages import (
+    ModelNeeds,
+    PreparedRun,
+    PrepareRun,
+    RunKey,
+    RunSetup,
+    ShareCaps,
+    SharedCaps,
+)
+from labledger.records.cap_shares import CapShare, ShareUse
 from labledger.records.model_providers import KeySource
 from labledger.resources import require_for
 
@@ -138,11 +148,16 @@ class RunPreparation:
     def __init__(self, folder: Path, run: RunKey, agents: AgentFolders) -> None:
         """`folder` is the host's."""
         self.agents = agents
-        self.keeper = GatewayKeeper(gateway_folder(folder, run.ledger_id), run.run_id, {})
+        self._run_id = run.run_id
+        gateway = gateway_folder(folder, run.ledger_id)
+        self.keeper = GatewayKeeper(gateway, run.run_id, {}, shares_caps=True)
         self._lock = threading.Lock()
         """Of the keeper, which is for one thread at a time."""
         self._has_keys = False
         self._needed_at = 0.0
+        self._shares: tuple[CapShare, ...] = ()
+        self._shares_order = (0, 0)
+        """Epoch and number of the request that they came with."""
 
     def prepare(self, request: PrepareRun) -> PreparedRun:
         """Start the gateway with its keys, and find the agents' files. Return what is missing."""
@@ -192,4 +207,27 @@ class RunPreparation:
                 self._has_keys = False
                 self.keeper.forget()
                 return []
-            return self.keeper.look()
+            problems = self.keeper.look()
+            # A gateway that has started again does not know them.
+            self._take_shares()
+            return problems
+
+    def share(self, request: ShareCaps) -> SharedCaps:
+        """Have the gateway go by shares, unless later ones have come, and say what it uses."""
+        order = (request.setup.epoch, request.number)
+        with self._lock:
+            if order > self._shares_order:
+                self._shares_order, self._shares = order, request.shares
+            return SharedCaps(self._take_shares())
+
+    def _take_shares(self) -> tuple[ShareUse, ...]:
+        """Hand the shares to the gateway. The lock is held."""
+        if not self._shares:
+            return ()
+        try:
+            uses = self.keeper.client.take_shares(self._run_id, self._shares)
+        except LabLedgerError:
+            return ()
+        taken = zip(self._shares, uses, strict=True)
+        self._shares = tuple(replace(share, amount=use.amount) for share, use in taken)
+        return uses

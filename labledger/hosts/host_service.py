@@ -103,6 +103,7 @@ class HostService:
             host_messages.TryLimits: self._try_limits,
             host_messages.TryModels: lambda r: host_messages.TriedModels(find_missing(r.needs)),
             host_messages.PrepareRun: self._prepare_run,
+            host_messages.ShareCaps: self._share_caps,
             host_messages.Exchange: self._exchange,
             host_messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
             host_messages.FindImages: lambda r: host_messages.FoundImages(
@@ -224,6 +225,11 @@ class HostService:
         run = self._run(request.setup.run)
         run.enter_epoch(request.setup)
         return run.attempts.preparation.prepare(request)
+
+    def _share_caps(self, request: host_messages.ShareCaps) -> host_messages.SharedCaps:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return run.attempts.preparation.share(request)
 
     def _exchange(self, request: host_messages.Exchange) -> host_messages.ExchangeReply:
         reply = self._run(request.setup.run).exchange(request)

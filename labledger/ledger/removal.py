@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
+from labledger.errors import LedgerError
 from labledger.ledger import leases, lookup, stored_runs
 from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection, batched
@@ -27,6 +28,10 @@ SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
 FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?""")
 _NEXT_DELETION_SQL = "SELECT coalesce(max(deletion_no), 0) + 1 FROM deleted_run"
 _INSERT_TOMBSTONE = statements.insert("deleted_run")
+_UNFINISHED_REPLAYS_SQL = """
+SELECT run.run_id FROM run JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+WHERE run.resolved ->> '$.replays.run_id' = ? AND schedule_progress.status <> 'completed'
+ORDER BY run.run_no"""
 _TABLES = tuple(reversed([table for table in COLUMNS if "run_no" in COLUMNS[table]]))
 """Every table with rows of a run, those that refer to others first."""
 
@@ -37,9 +42,12 @@ def delete(
     """Delete a run and its regradings in the caller's transaction, and return their tombstones.
 
     The connection must not check foreign keys. Only rows of a run and its regradings refer to it.
-    Raises `LeaseHeld` if a coordinator owns one of them, and as `stored_runs.with_regradings` does.
+    Raises `LeaseHeld` if a coordinator owns one of them, `LedgerError` if a run that is not
+    complete replays one of them, and as `stored_runs.with_regradings` does.
     """
     run_ids = stored_runs.with_regradings(connection, run_id)
+    for each in run_ids:
+        _refuse_unfinished_replays(connection, each)
     numbers = [run_number(connection, run_id) for run_id in run_ids]
     for run_no, run_id in zip(numbers, run_ids, strict=True):
         leases.refuse_live_lease(connection, run_no, run_id, now, is_dead)
@@ -52,6 +60,15 @@ def delete(
                     (run_no,),
                 )
     return stones
+
+
+def _refuse_unfinished_replays(connection: Connection, run_id: str) -> None:
+    replays = [name for (name,) in connection.execute(_UNFINISHED_REPLAYS_SQL, (run_id,))]
+    if replays:
+        raise LedgerError(
+            f"run {run_id} is replayed by {', '.join(replays)}, which needs its recorded calls",
+            hint=f"`labledger resume {replays[0]}` completes it; or delete that first",
+        )
 
 
 def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombstone:

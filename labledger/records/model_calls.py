@@ -67,6 +67,8 @@ class Usage(Section):
 
 
 NO_TOKENS = Usage()
+NO_SHARE = "no_share"
+"""The reason of a call that waited too long for more of a cap that hosts share."""
 NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
 """Reasons of failed calls of which the provider got nothing."""
 

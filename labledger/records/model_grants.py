@@ -72,6 +72,8 @@ class ModelGrant(Section):
     """The caps of all trials of its variant together."""
     run_limits: CallLimits = field(default_factory=CallLimits)
     """The caps of all trials of the run together."""
+    shared: bool = False
+    """Whether other gateways share the caps of variant and run: this one waits for its share."""
     prices: tuple[ModelPrice, ...] = ()
     """The prices of its models, by which caps in dollars are kept."""
     unstated_output: int = UNSTATED_OUTPUT

@@ -322,6 +322,8 @@ class Coordinator:
         if self.stop_cause is not None:
             return
         self.stop_cause = find_cause()
+        if self.stop_cause is not None:
+            self.executor.stop_starting()
         if self.stop_cause is not None and self.stop_cause.cause == StopCause.BUDGET:
             in_flight = min(len(self._pending), self.executor.width)
             self.commit_queue.budget.report_stop(in_flight=in_flight)

@@ -40,7 +40,7 @@ from labledger.errors import (
 )
 from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import check_limits
-from labledger.execution.gateway_keeper import prices_of
+from labledger.execution.gateway_keeper import prices_of, shared_caps_of
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
@@ -52,6 +52,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.cap_shares import CAP_SHARES
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.runner import run_options
@@ -162,9 +163,26 @@ class RunStart:
         """
         require_environment(run, plan.environment, self.values)
         require_models(run, plan, self.values, cluster, insecure=self.options.insecure)
+        if shared_caps_of(plan):
+            self._require_same_caps(run, cluster)
         if cluster is None:
             require_images(self.engine, run, plan.runtime.oci)
             require_egress_image(self.engine, plan, self.options.egress_image)
+
+    def _require_same_caps(self, run: RunInfo, cluster: str | None) -> None:
+        """Raise `InvalidInput` if it is not known where a run would go on what its caps have left.
+
+        That is either the gateway of this machine, or the hosts of clusters and the file of shares.
+        """
+        was_on_hosts = (self.lab.run_folder(run.run_id) / CAP_SHARES).exists()
+        if was_on_hosts != (cluster is not None) and (was_on_hosts or run.on is None):
+            where = "the hosts of its cluster" if was_on_hosts else "this machine"
+            problem = Problem(
+                Parameter("on"),
+                f"what was used of its run_limits and variant_limits is known on {where} alone",
+                hint="continue it there",
+            )
+            raise InvalidInput(f"run {run.run_id} cannot continue", [problem])
 
     def run(
         self,

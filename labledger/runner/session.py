@@ -22,7 +22,12 @@ from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
 from labledger.execution.executor import TrialExecutor
-from labledger.execution.gateway_keeper import GatewayKeeper, models_of, providers_of
+from labledger.execution.gateway_keeper import (
+    GatewayKeeper,
+    models_of,
+    providers_of,
+    shared_caps_of,
+)
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.run_events import on_signals, run_event
 from labledger.experiment.plan import ExperimentPlan
@@ -35,6 +40,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
+from labledger.records.cap_shares import CAP_SHARES
 from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending
@@ -322,6 +328,8 @@ class Session:
             models=needs,
             keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
             agents=tuple({each.tree_sha256: each for each in agents.values()}.values()),
+            caps=shared_caps_of(experiment),
+            shares=self.lab.run_folder(run.run_id) / CAP_SHARES,
         )
         return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 

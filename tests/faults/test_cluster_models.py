@@ -34,10 +34,12 @@ def provider() -> Iterator[ServedProvider]:
 
 
 @contextmanager
-def cluster_in(folder: Path, *names: str, **environment: str) -> Iterator[DaskCluster]:
+def cluster_in(
+    folder: Path, *names: str, slots: int = 2, **environment: str
+) -> Iterator[DaskCluster]:
     """A cluster whose hosts' gateways end with the block."""
     try:
-        with dask_cluster(folder, *names, **environment) as cluster:
+        with dask_cluster(folder, *names, slots=slots, **environment) as cluster:
             yield cluster
     finally:
         for gateway in gateways(folder):
@@ -176,21 +178,42 @@ def test_a_host_starts_its_gateway_again_without_a_coordinator(
     project.check_run("r")
 
 
-def test_caps_that_trials_share_are_refused_on_a_cluster(
-    tmp_path: Path, provider: ServedProvider
-) -> None:
-    """A cap that could not hold on several hosts is refused before anything exists."""
-    project = project_in(tmp_path, provider, {"one": RIGHT}, **HAS_KEY)
-    for field in ("run_limits", "variant_limits"):
-        project.document["runtime"]["models"][field] = {"requests": 1}
-        project.save()
-        words = ("--run-id", "r", "--on", "tls://127.0.0.1:9")
-        refused = project.command("run", project.experiment, *words)
-        assert refused.returncode != 0
-        assert "run_limits and variant_limits hold for one gateway" in refused.stderr
-        assert "`limits`" in refused.stderr
-        assert not project.lab.exists()
-        del project.document["runtime"]["models"][field]
+def cap_of(project: ModelProject, idx: int) -> str | None:
+    """The cap that a slot reached, by its evidence."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        evidence = ledger.slot("r", idx)["evidence"]
+    return evidence[0]["ext"]["models"].get("cap") if evidence else None
+
+
+MANY = "for _ in range(9):\n    status, answer = ask('hello')\n    if status != 200: break\n"
+
+
+def test_hosts_share_the_caps_of_a_run(tmp_path: Path, provider: ServedProvider) -> None:
+    """They ask as often as the cap allows together, and not once more; a killed coordinator, too.
+
+    While it is away, each host uses its share, and its agents wait for more.
+    """
+    first = "ask('slow')\n" + MANY
+    project = project_in(tmp_path, provider, {"one": first, "two": first}, **HAS_KEY)
+    runtime = project.document["runtime"]
+    runtime["models"] |= {"run_limits": {"requests": 8}, "variant_limits": {"usd": 1}}
+    project.save()
+    with cluster_in(tmp_path / "cluster", "one", "two", slots=1, **HAS_KEY) as cluster:
+        before = len(provider.requests)
+        coordinator = project.run("r", "--on", cluster.on)
+        wait_until(lambda: len(calls(cluster)) >= 2, "the first call of each agent")
+        coordinator.kill()
+        coordinator.close()
+        wait_until(lambda: len(provider.requests) == before + 8, "the calls that the shares allow")
+        assert not any(call.state == "refused" for call in calls(cluster))
+        with closing(project.resume("r")) as resumed:
+            assert resumed.finish() == 0, resumed.stderr
+        assert len(provider.requests) == before + 8
+        assert [cap_of(project, idx) for idx in range(2)] == ["requests", "requests"]
+        which = ("--status", "completed", "--despite-verdict", "--because", "a test", "--yes")
+        elsewhere = project.command("rerun", "r", *which, "--on", "local")
+        assert "is known on the hosts of its cluster alone" in elsewhere.stderr
+    project.check_run("r")
 
 
 INSTRUCTION = "Write the word that the script says."
@@ -237,16 +260,11 @@ def test_hosts_get_the_files_of_agents_that_they_lack(tmp_path: Path) -> None:
                 slot = ledger.slot("r", 0)
             assert slot["scores"][0]["verdict"] == "pass", slot
             assert slot["evidence"][0]["ext"]["agent"]["tree_sha256"] == installed.tree_sha256
+            counted = {
+                m["metric_id"]: m["value"] for m in slot["metrics"] if m["source"] == "gateway"
+            }
+            assert (counted["tokens_in"], counted["tokens_out"]) == (1050, 33)
+            assert counted["cost_usd"] == pytest.approx(1050 * 2e-6 + 33 * 10e-6, abs=1e-15)
             (sent,) = cluster.folder.glob("hosts/*/agents/*")
             assert sent.name == installed.tree_sha256
-            # A changed file is noticed by the next process, and all are sent again.
-            (name,) = cluster.names
-            (sent / "tree" / "launch").write_text("exit 1\n")
-            cluster.kill(cluster.workers[name])
-            cluster.start_worker(name, **environment)
-            cluster.wait_for_hosts(name)
-            done = project.command("run", project.experiment, "--run-id", "s", "--on", cluster.on)
-            assert done.returncode == 0, done.stderr + done.stdout
-            with open_ledger(lab_dir=project.lab) as ledger:
-                assert ledger.slot("s", 0)["scores"][0]["verdict"] == "pass"
     project.check_run("r")

@@ -10,6 +10,7 @@ import pytest
 
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Asked
+from labledger.records.cap_shares import NOTHING, Amounts, CapShare
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_grants import CallLimits
 from labledger.records.model_prices import PICODOLLARS, ModelPrice, PriceTable
@@ -161,3 +162,32 @@ def test_costs_of_unpriced_calls_are_said() -> None:
     totals = account.totals
     assert (totals.cost, totals.unpriced, totals.held_cost) == (0, 1, WORST.cost)
     assert totals.usage.total == 6
+
+
+def test_a_gateway_uses_its_share_of_a_cap() -> None:
+    """Without a share nothing is asked; a call waits for more, and says how much it needs."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(tokens=1000))
+        account.await_share()
+        waits = asyncio.create_task(kept.reserve(WORST))
+        await asyncio.sleep(0)
+        small = CapShare(None, Amounts(0, 199, 0), Amounts(9, 1000, 0))
+        use = account.take_share(small)
+        await asyncio.sleep(0)
+        assert (use.amount, use.used, use.wanted) == (small.amount, NOTHING, WORST.amounts)
+        assert not waits.done()
+        account.take_share(replace(small, amount=Amounts(0, 200, 0)))
+        await waits
+        account.await_share()
+        taken = account.take_share(replace(small, amount=NOTHING))
+        assert taken.amount == taken.used == WORST.amounts
+        assert taken.wanted == NOTHING
+        kept.release(WORST)
+        kept.add(replace(CALL, usage=WORST.usage))
+        left = CapShare(None, Amounts(0, 1000, 0), Amounts(9, 399, 0))
+        assert account.take_share(left).spent.tokens == 200
+        with pytest.raises(CapReached):
+            await kept.reserve(WORST)
+
+    asyncio.run(test())

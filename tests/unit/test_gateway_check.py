@@ -11,6 +11,10 @@ from experiment_files import Folder
 from gateways import KEY
 from scripted_providers import scripted_provider
 
+from labledger.checks.model_checks import check_models
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.resolve import Overrides, resolve
+
 SCRIPT = {"keys": [KEY], "tasks": [{"match": "Hi", "plain": True, "turns": [{"text": "Well."}]}]}
 
 
@@ -45,6 +49,23 @@ def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
         details = [check["detail"] for check in json.loads(sent.stdout)]
         assert details[-4:] == [f"{name}/m answered" for name in ("one", "two", "three", "four")]
         assert [request["outcome"] for request in provider.requests] == ["answered"] * 4
+
+
+def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:
+    """Nobody is asked, so that nothing is missing; but it runs on this machine alone."""
+    experiment(tmp_path, "http://127.0.0.1:9")
+    plan = resolve(load_experiment(tmp_path / "experiment.yaml"), Overrides(replay="r")).plan
+    [check] = check_models(plan, {}, runs_here=True, has_keys=True)
+    assert (check.ok, check.detail) == (
+        True,
+        "the recorded calls of r answer; no provider is asked",
+    )
+    refused = [
+        check.detail
+        for check in check_models(plan, {}, runs_here=False, has_keys=True)
+        if not check.ok
+    ]
+    assert refused == ["a run is replayed only on this machine, not on a cluster"]
 
 
 def test_a_cap_that_admits_no_request_of_unknown_length_is_a_warning(tmp_path: Path) -> None:

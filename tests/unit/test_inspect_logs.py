@@ -150,6 +150,8 @@ def test_a_trial_that_ran_again(tmp_path: Path) -> None:
     found = [(sample.id, sample.metadata["schedule_idx"]) for sample in treat.samples or ()]
     assert sorted(found) == [("t0", 7), ("t1", 8), ("t2", 5)]
     assert (treat.eval.dataset.samples, treat.eval.config.epochs) == (3, 1)
+    assert treat.results is not None
+    assert treat.results.logged_samples == 3
 
 
 def test_every_agents_log(tmp_path: Path) -> None:

@@ -229,3 +229,16 @@ def test_a_changed_tombstone_is_found(lab: Path, change: str, message: str) -> N
     assert findings(lab) == ()
     kit.tamper(lab / "ledger.sqlite", change)
     assert any(message in finding for finding in findings(lab))
+
+
+def test_a_run_is_kept_while_another_replays_it(lab: Path) -> None:
+    """Its recorded calls are needed until that run is complete or deleted."""
+    replays = f"json_object('run_id', '{kit.RUN}')"
+    changed = f"json_set(resolved, '$.replays', {replays})"
+    kit.tamper(lab / "ledger.sqlite", f"UPDATE run SET resolved = {changed} WHERE run_id = 'last'")
+    before = everything(lab)
+    with pytest.raises(LedgerError, match=f"run {kit.RUN} is replayed by last"):
+        delete_run(kit.RUN, BECAUSE, lab_dir=lab)
+    assert everything(lab) == before
+    delete_run("last", BECAUSE, lab_dir=lab)
+    delete_run(kit.RUN, BECAUSE, lab_dir=lab)

@@ -36,6 +36,7 @@ from labledger.hosts.coordinator_side.host_discovery import (
 )
 from labledger.hosts.coordinator_side.host_exchanges import HostExchanges
 from labledger.hosts.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
+from labledger.hosts.coordinator_side.host_shares import HostShares
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,
@@ -48,6 +49,7 @@ from labledger.hosts.host_messages import (
 )
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.cap_shares import Amounts
 from labledger.records.model_providers import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
@@ -80,6 +82,10 @@ class ClusterRun:
     """The keys of model providers, if hosts do not read them themselves."""
     agents: tuple[InstalledAgent, ...] = ()
     """The installed agents of variants that have a profile."""
+    caps: Mapping[str | None, Amounts] = field(default_factory=dict)
+    """The caps that its hosts share, by variant; that of the run has the name None."""
+    shares: Path = Path()
+    """The file of the hosts' shares in these caps."""
 
     @property
     def setup(self) -> RunSetup:
@@ -102,14 +108,18 @@ class ClusterExecutor:
     ) -> None:
         """`connection` is open; `close` closes it. Large files go through `object_store`.
 
-        Raises `ExtraMissing` and `InvalidInput` if that cannot be opened on any machine like this.
+        Raises `ExtraMissing` and `InvalidInput` if that cannot be opened on any machine like this,
+        and `LedgerError` if the file of shares cannot be read.
         """
         self._connection = connection
         self._max_concurrency = run.max_concurrency
         self._state = ClusterState(run.setup)
         self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
         store = ArtifactStore(run.store_root)
-        self._exchanges = HostExchanges(connection, store, self._state, self._relay, run.keys)
+        shares = HostShares(connection, self._state, run.caps, run.shares)
+        self._exchanges = HostExchanges(
+            connection, store, self._state, self._relay, run.keys, shares
+        )
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""

@@ -31,6 +31,7 @@ from labledger.hosts.coordinator_side.host_discovery import (
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.host_preparations import HostPreparation
 from labledger.hosts.coordinator_side.host_results import BadResult, ResultTransfer
+from labledger.hosts.coordinator_side.host_shares import HostShares
 from labledger.hosts.coordinator_side.input_supply import InputSupply
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
@@ -75,12 +76,14 @@ class HostExchanges:
         state: ClusterState,
         relay: StoreRelay,
         keys: Mapping[KeySource, str],
+        shares: HostShares,
     ) -> None:
         """`keys` of model providers are sent to hosts that do not read them themselves."""
         self._connection = connection
         self._state = state
         self._inputs = InputSupply(connection, store, relay)
         self._preparation = HostPreparation(connection, store, state, self._inputs, keys)
+        self._shares = shares
         self._results = ResultTransfer(connection, store, state.setup.run, relay)
         self.hosts = HostDiscovery(connection, state, self._serve, self.prepare)
         self._shared_inputs = frozenset(state.setup.digests)
@@ -103,6 +106,8 @@ class HostExchanges:
         yield partial(self._poll, link)
         if link.needs_preparation:
             yield partial(self._preparation.keep_prepared, link)
+        if self._shares.are_needed:
+            yield partial(self._shares.keep_shared, link)
 
     def wake(self, link: HostLink) -> None:
         """Have orders of a link delivered. For other threads than that of the connection."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger.records import JsonObject
-from labledger.records.model_calls import JOURNAL, CallState, ModelCall, read_calls
+from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall, read_calls
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
@@ -95,6 +95,8 @@ class ModelUse:
         what = f"call {last.call} of the agent, its last, to {last.provider}"
         if last.state is CallState.UNKNOWN:
             return Reason.GATEWAY_FAILED, f"the gateway died during {what}"
+        if last.reason == NO_SHARE:
+            return Reason.GATEWAY_FAILED, f"{what}, waited too long for more of the run's caps"
         is_error = last.state is CallState.ANSWERED and (
             last.status in _PROVIDERS_STATUSES or (last.status or 0) >= _MAX_STATUS_OF_AGENT
         )

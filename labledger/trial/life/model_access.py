@@ -46,12 +46,14 @@ def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
     """
     if not spec.uses_models:
         return None
+    client = _require(gateway)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
+    granted = _grant(spec, token, shares_caps=client.shares_caps)
     path = spec.folder / GRANT
     make_folder(path.parent)
-    write_file(path, canonical_json.dump_bytes(_grant(spec, token).as_json()))
+    write_file(path, canonical_json.dump_bytes(granted.as_json()))
     try:
-        _require(gateway).open(spec.folder)
+        client.open(spec.folder)
     except GatewayUnavailable:
         raise
     except LabLedgerError as error:
@@ -59,7 +61,7 @@ def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
     return token
 
 
-def _grant(spec: AttemptSpec, token: str) -> ModelGrant:
+def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
     models = spec.models
     none = CallLimits()
     return ModelGrant(
@@ -74,6 +76,7 @@ def _grant(spec: AttemptSpec, token: str) -> ModelGrant:
         limits=models.limits or none,
         variant_limits=models.variant_limits or none,
         run_limits=models.run_limits or none,
+        shared=shares_caps and models.has_shared_limits,
         prices=spec.plan.prices.of_models(models.granted_models()).prices,
         unstated_output=models.unstated_output or UNSTATED_OUTPUT,
         waiting=models.waiting or Waiting.EXCLUDED,
