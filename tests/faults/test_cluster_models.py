@@ -193,17 +193,19 @@ def test_hosts_share_the_caps_of_a_run(tmp_path: Path, provider: ServedProvider)
 
     While it is away, each host uses its share, and its agents wait for more.
     """
-    first = "ask('slow')\n" + MANY
-    project = project_in(tmp_path, provider, {"one": first, "two": first}, **HAS_KEY)
+    program = "ask('hello')\nuntil('go')\n" + MANY
+    project = project_in(tmp_path, provider, {"one": program, "two": program}, **HAS_KEY)
     runtime = project.document["runtime"]
     runtime["models"] |= {"run_limits": {"requests": 8}, "variant_limits": {"usd": 1}}
     project.save()
     with cluster_in(tmp_path / "cluster", "one", "two", slots=1, **HAS_KEY) as cluster:
         before = len(provider.requests)
         coordinator = project.run("r", "--on", cluster.on)
-        wait_until(lambda: len(calls(cluster)) >= 2, "the first call of each agent")
+        wait_until(lambda: len(calls(cluster)) == 2, "the first call of each agent")
         coordinator.kill()
         coordinator.close()
+        for workspace in cluster.folder.glob("hosts/*/runs/*/r/trials/*/workspace"):
+            (workspace / "go").touch()
         wait_until(lambda: len(provider.requests) == before + 8, "the calls that the shares allow")
         assert not any(call.state == "refused" for call in calls(cluster))
         with closing(project.resume("r")) as resumed:

@@ -151,7 +151,7 @@ def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: Serv
 def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: ServedProvider) -> None:
     """A run stops while the trial still runs whose calls have spent its budget."""
     held = f"ask('hello')\nuntil('go')\n{RIGHT}"
-    with project_in(tmp_path, provider.url, dict.fromkeys("abc", held)) as project:
+    with project_in(tmp_path, provider.url, {"a": held, **dict.fromkeys("bcd", RIGHT)}) as project:
         words = ("--budget-usd", COST / 2, "--max-concurrency", 1)
         with closing(project.run("r", *words)) as coordinator:
             told = coordinator.until("budget_spent")
@@ -160,10 +160,10 @@ def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: Serve
             (project.trial_folder("r", 0) / "workspace/go").touch()
             assert coordinator.finish() == 3, coordinator.stderr
         [ended] = coordinator.of("run_ended")
-        assert f"{2 * COST:g} of {COST / 2:g} USD are spent" in ended["trouble"]
-        assert f"{COST:g} of them by trials in flight" in ended["trouble"]
+        assert "of them by trials in flight when the budget was spent" in ended["trouble"]
         with open_ledger(lab_dir=project.lab) as ledger:
-            assert ledger.run("r").next_schedule_idx == 1
+            # The next one was prepared meanwhile, and may have started.
+            assert ledger.run("r").next_schedule_idx in (1, 2)
 
 
 def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:

@@ -82,12 +82,12 @@ def test_hosts_never_use_more_than_the_cap_together() -> None:
 def test_a_host_gets_what_another_does_not_need() -> None:
     """A call gets from the share of an idle host, but nothing from one that does not answer."""
     chance = random.Random(1)
-    cap = SharedCap(tokens(100))
+    cap = SharedCap(tokens(101))
     one, two = Host("one", chance), Host("two", chance)
     for _ in range(2):
         for host in (one, two):
             exchange(cap, host)
-    assert (one.share, two.share) == (50, 50)
+    assert (one.share, two.share) == (51, 50)
     one.wanted = 80
     for _ in range(3):
         exchange(cap, two)
@@ -97,10 +97,10 @@ def test_a_host_gets_what_another_does_not_need() -> None:
     two.wanted = 60
     for _ in range(3):
         exchange(cap, two)
-    assert two.share + one.share <= 100
+    assert two.share + one.share <= 101
     assert two.share < 60
     cap.spent["one"] = cap.shares["one"]
-    assert exchange(cap, two) == 100 - one.share
+    assert exchange(cap, two) == 101 - one.share
 
 
 def test_a_cap_without_an_end_holds_nothing_up() -> None:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -78,8 +79,16 @@ class SharedCap:
             more = use.wanted.combined(lambda w, rest: w if w <= rest else 0, left)
             left = left.combined(int.__sub__, more)
             targets[host] = use.used.combined(int.__add__, more)
-        part = left.combined(lambda rest: rest // max(1, len(targets)))
-        return {host: amount.combined(int.__add__, part) for host, amount in targets.items()}
+        for parts, host in zip(range(len(targets), 0, -1), targets, strict=True):
+            part = left.combined(partial(_part, parts))
+            left = left.combined(int.__sub__, part)
+            targets[host] = targets[host].combined(int.__add__, part)
+        return targets
+
+
+def _part(parts: int, amount: int) -> int:
+    """Return the largest of so many equal parts of an amount."""
+    return -(-amount // parts)
 
 
 class HostShares:
