@@ -203,11 +203,14 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         _remove_if_abandoned(path)
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-        descriptor = _open_folder(path)
+        # Another process may take it for an abandoned one, and remove it, before it is locked.
+        try:
+            descriptor = _open_folder(path)
+        except FileNotFoundError:
+            continue
         _lock(descriptor, fcntl.LOCK_SH)
         if path.exists():
             break
-        # Another process took it for an abandoned one before it was locked.
         os.close(descriptor)
     # Not the locked folder itself: an upgrade of a ledger in it would lock it again, and wait.
     inner = path / "files"

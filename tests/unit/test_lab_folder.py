@@ -1,16 +1,17 @@
-"""Where the lab folder is."""
+"""Where the lab folder is, and folders for what is soon gone."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from commands import command_env, run_forked
 
 from labledger import create_experiment
-from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_folder import LabFolder, scratch_folder
 
 
 @pytest.fixture
@@ -88,3 +89,23 @@ def test_library_and_command_line_use_one_lab(tmp_path: Path, place: str) -> Non
     assert library.startswith(f"{expected / 'ledger.sqlite'} ")
     done = run_forked("preflight", experiment, folder=work, **environment)
     assert f"ledger: {library}" in done.stdout
+
+
+def test_a_scratch_folder_that_another_process_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is locked, a new folder looks abandoned to others, which then remove it."""
+    make, made = tempfile.mkdtemp, []
+
+    def make_and_lose(**words: str | Path) -> str:
+        made.append(make(**words))  # type: ignore[call-overload]
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with scratch_folder("test") as folder:
+        assert folder.parent == Path(made[1])
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == []
