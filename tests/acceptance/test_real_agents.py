@@ -68,7 +68,7 @@ def test_agents_run_harbor_tasks_as_scripted(
     check_run(tmp_path / "project", harbor_benchmark(tmp_path / "tasks", agents, count))
 
 
-@pytest.mark.parametrize(("agents", "count"), tiered([SMALL, (REPAIRING, 3)], default=[SMALL]))
+@pytest.mark.parametrize(("agents", "count"), tiered([SMALL, (REPAIRING, 3)], default=[]))
 def test_agents_run_swebench_as_scripted(
     tmp_path: Path, repository: Repository, agents: tuple[str, ...], count: int
 ) -> None:

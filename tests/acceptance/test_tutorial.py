@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.docker
 
@@ -58,6 +59,7 @@ def test_tutorial_works_as_written(tmp_path: Path, image_ids: dict[str, str]) ->
     assert (tmp_path / "demo/report.html").exists()
 
 
+@thorough
 def test_tutorial_of_agents_works_as_written(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Its agents have the verdicts, calls, tokens and costs that it shows, until real models."""
     text, found, _ = (DOCS / "tutorial-agents.md").read_text("utf-8").partition("## With real")

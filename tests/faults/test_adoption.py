@@ -11,6 +11,7 @@ from containers import docker, pause_container
 from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, take_notes
 from killed_coordinators import RUN, begin_and_kill, make
 from sample_trials import ENGINE
+from tiers import thorough
 from waiting import wait_until
 
 from labledger import open_ledger
@@ -248,6 +249,7 @@ def test_meddled_with_under_a_live_coordinator(
     project.check_whole(RUN)
 
 
+@thorough
 def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A paused container is warned of once, with the command that unpauses it."""
     project = make(tmp_path, HOLDS)

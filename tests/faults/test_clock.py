@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, RIGHT, EngineLog, Project
 from killed_coordinators import RUN, begin_and_kill, make
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import clock, open_ledger
@@ -69,6 +69,7 @@ def test_the_clock_is_set_between_two_coordinators(
     project.check_whole(RUN)
 
 
+@thorough
 def test_the_clock_is_set_while_a_coordinator_runs(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

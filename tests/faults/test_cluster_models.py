@@ -188,6 +188,7 @@ def cap_of(project: ModelProject, idx: int) -> str | None:
 MANY = "for _ in range(9):\n    status, answer = ask('hello')\n    if status != 200: break\n"
 
 
+@thorough
 def test_hosts_share_the_caps_of_a_run(tmp_path: Path, provider: ServedProvider) -> None:
     """They ask as often as the cap allows together, and not once more; a killed coordinator, too.
 

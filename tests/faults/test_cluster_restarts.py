@@ -90,6 +90,7 @@ def started(spec: AttemptSpec) -> str | None:
     return state.started_at if state is not None and state.has_started else None
 
 
+@thorough
 def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path) -> None:
     """Attempts are spread over the hosts, with large outputs and inputs, and nothing is left."""
     content = tmp_path / "content"

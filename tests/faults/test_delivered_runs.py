@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from experiments import PASSING, RIGHT, EngineLog, Project, take_notes
 from sealed_trials import LOOKS, SERVES
+from tiers import thorough
 from waiting import wait_until
 
 from labledger.fault_points import VARIABLE
@@ -52,6 +53,7 @@ def test_resume_grades_the_living_service(waiting: Project, engine_log: EngineLo
     waiting.check_whole(RUN)
 
 
+@thorough
 def test_clean_removes_a_waiting_container(waiting: Project) -> None:
     """`clean` keeps a waiting container unless told otherwise; then the agent runs anew."""
     (name,) = waiting.containers(RUN).values()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from experiments import HOLDING, HOLDS, Project
 from own_engine import OwnEngine, own_engine
+from tiers import thorough
 from waiting import wait_until
 
 from labledger.trial.contract import Labels
@@ -27,6 +28,7 @@ def running(engine: OwnEngine) -> int:
     return len(listed.stdout.split())
 
 
+@thorough
 def test_trials_that_an_engine_takes_with_it_are_tried_again(
     engine: OwnEngine, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def await_tries(proxy: EngineProxy, times: int) -> None:
     wait_until(lambda: proxy.asked[CREATE] >= enough, "a trial to be tried again")
 
 
+@thorough
 def test_an_engine_that_goes_on_refusing_ends_the_run_resumable(
     proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_container_that_cannot_be_killed(
     assert state.status == "running", "it was to be left behind, for `labledger clean`"
 
 
+@thorough
 def test_mostly_errors_stop_the_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """`--max-error-rate` ends a run whose slots mostly fail, resumable with a higher rate."""
     tasks = {f"t{n}": UNGRADABLE for n in range(10)}

@@ -110,6 +110,7 @@ def check_completed(project: Project) -> None:
     project.check_whole("full")
 
 
+@thorough
 @pytest.mark.parametrize(
     ("place", "megabytes"),
     tiered([(".", 24), ("artifacts", 8), ("runs/full", 16)], default=[(".", 24)]),
@@ -203,6 +204,7 @@ def test_too_little_room_refuses_a_run(
     assert list(project.lab.iterdir()) == []
 
 
+@thorough
 def test_an_engine_without_room(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:

@@ -13,7 +13,7 @@ from hostile_acts import ACTS, CLOSED, LOWERS, NOISE, Act
 from hostile_files import HOST_SECRET
 from hostile_trials import Host
 from sample_trials import BUSYBOX, PYTHON, brief, phase, problems
-from tiers import tiered
+from tiers import thorough, tiered
 
 pytestmark = [pytest.mark.docker]
 
@@ -95,6 +95,7 @@ def test_names_of_all_kinds(host: Host) -> None:
     assert b"line\\nbreak" in patch
 
 
+@thorough
 def test_a_workspace_of_too_many_files(host: Host) -> None:
     """Of a workspace with too many files only the listed ones are read, and the evidence says
     so."""

@@ -132,6 +132,7 @@ def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
     check_started_once(project, PLACES + 2)
 
 
+@thorough
 def test_a_lost_host_that_comes_back_delivers_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """Attempts of a host that was declared lost are tried elsewhere; what it has is ended."""
     project = holding(cluster, tmp_path)

@@ -121,6 +121,7 @@ def test_a_run_that_is_taken_over(port: int, tmp_path: Path, engine_log: EngineL
     project.check_whole(RUN)
 
 
+@thorough
 def test_clean_removes_proxies_and_networks(
     port: int, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from experiments import PASSING, RIGHT, WRONG, EngineLog, Project
-from tiers import thorough
+from tiers import thorough, tiered
 
 from labledger.errors import LedgerReplaced
 from labledger.ledger.database import migrations
@@ -51,7 +51,9 @@ def test_runs_and_a_reader_do_not_hold_each_other_up(
         project.check_whole(run_id)
 
 
-@pytest.mark.parametrize("is_restored", [True, False], ids=["replaced", "removed"])
+@pytest.mark.parametrize(
+    "is_restored", tiered([True, False], default=[True]), ids=["replaced", "removed"]
+)
 def test_a_ledger_that_goes_under_a_living_run(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, is_restored: bool
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, PASSING, RIGHT, EngineLog, Project
 from sample_trials import ENGINE
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.export.mirrors import PATHS
 from labledger.fault_points import VARIABLE
@@ -186,6 +186,7 @@ def torn(before: bytes, after: bytes) -> Iterator[bytes]:
             yield after[:start] + bytes(frame) + after[start + frame :]
 
 
+@thorough
 def test_a_torn_log_loses_nothing_that_was_synced(watched: Watched, tmp_path: Path) -> None:
     """At each step of a run, whatever of the next one's log is there, the ledger is whole."""
     path = tmp_path / "ledger.sqlite"

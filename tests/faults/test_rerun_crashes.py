@@ -46,7 +46,7 @@ def cells(project: Project) -> list[tuple[Any, ...]]:
             ("agent_running:5", SLOTS + 2),
             ("inside_commit:4", SLOTS + 2),
         ],
-        default=[("after_append", SLOTS + 2), ("inside_commit:4", SLOTS + 2)],
+        default=[("inside_commit:4", SLOTS + 2)],
     ),
 )
 def test_killed_in_a_rerun(

@@ -20,6 +20,7 @@ import pytest
 import tiers
 from containers import SESSION_LABEL
 from sample_trials import BUSYBOX
+from tiers import thorough
 from waiting import wait_until
 
 from labledger.agents import installation
@@ -119,6 +120,7 @@ def left_over(cache: Path) -> list[str]:
     return [path.name for path in kept if not path.name.endswith(".lock")]
 
 
+@thorough
 def test_an_agent_runs_in_an_image_that_has_nothing(
     profile: AgentProfile, cache: Path, image_ids: dict[str, str]
 ) -> None:
@@ -185,6 +187,7 @@ def test_processes_that_install_the_same_agent_wait_for_each_other(
     assert left_over(cache) == []
 
 
+@thorough
 def test_an_installation_that_is_killed_leaves_nothing_that_is_used(
     profile: AgentProfile, cache: Path
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from containers import docker, touch
 from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import Trials, brief
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.execution.executor import RunRecords, TrialExecutor
@@ -279,6 +279,7 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(
     assert not list(tmp_path.glob("runs/*/trials/*"))
 
 
+@thorough
 def test_large_files_of_a_cluster_go_through_its_object_store(
     cluster: DaskCluster, trials: Trials, tmp_path: Path
 ) -> None:

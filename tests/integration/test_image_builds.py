@@ -113,6 +113,7 @@ def test_the_agent_runs_in_the_built_image(built: BuiltProject) -> None:
     assert {counts.rate for counts in outcome.pass_counts.values()} == {1.0}
 
 
+@thorough
 def test_preflight_builds_only_if_asked(built: BuiltProject) -> None:
     """`preflight` says what a run would do; with --build it does it, once."""
     said = built.project.output("preflight", built.project.experiment, *PASSING)

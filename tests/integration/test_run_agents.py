@@ -13,7 +13,7 @@ from gateways import KEY
 from sample_trials import BUSYBOX
 from scripted_benchmarks import MUSL, provider_of
 from scripted_providers import ServedProvider, scripted_provider
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger import open_ledger
 from labledger.agents.profiles import find_profiles
@@ -75,6 +75,7 @@ def variant(name: str, agent: dict[str, Any]) -> dict[str, Any]:
     return {"variant_id": name, "runtime": {"agent": agent}}
 
 
+@thorough
 def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
     """Two agents, each with its provider's API, pass, and their calls cost what the script says."""
     project.document["baseline"] = variant("codex", {"profile": "codex", "model": "m"})

@@ -105,6 +105,7 @@ def test_gold_passes_everything_and_empty_nothing(
     assert labledger.verify(lab_dir=lab).findings == ()
 
 
+@thorough
 def test_check_names_a_task_that_its_solution_fails(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
@@ -162,6 +163,7 @@ def test_hostile_answers_are_verdicts(tmp_path: Path, image_ids: dict[str, str])
     assert problems[1].startswith("test: AssertionError")
 
 
+@thorough
 def test_an_edited_experiment_with_an_agent_of_ones_own(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_budget_of_what_is_not_measured_is_refused(project: Project) -> None:
     assert not project.lab.exists()
 
 
+@thorough
 def test_the_terminal_says_what_was_spent(project: Project) -> None:
     """The outcome names the cost, and of how many trials it is not known."""
     done = project.command("run", project.experiment, *PASSING)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, RIGHT, WRONG, EngineLog, Project
+from tiers import thorough
 
 from labledger import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
@@ -41,6 +42,7 @@ def cells(project: Project, run_id: str) -> dict[tuple[str, str, int], Any]:
         return {tuple(row[:3]): tuple(row[3:]) for row in ledger.rows(sql, (run_id,))[1]}
 
 
+@thorough
 def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
     project: Project, tmp_path: Path
 ) -> None:

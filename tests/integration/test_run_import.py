@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, Coordinator, Project
+from tiers import thorough
 
 from labledger import open_ledger
 
@@ -21,6 +22,7 @@ def head(project: Project, run_id: str) -> str:
         return found
 
 
+@thorough
 def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
     """Both hold all runs with the same digests; an interrupted one is completed after its move."""
     ours = Project(tmp_path / "ours", {"a": RIGHT, "b": BY_MODE, "c": WRONG})

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import pytest
 from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
+from tiers import thorough
 from waiting import PATIENCE_S
 
 import labledger
@@ -111,6 +112,7 @@ def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Proj
     project.check_whole("looped")
 
 
+@thorough
 def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: EngineLog) -> None:
     """A listener's exception is raised; the run is interrupted, has no owner and can be resumed."""
     project = Project(tmp_path, {"a": HOLDS_CAREFUL, "b": RIGHT})

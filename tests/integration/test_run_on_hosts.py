@@ -22,6 +22,7 @@ SLOTS = 4
 TASKS_OF_SOME = "SELECT task_id FROM trials WHERE run_id = 'some'"
 
 
+@thorough
 def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
     """The hosts say which images a run has, from preflight to clean; builds are refused."""
     project = Project(tmp_path / "project", {"a": "answer=right"})
@@ -63,6 +64,7 @@ def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
     assert project.on_engine("many") == []
 
 
+@thorough
 def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

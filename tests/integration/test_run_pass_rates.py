@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
+from tiers import thorough
 
 from labledger import open_ledger
 from labledger.cli.run_progress import RunProgress
@@ -74,6 +75,7 @@ def rates_shown(output: str) -> list[str]:
     return [word for row in rows for word in row.split() if word.endswith("%")]
 
 
+@thorough
 def test_every_answer_has_the_same_rates(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Both solve 12 of 24 tasks; where one is wrong, the other crashes: 50 % against 50 %.
 

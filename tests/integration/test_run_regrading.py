@@ -93,6 +93,7 @@ def query(project: Project, sql: str) -> list[JsonObject]:
         return ledger.query(sql)
 
 
+@thorough
 def test_another_grader(project: Project, engine_log: EngineLog) -> None:
     """New verdicts beside the old; what agents did is recorded as it was, and not done again."""
     before = outcomes(project, "first")
@@ -187,6 +188,7 @@ def test_killed_and_resumed(
     assert len(query(project, asked)) == len(before) + 2
 
 
+@thorough
 def test_generation_after_generation(project: Project) -> None:
     """Each grader adds a generation; regrading a regrading regrades its run."""
     regrade(project)
@@ -228,6 +230,7 @@ def test_the_same_grader_again(project: Project) -> None:
     assert regrade(project, again=True).run_id == "first.g3"
 
 
+@thorough
 def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Slots that have nothing to grade are carried over unchanged."""
     tasks = {f"t{n}": FAILS if n < 2 else RIGHT for n in range(4)}

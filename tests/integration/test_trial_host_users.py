@@ -228,6 +228,7 @@ def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     assert not spec.folder.exists()
 
 
+@thorough
 def test_workspace_in_the_image(user: HostsUser) -> None:
     """A user who cannot read the engine's folders gets a container's changes, and restores it."""
     agent = (

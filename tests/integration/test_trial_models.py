@@ -14,7 +14,7 @@ from model_trials import SCRIPT, agent, grades_and, said, spec_of, task
 from sample_trials import Trials, brief, remove_attempt, run_attempt
 from scripted_providers import ServedProvider, scripted_provider
 from served_hosts import bridge_address, machine_url, served_host
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.experiment.plan_sections import PhasePlan
@@ -216,6 +216,7 @@ def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
         models.remove(spec)
 
 
+@thorough
 @pytest.mark.parametrize(
     ("waiting", "expected"),
     tiered(

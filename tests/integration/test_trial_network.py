@@ -25,7 +25,7 @@ from sample_trials import (
 )
 from sealed_trials import isolation
 from served_hosts import GREETING, REACHES, bridge_address, machine_url, served_host
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.engine.allowed_hosts import HOST_NAME
@@ -201,6 +201,7 @@ def test_a_grader_with_another_network(
     assert (trials.containers(), trials.networks()) == ([], [])
 
 
+@thorough
 def test_other_hosts_for_the_grader(trials: Trials, port: int) -> None:
     """Agent and grader may have different lists, each with its own proxy."""
     asks = f"say(own=fetch({machine_url(port)!r}))"
@@ -238,6 +239,7 @@ def test_a_change_of_networks_can_be_repeated(trials: Trials) -> None:
         ENGINE.remove(name)
 
 
+@thorough
 def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
     """The engine restarts a proxy that is killed, and a coordinator one that was stopped."""
     waits = (

@@ -172,6 +172,7 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
     assert held / 300 > 0.93
 
 
+@thorough
 @pytest.mark.parametrize(
     "own", tiered([False, True], default=[False]), ids=["shared difficulty", "own difficulty"]
 )

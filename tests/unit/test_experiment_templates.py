@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tiers import thorough
 from waiting import PATIENCE_S
 
 from labledger import resources
@@ -201,6 +202,7 @@ def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -
     assert agent_eval.trial(tmp_path / "trial", "careful", "median").verdict == "pass"
 
 
+@thorough
 def test_sweep_rises_with_its_parameter(tmp_path: Path) -> None:
     """A larger search budget solves more tasks, from none to all five."""
     scaffold("sweep", tmp_path / "new")
@@ -222,6 +224,7 @@ def test_regression_passes_until_the_candidate_is_too_cheap(tmp_path: Path) -> N
     assert made.verdicts(tmp_path / "cheaper", "candidate") == {"pass": 4, "fail": 1}
 
 
+@thorough
 def test_ab_test_replications_differ_and_repeat(tmp_path: Path) -> None:
     """The random strategy differs between replications, and a second run repeats the first."""
     scaffold("ab-test", tmp_path / "new")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from swebench_files import Repository, Row, predictions, write_rows
+from tiers import thorough
 
 from labledger.benchmarks.formats import (
     AgentKinds,
@@ -152,6 +153,7 @@ def test_tasks_of_one_repository_are_a_cluster(benchmark: Benchmark) -> None:
     assert all(cluster_of(row, field) == row["task"]["repo"] for row in task_rows(experiment))
 
 
+@thorough
 def test_agents_with_arguments(dataset_file: Path, tmp_path: Path) -> None:
     """`predictions:FILE` is an agent beside others, and two of one model have two names."""
     one = write_rows(tmp_path / "p.jsonl", predictions("gold", {"tiny__calc-1": None}))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from tiers import thorough
 
 from labledger import text
 from labledger.compare.statistics import (
@@ -120,6 +121,7 @@ def test_nothing_that_varies_is_no_interval_of_no_width() -> None:
     assert varied.low is not None
 
 
+@thorough
 def test_what_a_suite_can_show_does_not_come_from_trials_that_all_passed() -> None:
     """Of 20 tasks that all passed 3 times, differences as large as said are shown four times in
     five, or more; smaller ones are not."""

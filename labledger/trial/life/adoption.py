@@ -91,7 +91,8 @@ def _wait_for_container(
     spec: AttemptSpec, context: TrialContext, state: ContainerState
 ) -> ContainerExit:
     """Wait for a container that has started, unless it has ended, and return how it ended."""
-    model_access.serve_again(spec, context.gateway)
+    if spec.uses_models:
+        model_access.serve_again(spec, context.gateway)
     wait_start, container = time.monotonic(), state.container_id
     engine, limiter = context.engine, context.limiter
     if state.has_ended:
@@ -101,7 +102,11 @@ def _wait_for_container(
         return finish_stopped_container(spec, context, container, wait_start)
     try:
         with limiter.reservation():
-            exit_status = delivery.wait_for_trial(spec, context, container)
+            exit_status = (
+                delivery.deliver_and_wait(spec, context, container)
+                if spec.sealing is Sealing.DELIVERED
+                else limiter.wait(engine, spec, container)
+            )
             current = engine.inspect(container)
             if current is not None and current.has_ended:
                 return finish_stopped_container(spec, context, container, wait_start)

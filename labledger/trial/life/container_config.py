@@ -49,7 +49,8 @@ def container_config(spec: AttemptSpec, token: str | None = None) -> JsonObject:
     part = trial_networks.first_part(spec)
     network, host_config = trial_networks.network_config(spec, part)
     env = contract_variables(spec) | trial_networks.container_variables(spec, part)
-    env |= model_access.container_variables(spec, token)
+    if token is not None:
+        env |= model_access.container_variables(spec, token)
     carried = {
         variable: values[name] for name, variable in contract.secret_variables(values).items()
     }

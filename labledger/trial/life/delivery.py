@@ -17,7 +17,6 @@ from dataclasses import replace
 from labledger import clock, fault_points
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.engine.engine_facts import ContainerState
-from labledger.experiment.grading import Sealing
 from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file
 from labledger.trial import contract
@@ -43,8 +42,8 @@ _WAITING_PROCESSES = 2
 """How many processes a waiting container has at most: `trial.sh` and its `sleep`."""
 
 
-def wait_for_trial(spec: AttemptSpec, context: TrialContext, container: str) -> int | None:
-    """Wait for a trial's container, and deliver its grader's files when they are due.
+def deliver_and_wait(spec: AttemptSpec, context: TrialContext, container: str) -> int | None:
+    """Deliver the grader's files to a trial's container when they are due, and wait for its end.
 
     `container` is its id. Return its exit status, or None after the deadline of the part that runs.
     Raises `OutputUnreadable` or `DiskFull` if this host cannot deliver the files; the container
@@ -52,8 +51,6 @@ def wait_for_trial(spec: AttemptSpec, context: TrialContext, container: str) -> 
     `NoSuchContainer` as well.
     """
     engine, limiter = context.engine, context.limiter
-    if spec.sealing is not Sealing.DELIVERED:
-        return limiter.wait(engine, spec, container)
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
         report = _Report(spec, context, container)

@@ -109,10 +109,10 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
         # The agent may have deleted the folder: its grader says what that means.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
     plan = spec.settings.phase(phase)
-    if phase == "agent":
+    if phase == "agent" and spec.uses_models:
         plan = replace(plan, env={**model_access.agent_variables(spec), **plan.env})
     script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
-    preamble = trial_networks.phase_preamble(spec, phase) + model_access.preamble(spec, phase)
+    preamble = trial_networks.phase_preamble(spec, phase) + _without_token(spec, phase)
     write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
         shared_files.place_grader_files(spec, folder)
@@ -131,8 +131,13 @@ def _write_entrypoint_script(
         contract.secret_variables(spec.plan.environment),
         f"cd {shlex.quote(working_folder)} || exit 126",
     )
-    preamble = model_access.preamble(spec, contract.ENTRYPOINT)
+    preamble = _without_token(spec, contract.ENTRYPOINT)
     write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", preamble + script)
+
+
+def _without_token(spec: AttemptSpec, phase: str) -> str:
+    """Return the shell lines with which a phase other than the agent's has no token of models."""
+    return model_access.WITHOUT_TOKEN if spec.uses_models and phase != "agent" else ""
 
 
 def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
@@ -143,7 +148,7 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
         # The agent may have deleted the folder.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
         script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
-        preamble = model_access.preamble(spec, f"collect_{number}")
+        preamble = _without_token(spec, f"collect_{number}")
         write_readable_file(folder / f"collect_{number}.sh", preamble + script)
 
 

@@ -3,8 +3,6 @@
 The grant is durable before the container is created, so that whatever happens to coordinator and
 gateway, the gateway knows what the agent may ask. The token is in the container's environment
 alone: only its digest is written to a file. A new container has a new one.
-
-All functions do nothing for an attempt whose agent has no models.
 """
 
 from __future__ import annotations
@@ -34,18 +32,18 @@ ADDRESS = f"http://127.0.0.1:{contract.MODELS_PORT}"
 INSTRUCTION_FILE = "instruction.md"
 """In the inputs of a trial: the instruction of an agent with a profile."""
 INSTRUCTION_PATH = f"{contract.IN}/{INSTRUCTION_FILE}"
+WITHOUT_TOKEN = f"unset {TOKEN}\n"
+"""The shell lines with which phases other than the agent's begin."""
 _TOKEN_BYTES = 32
 
 
-def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
-    """Grant an attempt its models, and return its token; None if it has no models.
+def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str:
+    """Grant an attempt its models, and return its token.
 
     The grant is durable and the gateway serves it when this returns. Raises `GatewayUnavailable`,
     also if it refuses the grant, `ArtifactChanged` if the record to replay was changed, and
     `OSError`.
     """
-    if not spec.uses_models:
-        return None
     client = _require(gateway)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     granted = _grant(spec, token, shares_caps=client.shares_caps)
@@ -101,7 +99,7 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
 
     Whoever keeps the gateway running starts it again if it has died, and it serves the grant again.
     """
-    if spec.uses_models and gateway is not None and (spec.folder / GRANT).exists():
+    if gateway is not None and (spec.folder / GRANT).exists():
         try:
             gateway.open(spec.folder)
         except LabLedgerError:
@@ -109,11 +107,11 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
 
 
 def close(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
-    """End what the agent of an attempt may ask of models. Return why it could not, if so.
+    """End what the agent of an attempt may ask of models, if anything. Return why it could not.
 
     When it returns None, the journal of its calls is complete and durable.
     """
-    if not spec.uses_models or not (spec.folder / GRANT).exists():
+    if not (spec.folder / GRANT).exists():
         return None
     try:
         _require(gateway).close(spec.folder)
@@ -128,10 +126,8 @@ def _require(gateway: GatewayClient | None) -> GatewayClient:
     return gateway
 
 
-def container_variables(spec: AttemptSpec, token: str | None) -> dict[str, str]:
+def container_variables(spec: AttemptSpec, token: str) -> dict[str, str]:
     """Return the variables that the container has in all phases."""
-    if token is None:
-        return {}
     agent = spec.plan.agent
     provider = spec.models.granted_providers[0].name if agent is None else agent.profile.provider
     variables = {URL: f"{ADDRESS}/{provider}", TOKEN: token}
@@ -143,11 +139,6 @@ def agent_variables(spec: AttemptSpec) -> dict[str, str]:
 
     An agent with a profile finds its model by the variables of its launch.
     """
-    if not spec.uses_models or spec.plan.agent is not None:
+    if spec.plan.agent is not None:
         return {}
     return usual_variables(spec.models, ADDRESS, f"${TOKEN}")
-
-
-def preamble(spec: AttemptSpec, phase: str) -> str:
-    """Return the shell lines with which a phase other than the agent's has no token."""
-    return f"unset {TOKEN}\n" if spec.uses_models and phase != "agent" else ""

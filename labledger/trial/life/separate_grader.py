@@ -189,8 +189,7 @@ def _wait(part: AttemptSpec, context: TrialContext, container: str) -> Container
 
 
 def remove_grader_container(engine: Engine, spec: AttemptSpec) -> None:
-    """Remove the grader's container of an attempt, if it has one. Raises `ContainerFailed`."""
-    if spec.has_grader_container:
-        state = find_container(engine, grader_spec(spec))
-        if state is not None:
-            engine.remove(state.container_id)
+    """Remove the grader's container of an attempt, if it is there. Raises `ContainerFailed`."""
+    state = find_container(engine, grader_spec(spec))
+    if state is not None:
+        engine.remove(state.container_id)

@@ -194,10 +194,12 @@ def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> Non
 
 
 def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
-    model_access.close(spec, context.gateway)
+    if spec.uses_models:
+        model_access.close(spec, context.gateway)
     if (state := find_container(context.engine, spec)) is not None:
         container_start.remove_container(spec, context, state.container_id)
-    separate_grader.remove_grader_container(context.engine, spec)
+    if spec.has_grader_container:
+        separate_grader.remove_grader_container(context.engine, spec)
     trial_networks.remove_networks(spec, context.engine)
 
 
@@ -255,11 +257,12 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         # may belong to another coordinator by now.
         limiter.require_starting_allowed()
         attempt_notes.mark_not_started(spec.folder)
-        separate_grader.remove_grader_container(engine, spec)
+        if spec.has_grader_container:
+            separate_grader.remove_grader_container(engine, spec)
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
     limiter.require_starting_allowed()
-    token = model_access.grant(spec, context.gateway)
+    token = model_access.grant(spec, context.gateway) if spec.uses_models else None
     fault_points.fault_point("models_granted", spec.slot.schedule_idx)
     trial_networks.provide_first_network(spec, context)
     fault_points.fault_point("before_create", spec.slot.schedule_idx)
@@ -319,7 +322,9 @@ def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int
     Return its exit status, None after its deadline, and whether it was removed meanwhile.
     """
     try:
-        return delivery.wait_for_trial(spec, context, container), False
+        if spec.sealing is Sealing.DELIVERED:
+            return delivery.deliver_and_wait(spec, context, container), False
+        return context.limiter.wait(context.engine, spec, container), False
     except NoSuchContainer:
         return None, True
 
