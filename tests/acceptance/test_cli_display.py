@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from commands import command_env, command_line
 from experiments import FAILS, HOLDS, HOLDS_CAREFUL, RIGHT, EngineLog, Project
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerError
@@ -120,6 +120,7 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
     assert "labledger show live 0" in end
 
 
+@thorough
 def test_another_terminal_watches_the_run(project: Project) -> None:
     """`status --watch` shows what the run's own display shows, and ends with the run."""
     with closing(project.run("watched", "--env", "PACE=holding")) as coordinator:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from commands import CHECKOUT, command_env, command_line
 from experiments import BY_MODE, Project
+from tiers import thorough
 from waiting import PATIENCE_S
 
 pytestmark = [
@@ -74,6 +75,7 @@ def _docker_group() -> int:
     return Path(address.removeprefix("unix://")).stat().st_gid
 
 
+@thorough
 def test_a_whole_run_as_another_user(project: Project) -> None:
     """The run completes, its files are the user's own, private, readable and deletable."""
     command = command_line("run", "experiment.yaml", "--run-id", "mine")

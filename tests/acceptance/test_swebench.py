@@ -155,6 +155,7 @@ def test_commands_on_such_a_run(graded: tuple[Path, str], tmp_path: Path) -> Non
     assert (tmp_path / "report.html").stat().st_size > 1000
 
 
+@thorough
 def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
     """Its commits and binary files are the patch, and it finds nothing of the grader."""
     experiment = tmp_path / "own"
@@ -191,6 +192,7 @@ def test_check_names_a_task_that_its_patch_does_not_resolve(
     assert row == [TWO, "gold", "pass", "fail", "wrong", "verdict", "completed"]
 
 
+@thorough
 def test_a_script_that_never_reaches_its_tests(repository: Repository, tmp_path: Path) -> None:
     """A log without test output is a grade_error with its reason, and no verdict."""
     broken = "#!/bin/bash\nset -uxo pipefail\nno-such-command\n"

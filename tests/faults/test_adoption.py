@@ -172,6 +172,7 @@ def test_containers_meddled_with_while_nobody_watched(
     project.check_whole(RUN)
 
 
+@thorough
 def test_containers_started_again_while_nobody_watched(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
@@ -220,6 +221,7 @@ def test_what_never_started_is_run_without_a_word(
     project.check_whole(RUN)
 
 
+@thorough
 def test_meddled_with_under_a_live_coordinator(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

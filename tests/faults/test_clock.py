@@ -46,6 +46,7 @@ def require_sane_times(project: Project) -> None:
         assert abs(lasted / timedelta(milliseconds=1) - trial["duration_ms"]) <= 1
 
 
+@thorough
 @pytest.mark.parametrize(
     "shift", tiered([HOUR_S, -HOUR_S], default=[-HOUR_S]), ids=["later", "earlier"]
 )

@@ -34,7 +34,7 @@ from sealed_trials import (
     isolation,
     stage,
 )
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger import resources
@@ -93,6 +93,7 @@ def test_service_is_graded(trials: Trials) -> None:
     assert (isolation(result)["processes"], isolation(result)["processes_left"]) == ("kept", True)
 
 
+@thorough
 def test_service_that_writes_without_end(trials: Trials) -> None:
     """A service that writes more than is stored is not ended by that: it serves the grader."""
     chatty = "( while :; do echo 0123456789012345678901234567890123456789; done ) &"

@@ -86,6 +86,7 @@ def test_processes_that_end_while_they_are_listed(
     assert "unchecked_processes" not in isolation(result)
 
 
+@thorough
 @pytest.mark.parametrize(
     "answer", tiered([error(500, "stumbled"), LOSE], default=[LOSE]), ids=["refused", "answer lost"]
 )

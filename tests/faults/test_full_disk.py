@@ -149,6 +149,7 @@ def mirrors_disk(project: Project, small_disk: Mount) -> Path:
     return small_disk(project.lab / "runs" / "full" / "benchmark", 4)
 
 
+@thorough
 def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Path) -> None:
     """A full disk under the mirrors alone holds nothing back; with room again, they are whole."""
     with begun(project, *NO_THRESHOLD) as coordinator:

@@ -87,6 +87,7 @@ def test_a_run_on_three_hosts_leaves_what_a_local_one_leaves(
     project.check_on_cluster(RUN)
 
 
+@thorough
 def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """Coordinator, scheduler, a worker and an engine are killed; no attempt is started twice."""
     project = holding(cluster, tmp_path)

@@ -85,6 +85,7 @@ def test_killed_there(
     project.check_whole(RUN)
 
 
+@thorough
 def test_a_trial_finishes_with_nobody_watching(
     port: int, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_run_is_taken_from_a_coordinator_that_lives(
     project.check_whole("one")
 
 
+@thorough
 def test_the_run_of_a_coordinator_that_dies_is_taken_at_once(
     project: Project, first: Coordinator
 ) -> None:

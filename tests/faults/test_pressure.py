@@ -16,7 +16,7 @@ from sample_trials import (
     trials_in,
 )
 from sealed_trials import WAYS, stage
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.engine.engine import Engine
 from labledger.records import JsonObject
@@ -65,6 +65,7 @@ def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
     assert pressure(result)["cpu_throttled_s"] > 0
 
 
+@thorough
 @pytest.mark.usefixtures("as_root")
 def test_waiting_is_recorded_with_control_groups_of_version_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -128,6 +128,7 @@ def require_scripted_calls(done: AgentRun, api: Api, count: int) -> None:
         assert (asked.model, asked.features) == (MODEL, frozenset())
 
 
+@tiers.thorough
 @pytest.mark.parametrize(
     ("agent", "image"),
     tiers.tiered(PLACES, default=[("opencode", BUSYBOX)]),

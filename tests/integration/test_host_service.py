@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from containers import build_image, docker
 from sample_trials import ENGINE, Trials
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.engine import container_files
@@ -391,6 +391,7 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
     assert [message.key for message in host.exchange().results] == [(1, 1)]
 
 
+@thorough
 def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
     """On a host that was lost and knows nothing of it, an agent may run and another may wait."""
     holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"

@@ -60,6 +60,7 @@ def add_host(cluster: DaskCluster, name: str, proxy: EngineProxy) -> str:
     return name
 
 
+@thorough
 @pytest.mark.parametrize("trouble", tiered([say_unable, ignore_limits], default=[ignore_limits]))
 def test_a_run_whose_hosts_ignore_limits_is_refused(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy, trouble: object

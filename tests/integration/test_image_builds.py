@@ -154,6 +154,7 @@ def test_a_changed_context_is_built_again(built: BuiltProject) -> None:
     docker("rmi", first)
 
 
+@thorough
 def test_an_image_of_somebody_else_is_used_unless_told_to_build(built: BuiltProject) -> None:
     """An image without the label is left alone, and replaced with --build."""
     docker("tag", PYTHON, built.image)
@@ -187,6 +188,7 @@ def test_a_failed_build_is_a_failed_check(built: BuiltProject) -> None:
     assert "\n        before\n" in checked.stdout
 
 
+@thorough
 def test_buildkit_builds_what_only_it_can(built: BuiltProject) -> None:
     """A Dockerfile that needs BuildKit is built by a `docker` command that has its client."""
     if image_builds.find_client() is None:
@@ -246,6 +248,7 @@ def without_buildkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     image_builds.find_client.cache_clear()
 
 
+@thorough
 def test_a_dockerfile_that_needs_buildkit_where_there_is_none(
     built: BuiltProject, without_buildkit: None
 ) -> None:
@@ -363,6 +366,7 @@ def test_a_stop_request_stops_builds(built: BuiltProject) -> None:
     wait_until(lambda: not containers_of(word), "the build's container to be removed")
 
 
+@thorough
 def test_resume_notices_a_changed_context(built: BuiltProject) -> None:
     """A run whose image would be built from other content continues only with its own copy."""
     project = built.project

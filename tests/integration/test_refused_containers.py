@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from harbor_tasks import IMAGE, env_templates, plain, write_task
+from tiers import thorough
 
 import labledger
 from labledger import RunOptions, open_ledger
@@ -39,6 +40,7 @@ def options(lab: Path, **chosen: object) -> RunOptions:
     return RunOptions(lab_dir=lab / ".lab", agents=("nop",), **chosen)  # type: ignore[arg-type]
 
 
+@thorough
 def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
     """With `skip_refused` the run has the other tasks, and each refused one is named before it."""
     events: list[JsonObject] = []
@@ -63,6 +65,7 @@ def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> Non
     assert not (tmp_path / ".lab/ledger.sqlite").exists()
 
 
+@thorough
 def test_a_refused_task_beside_others(tasks: Path, tmp_path: Path) -> None:
     """A task that is named and refused is left out like one that a pattern matches."""
     chosen = options(tmp_path, tasks=("plain", "no-folder"), skip_refused=True, run_id="named")

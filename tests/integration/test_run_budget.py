@@ -209,6 +209,7 @@ def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) 
     project.check_whole("paid")
 
 
+@thorough
 def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
     """A resume with a budget replaces that one alone, by more or less; `none` lifts it."""
     stopped = project.start("paid", budget_usd=0.5, budget_tokens=5000)

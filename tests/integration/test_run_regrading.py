@@ -126,6 +126,7 @@ def test_another_grader(project: Project, engine_log: EngineLog) -> None:
     assert said(project, "first.g2") == said(project, "first")
 
 
+@thorough
 def test_scores_name_their_grader(project: Project) -> None:
     """Views take the newest generation; each score says which grader it is by."""
     regrade(project)

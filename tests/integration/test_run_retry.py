@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from experiments import FAILS, HOLDS, EngineLog, Project
 from sample_trials import ENGINE
+from tiers import thorough
 from waiting import wait_until
 
 from labledger import RunOutcome, open_ledger
@@ -100,6 +101,7 @@ def test_a_removed_container_is_tried_again(retried: Retried) -> None:
     assert second == ("completed", None)
 
 
+@thorough
 def test_attempts_end(retried: Retried) -> None:
     """When no attempt is left, the slot is committed as what its last one was, without a score."""
     assert [status for status, _ in retried.attempts(KILLED_TWICE)] == ["infra_error"] * 2

@@ -29,7 +29,7 @@ from sample_trials import (
     remove_attempt,
     run_attempt,
 )
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger import clock
@@ -200,6 +200,7 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     assert result.scores == ()
 
 
+@thorough
 def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     """A trial that was paused and went well keeps its result, and its evidence says so."""
     spec = trials.spec(ONE_START)

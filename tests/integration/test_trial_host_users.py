@@ -176,6 +176,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     assert not spec.folder.exists()
 
 
+@thorough
 @pytest.mark.parametrize(
     ("sealing", "who"),
     tiered(

@@ -21,7 +21,7 @@ from sample_trials import (
     problems,
     scores,
 )
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger import resources
 from labledger.trial.contract import Labels
@@ -100,6 +100,7 @@ def test_agent_that_fails(
     assert result.verdict == (None if policy else "fail")
 
 
+@thorough
 def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
     """What an agent writes between TERM and KILL is kept; it has still timed out."""
     agent = phase(
@@ -228,6 +229,7 @@ def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
     assert "only the first are stored" in problems(result)["agent_stdout"]
 
 
+@thorough
 def test_time_limit_before_the_agent_begins(trials: Trials, image: str) -> None:
     """An agent that is killed before its outputs are open does not hold up the end of its phase."""
     slow = RUNTIME["resources"] | {"cpus": 0.02}

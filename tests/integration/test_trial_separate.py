@@ -21,7 +21,7 @@ from sample_trials import (
     run_attempt,
 )
 from sealed_trials import isolation, stage
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.experiment.grading import Sealing
@@ -140,6 +140,7 @@ def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:
     assert trials.content(declared, "grader_stdout") == b"new.txt\n"
 
 
+@thorough
 def test_collect_commands(trials: Trials) -> None:
     """They run after the agent, each with its limit and user; a failure is recorded, no more."""
     collect = [
@@ -220,6 +221,7 @@ def test_hostile_artifacts(trials: Trials) -> None:
     assert "4 left out" in problems(result)["artifacts"]
 
 
+@thorough
 def test_path_that_is_a_link_is_followed_where_it_lies(trials: Trials) -> None:
     """A declared path that is a symbolic link means what it leads to in the agent's container."""
     agent = "mkdir /data; echo mine >/data/f; mkdir /app; ln -s ../data /app/out; ln -s out /app/o"
