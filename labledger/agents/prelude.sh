@@ -13,8 +13,12 @@ if ! [ -r "${AGENTLAB_INSTRUCTION_PATH:?is not set}" ]; then
     echo "$0: cannot read the instruction $AGENTLAB_INSTRUCTION_PATH" >&2
     exit 2
 fi
-settings=${TMPDIR:-/tmp}/labledger-agent-$$
-mkdir -m 700 "$settings"
+# Its name is the same in each trial if it can be: agents tell it to their models.
+settings=${TMPDIR:-/tmp}/labledger-agent
+if ! mkdir -m 700 "$settings" 2>/dev/null; then
+    settings=$settings-$$
+    mkdir -m 700 "$settings"
+fi
 mkdir -p "$AGENTLAB_AGENT_LOGS"
 # Tried, since `[ -w` says nothing of a read-only file system.
 if (: >"${HOME:-/proc}/.labledger-agent-$$") 2>/dev/null; then

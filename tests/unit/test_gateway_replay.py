@@ -151,10 +151,12 @@ def test_a_miss_names_the_first_difference(gateway: ServedGateway, recorded: Gat
 def test_what_differs_each_time_is_no_difference(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Sessions, users, UUIDs and times are made anew by each run of an agent."""
+    """Sessions, users, UUIDs, times and Codex's heads are made anew by each run of an agent."""
 
     def ask(trial: GatewayTrial, session: str, day: str) -> int:
         text = f"say well in /tmp/{session}/x, which is {session}; today is {day}."
+        text += f"\nChunk ID: {session[:6]}\nWall time: 0.{day[8:10]} seconds\n{day}"
+        text += f" call_{'1795605179185' if day < '2026-12' else '1796605179186'}_0"
         more = {"metadata": {"user_id": session}}
         return trial.ask("anthropic", text, **more).status
 
