@@ -33,13 +33,13 @@ _CHANGING = re.compile(
     r"(?i)(?P<uuid>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
     r"|(?P<time>(?<!\d)20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
     r"|(?P<moment>(?<![\d:,\[])1[6-9]\d{11}(?!\d))"
-    r"|(?P<output>Chunk ID: [0-9a-f]+\\nWall time: [0-9.]+ seconds)"
+    r"|(?P<output>Chunk ID: [0-9a-f]+\\nWall time: [0-9.]+ seconds|Process Group PGID: \d+)"
 )
 """Names and times that a program makes anew each time it runs, in the text of a request's JSON.
 
 A line may begin with one, after an escaped line end. A moment is in milliseconds, as in names that
-Gemini CLI makes, and within a text: a number of JSON stays. The last ones are Codex's, at the head
-of what a command printed.
+Gemini CLI makes, and within a text: a number of JSON stays. The last ones are what Codex and
+Gemini CLI add to what a command printed.
 """
 _NUMBERED = re.compile(r"<(?:uuid|time|moment|output) \d+>")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from experiments import GRADER, Project
 from gateways import KEY
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, PYTHON
 from scripted_benchmarks import MUSL, provider_of
 from scripted_providers import ServedProvider, scripted_provider
 from tiers import thorough, tiered
@@ -147,3 +147,38 @@ def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
     assert slot["evidence"][0]["ext"]["models"]["cap"] == "requests"
     assert [call["state"] for call in slot["model_calls"]] == ["answered"] * CAP + ["refused"]
     assert (slot["status"], slot["reason"]) == ("agent_error", "model_cap")
+
+
+@thorough
+def test_real_agents_replay_equal_call_by_call(project: Project) -> None:
+    """Without provider and key each agent gets its recorded answers, whatever it names anew."""
+    with scripted_provider(SCRIPT) as provider:
+        upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
+        providers = {provider_of(agent): upstream for agent in ASKING}
+        models = {"providers": providers, "record": True}
+        project.document["runtime"] |= {"image": PYTHON, "models": models}
+        first, *others = (variant(each, {"profile": each, "model": "m"}) for each in ASKING)
+        project.document |= {"baseline": first, "variant_plan": others}
+        project.save()
+        done = project.command("run", project.experiment, "--run-id", "recorded")
+        assert done.returncode == 0, done.stderr + done.stdout
+    del project.environment["TEST_PROVIDER_KEY"]
+    words = ("run", project.experiment, "--run-id", "again", "--replay", "recorded")
+    replayed = project.command(*words)
+    assert replayed.returncode == 0, replayed.stderr + replayed.stdout
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slots = [
+            [ledger.slot(run, idx) for idx in range(len(ASKING))] for run in ("recorded", "again")
+        ]
+    for recorded, again in zip(*slots, strict=True):
+        verdicts = [slot["scores"][0]["verdict"] for slot in (recorded, again)]
+        assert verdicts == ["pass", "pass"]
+        calls = [
+            [
+                (call["call"], call["model"], call["status"], call["usage"])
+                for call in slot["model_calls"]
+            ]
+            for slot in (recorded, again)
+        ]
+        assert calls[0] == calls[1] != []
+        assert all(call["replayed"] for call in again["model_calls"])
