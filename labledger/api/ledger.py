@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 from labledger import clock
 from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.export import data_frames, otel_spans, summary, tables
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
@@ -31,12 +30,15 @@ from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
 
+# What exports is imported where it is used: short questions need none of it.
+
 if TYPE_CHECKING:
     import sqlalchemy
 
     from labledger.api.trial_logs import LogPiece
     from labledger.compare.compare_options import CompareOptions
     from labledger.compare.comparison_document import Comparison
+    from labledger.export.data_frames import RowWriter
     from labledger.ledger.database.model import ExperimentRevision
     from labledger.report.report_options import ReportOptions
 
@@ -300,6 +302,8 @@ class Ledger:
 
     def summary(self, run_id: str) -> JsonObject:
         """Return the `benchmark_summary_v1` of what is committed so far."""
+        from labledger.export import summary
+
         return summary.build_summary(self._reader, run_id)
 
     def slot(self, run_id: str, schedule_idx: int) -> JsonObject:
@@ -410,7 +414,7 @@ class Ledger:
         self,
         sql: str,
         out: str | Path | BinaryIO,
-        format: str | data_frames.RowWriter = "csv",  # noqa: A002
+        format: str | RowWriter = "csv",  # noqa: A002
         params: Params = (),
         generation: int | None = None,
         *,
@@ -437,6 +441,8 @@ class Ledger:
                     "the query", [Problem(Parameter("format"), "parquet needs a file")]
                 )
             return self.parquet(sql, Path(out), params, generation, as_of=as_of)
+        from labledger.export import data_frames
+
         writer = format if callable(format) else data_frames.text_writer(format)
         columns, rows = self.rows(sql, params, generation, as_of=as_of)
         with closing(rows), open_output(out) as stream:
@@ -459,6 +465,8 @@ class Ledger:
         """
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):
+            from labledger.export import data_frames
+
             return data_frames.make_frame(columns, rows, engine)
 
     def engine(self) -> sqlalchemy.Engine:
@@ -508,6 +516,8 @@ class Ledger:
         Rows are streamed; the file appears whole or not at all. Raises `ExtraMissing` if pyarrow is
         not installed.
         """
+        from labledger.export import data_frames
+
         data_frames.require_parquet()
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
@@ -607,6 +617,8 @@ class Ledger:
             ExtraMissing: A library that the format needs is not installed: pyarrow for Parquet,
                 those of the extras `otel` and `inspect` for spans and logs of Inspect.
         """
+        from labledger.export import tables
+
         run_ids = tables.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
         return tables.write_records(self._reader, run_ids, folder, what, out, format)
@@ -629,6 +641,8 @@ class Ledger:
             >>> with labledger.open_ledger() as ledger:
             ...     ledger.send_spans("demo", "http://127.0.0.1:4318/v1/traces")
         """
+        from labledger.export import otel_spans
+
         return otel_spans.send_spans(self._reader, self._reader.run(run_id).run_id, url)
 
     def export_to(
@@ -640,5 +654,7 @@ class Ledger:
         format: str = "jsonl",  # noqa: A002
     ) -> None:
         """Write one kind of record, or the summary, to a binary stream. See `export`."""
+        from labledger.export import tables
+
         run_ids = tables.run_ids_of(self._reader, run_id, format)
         tables.stream_records(self._reader, run_ids, what, stream, format)

@@ -36,7 +36,6 @@ from labledger.runner import session
 from labledger.runner.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
 
 _LOOK_EVERY = 500
 _PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
@@ -129,8 +128,8 @@ class TimedTrials(LocalExecutor):
     watch: Watch
     seconds = 0.0
 
-    def __init__(self, width: int, full_disks: FullDisks) -> None:
-        super().__init__(width, full_disks)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._going: list[tuple[float, int, Future[AttemptResult], AttemptSpec]] = []
         """A heap by the moment at which they end."""
         self._changed = threading.Condition()
