@@ -57,7 +57,9 @@ def events(folder: Path, *, quick: bool) -> Iterator[Row]:
     trials, many = (8 if quick else 32), 100_000
     say(f"coordinator: {trials} trials at once with {many:,} events each")
     project = event_trials.write_project(folder / "events", trials, many)
-    command = ["run", str(project.experiment), "--run-id", _RUN, "--quiet", "--env", "PACE=passing"]
+    at_lab = ["--lab-dir", str(folder / "lab")]
+    command = ["run", str(project.experiment), "--run-id", _RUN, *at_lab, "--quiet"]
+    command += ["--env", "PACE=passing"]
     done = subprocess.run(
         [sys.executable, "-m", "bench.peak", *command], check=False, capture_output=True, text=True
     )
