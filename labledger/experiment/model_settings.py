@@ -213,7 +213,7 @@ _VARIABLES: Mapping[Api, Mapping[str, str]] = {
     Api.OPENAI_CHAT: _OPENAI,
     Api.GEMINI: {
         "GOOGLE_GEMINI_BASE_URL": "{base}",
-        "GEMINI_API_BASE": "{base}",
+        "GEMINI_API_BASE": "{base}/v1beta",
         "GEMINI_API_KEY": "{token}",
     },
 }

@@ -56,7 +56,9 @@ def check_run(folder: Path, benchmark: ScriptedBenchmark) -> None:
         assert len(provider.requests) == sum(e.calls for e in benchmark.expected().values())
         with open_ledger(lab_dir=project.lab) as ledger:
             isolation = ledger.slot("r", 0)["evidence"][0]["ext"]["isolation"]
-        assert isolation["tampering_suspected"] == []
+        # The agent may have put its answer into the root of the image, but not into its own folder.
+        suspected = isolation["tampering_suspected"]
+        assert not [path for path in suspected if path.startswith("/opt/")]
         project.check_whole("r")
 
 

@@ -36,6 +36,7 @@ LONGEST_LIFE_S = 5.0
 """A coordinator lives at most so long after it has begun; agents take some seconds."""
 
 
+@pytest.mark.timeout(1800)
 def test_random_kills_of_coordinators_cost_nothing(tmp_path: Path, engine_log: EngineLog) -> None:
     """After twenty kills each agent has run once, and each call is counted once, to the digit."""
     benchmark = harbor_benchmark(tmp_path / "tasks")

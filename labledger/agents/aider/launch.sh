@@ -20,7 +20,7 @@ case $AGENTLAB_MODEL_API in
         ;;
     gemini)
         provider=gemini
-        export GEMINI_API_KEY="$AGENTLAB_MODEL_TOKEN" GEMINI_API_BASE="$AGENTLAB_MODEL_URL"
+        export GEMINI_API_KEY="$AGENTLAB_MODEL_TOKEN" GEMINI_API_BASE="$AGENTLAB_MODEL_URL/v1beta"
         ;;
 esac
 command -v git >/dev/null 2>&1 || set -- --no-git "$@"

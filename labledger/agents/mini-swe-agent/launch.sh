@@ -18,7 +18,7 @@ case $AGENTLAB_MODEL_API in
             --config "model.model_kwargs.api_base=$AGENTLAB_MODEL_URL/v1" "$@"
         ;;
     gemini)
-        export GEMINI_API_KEY="$AGENTLAB_MODEL_TOKEN" GEMINI_API_BASE="$AGENTLAB_MODEL_URL"
+        export GEMINI_API_KEY="$AGENTLAB_MODEL_TOKEN" GEMINI_API_BASE="$AGENTLAB_MODEL_URL/v1beta"
         set -- --model "gemini/$AGENTLAB_MODEL" --model-class litellm "$@"
         ;;
 esac
