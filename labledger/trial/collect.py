@@ -44,8 +44,7 @@ from labledger.trial.evidence.grading import (
     reference_prediction,
 )
 from labledger.trial.evidence.metrics import pressure_of
-from labledger.trial.evidence.model_record import collect_record
-from labledger.trial.evidence.model_use import ModelUse
+from labledger.trial.evidence.model_use import ModelUse, collect_record
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs

@@ -20,9 +20,8 @@ from labledger.records.model_metrics import call_cost, model_metrics
 from labledger.records.model_prices import NO_PRICES
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner.retries import RetryPolicy
-from labledger.trial.evidence.model_record import record_lines
+from labledger.trial.evidence.model_use import ReplayUse, record_lines
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.replay_use import ReplayUse
 
 SECRET = "sk-very-secret-value"
 REDACTOR = Redactor({"API_KEY": SECRET})

@@ -3,23 +3,30 @@
 The journal of calls is the gateway's, beside the trial. An agent that its provider, the gateway or
 the models helper failed at its end has not failed itself: unless it passed, its trial is an
 `infra_error`. So is one whose agent asked what a replayed record does not answer, also if it
-passed. One that reached a cap is graded as it is.
+passed. One that reached a cap is graded as it is. The gateway's record of the calls becomes one
+artifact where the experiment asks for it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from labledger.gateway.recording import Recorded, parse_record, read_records
+from labledger.gateway.replay import MissedRequest, first_difference, short
 from labledger.records import JsonObject
+from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall, read_calls
+from labledger.records.model_grants import MISSED, RECORD
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
+from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.replay_use import ReplayUse
 
 _CAP = "cap_"
 """With this begins the reason of a call that was refused for a cap."""
@@ -154,3 +161,106 @@ _NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason
 
 def _of(outcome: GradingOutcome) -> str:
     return outcome.reason or outcome.status.value
+
+
+# -- what was replayed
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayUse:
+    """What an attempt used of the record that it replayed."""
+
+    left: int
+    """Recorded calls that the agent did not ask for."""
+    miss: str | None = None
+    """A sentence on the first call that the record does not answer; None if it answered all."""
+
+    @classmethod
+    def read(
+        cls, record: Path, folder: Path, calls: tuple[ModelCall, ...], redactor: Redactor
+    ) -> ReplayUse:
+        """Return what the attempt in a trial's folder used of a record.
+
+        Raises `OSError`, and `ValueError` if a file is none of the gateway's.
+        """
+        with record.open("rb") as file:
+            recorded = sum(1 for _ in file)
+        missed = [call.call for call in calls if call.reason == Reason.REPLAY_MISS]
+        given = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
+        left = max(0, recorded - given + len(missed))
+        if not missed:
+            return cls(left)
+        path = folder / MISSED
+        request = MissedRequest.from_json(json.loads(path.read_bytes()))
+        difference = _difference(record, request, redactor)
+        return cls(left, f"call {missed[0]} of the agent {difference}")
+
+    def as_json(self) -> JsonObject:
+        """Return what the evidence has of it."""
+        return {"left": self.left}
+
+
+def _difference(record: Path, missed: MissedRequest, redactor: Redactor) -> str:
+    """Say how a request differs from the recorded call that was to come next.
+
+    Both are redacted first: a part of a secret would not be recognized.
+    """
+    if missed.expected is None:
+        return "comes after all calls of the record"
+    with record.open("rb") as file:
+        lines = (parse_record(line, record) for line in file)
+        expected = next(each.request for each in lines if each.call == missed.expected)
+    request = redactor.redact_json(missed.request)
+    if request == expected:
+        return f"differs from call {missed.expected} of the record in a redacted secret"
+    where, was, now = first_difference(redactor.redact_json(expected), request)
+    return (
+        f"differs from call {missed.expected} of the record first at {where}: "
+        f"recorded {short(was)}, now {short(now)}"
+    )
+
+
+# -- the record of the calls
+
+MODEL_RECORD = "model_record"
+"""The record in the evidence: one artifact, a call in each line, redacted."""
+
+
+def collect_record(evidence: EvidenceCollector) -> None:
+    """Add the recorded calls of a trial, also if there are none. Raises `OSError`."""
+    lines = record_lines(evidence.outputs.folder, evidence.redactor)
+    try:
+        evidence.references[MODEL_RECORD] = evidence.add_stream(lines)
+    except ValueError as error:
+        evidence.add_problem(MODEL_RECORD, str(error))
+
+
+def record_lines(trial: Path, redactor: Redactor) -> Iterator[bytes]:
+    """Yield the recorded calls in a trial's folder, redacted.
+
+    Raises `OSError`, and `ValueError` for what is no record.
+    """
+    for recorded in read_records(trial / RECORD):
+        yield dump_bytes(_redacted(recorded, redactor).as_json()) + b"\n"
+
+
+def _redacted(recorded: Recorded, redactor: Redactor) -> Recorded:
+    """Return a recorded call without secrets.
+
+    A request in which one was redacted has the digest of what is left: nothing that is derived from
+    a secret is stored, and a replay does not find it.
+    """
+    if not redactor.has_secrets:
+        return recorded
+    request: JsonObject = redactor.redact_json(recorded.request)
+    body = recorded.body
+    if recorded.encoding == "base64":
+        body = base64.b64encode(redactor.redact_bytes(recorded.body_bytes)).decode("ascii")
+    return replace(
+        recorded,
+        request=request,
+        digest=recorded.digest if request == recorded.request else digest(request),
+        headers=tuple((name, redactor.redact_text(value)) for name, value in recorded.headers),
+        body=redactor.redact_text(body),
+        replaced=redactor.redact_json(dict(recorded.replaced)),
+    )
