@@ -21,7 +21,7 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.life import inputs, model_access, shared_files, trial_networks
-from labledger.trial.life.models_helper import ModelsHelper
+from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
     output_settings,

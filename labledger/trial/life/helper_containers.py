@@ -1,4 +1,4 @@
-"""Helper containers, which serve the containers of an attempt, such as its egress proxies.
+"""Helper containers, which serve the containers of an attempt: egress proxies and models helpers.
 
 A helper's name derives from the attempt and it carries its labels, with one more that says its
 kind. So a later coordinator finds it, and it goes when the containers of the attempt have gone. It
@@ -14,13 +14,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
+from labledger.engine import allowed_hosts, forwarder_program, proxy_program, relay
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ContainerNameTaken
 from labledger.engine.engine_facts import ContainerState
-from labledger.engine.networks import Networks
+from labledger.engine.networks import BRIDGE, Networks
 from labledger.errors import EngineUnavailable
+from labledger.files.workspace_seed import OPEN_FILE
 from labledger.records import JsonObject
+from labledger.records.model_grants import SOCKET
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 
 _START_TIMEOUT_S = 180.0
@@ -183,3 +189,182 @@ def remove_helpers(engine: Engine, labels: Mapping[str, str]) -> None:
     networks = Networks(engine)
     for network in networks.with_labels(labels):
         networks.remove(network.network_id)
+
+
+# -- the models helper
+
+_GATEWAY, _DOOR = "/gateway", "/door"
+_SOCKET_FOLDER, _, _SOCKET_NAME = SOCKET.partition("/")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsHelper:
+    """The container by which a trial's agent reaches the gateway.
+
+    It has the network that the container of the trial would have had, and that container joins it:
+    at a port of its loopback the agent finds a forwarder to the socket, which the helper alone has.
+    When `trial.sh` says that the agent has ended, the helper closes the port, so that nobody has to
+    be there to keep models from what the agent left.
+
+    A helper that died is not started again: it would have another network than the trial.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    """Those of the attempt."""
+    folder: Path
+    """The trial's folder."""
+
+    @classmethod
+    def of(cls, spec: AttemptSpec) -> Self:
+        """Return the helper of an attempt whose agent has models."""
+        return cls(f"{spec.container_name}-models", spec.labels(), spec.folder)
+
+    @property
+    def _helper(self) -> Helper:
+        return Helper(self.name, HelperKind.MODELS, self.labels)
+
+    def prepare(self, folder: Path) -> None:
+        """Make what it mounts in a new trial folder, in which `in` is."""
+        (folder / _SOCKET_FOLDER).mkdir()
+        (folder / _SOCKET_FOLDER).chmod(0o755)
+        for name in (contract.AGENT_OVER_FILE, contract.MODELS_CLOSED_FILE):
+            (folder / "in" / name).touch()
+            (folder / "in" / name).chmod(OPEN_FILE)
+
+    def provide(self, engine: Engine, image: str | None, network: JsonObject) -> None:
+        """Make sure that it runs and listens. Can be repeated, until the trial has started.
+
+        `image` is the id of its image, `network` the part of `HostConfig` that says in which
+        network it is. Raises `ContainerFailed`, and `EngineUnavailable` if the image is gone.
+        """
+        config = self._helper.config(image)
+        inputs = self.folder / "in"
+        over, closed = (
+            f"{_DOOR}/{name}" for name in (contract.AGENT_OVER_FILE, contract.MODELS_CLOSED_FILE)
+        )
+        config["Entrypoint"] = [
+            *program_words(forwarder_program, relay),
+            *(str(contract.MODELS_PORT), f"{_GATEWAY}/{_SOCKET_NAME}", over, closed),
+        ]
+        # The trial's container has the name of this one.
+        config["Hostname"] = "trial"
+        config["HostConfig"] |= network | {
+            "Mounts": [
+                contract.mount(self.folder / _SOCKET_FOLDER, _GATEWAY, read_only=True),
+                contract.mount(inputs / contract.AGENT_OVER_FILE, over, read_only=True),
+                contract.mount(inputs / contract.MODELS_CLOSED_FILE, closed),
+            ]
+        }
+        self._helper.provide(engine, config)
+
+    def mounts(self) -> list[JsonObject]:
+        """Return the mounts of the trial's container by which `trial.sh` closes the port."""
+        name = contract.AGENT_OVER_FILE
+        return [contract.mount(self.folder / "in" / name, f"{contract.IN}/{name}")]
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether it has closed the port, because the agent has ended."""
+        try:
+            return (self.folder / "in" / contract.MODELS_CLOSED_FILE).stat().st_size > 0
+        except OSError:
+            return False
+
+    def is_lost(self, engine: Engine) -> bool:
+        """Return whether it has died before the agent had ended."""
+        if self.has_closed:
+            return False
+        state = engine.inspect(self.name)
+        is_running = state is not None and state.status in {"running", "paused"}
+        # It may have closed the port just before.
+        return not is_running and not self.has_closed
+
+    def report(self, engine: Engine) -> JsonObject:
+        """Return what is unusual about it, for the evidence."""
+        try:
+            replaced = sum(row.get("what") == "replaced" for row in self._helper.log(engine))
+        except ContainerFailed as error:
+            return {"problem": error.message}
+        return {"forwarders_replaced": replaced} if replaced else {}
+
+
+# -- egress proxies
+
+PROXY_HOST = "labledger-egress"
+"""The name of the proxy in the network of its trial."""
+PROXY_URL = f"http://{PROXY_HOST}:{allowed_hosts.PORT}"
+
+MAX_CONNECTIONS_REPORTED = 200
+"""How many destinations the evidence of a trial names."""
+
+
+@dataclass(frozen=True, slots=True)
+class EgressProxy:
+    """The proxy through which a container of a trial reaches hosts, and the network of both.
+
+    Each container has a proxy and an internal network of its own, so that no trial reaches or
+    disturbs another. The engine restarts a proxy that dies, so that trials finish with nobody
+    watching.
+    """
+
+    name: str
+    """Of the proxy's container, and of the network."""
+    labels: Mapping[str, str]
+    """Those of the attempt."""
+    allowed_hosts: tuple[str, ...]
+
+    @property
+    def _helper(self) -> Helper:
+        return Helper(self.name, HelperKind.EGRESS, self.labels)
+
+    def provide(self, engine: Engine, image: str | None) -> None:
+        """Make sure that the network exists and the proxy listens in it. Can be repeated.
+
+        `image` is the id of its image. Raises `ContainerFailed` if the engine cannot have it, and
+        `EngineUnavailable` if the image is gone.
+        """
+        config = self._helper.config(image)
+        network = Networks(engine).provide_internal(self.name, self.labels)
+        address = str(network.first_address)
+        program = program_words(proxy_program, allowed_hosts, relay)
+        extra = [f"{allowed_hosts.HOST_NAME}:host-gateway"]
+        config["Entrypoint"] = [*program, address, json.dumps(list(self.allowed_hosts))]
+        config["Hostname"] = "egress"
+        config["NetworkingConfig"] = {
+            "EndpointsConfig": {
+                network.name: {"IPAMConfig": {"IPv4Address": address}, "Aliases": [PROXY_HOST]}
+            }
+        }
+        config["HostConfig"] |= {
+            "NetworkMode": network.name,
+            "RestartPolicy": {"Name": "always"},
+            **({"ExtraHosts": extra} if allowed_hosts.HOST_NAME in self.allowed_hosts else {}),
+        }
+        self._helper.provide(engine, config, [BRIDGE])
+
+    def report(self, engine: Engine) -> JsonObject:
+        """Return what the proxy did, for the evidence: refused destinations first."""
+        report: JsonObject = {"allowed_hosts": list(self.allowed_hosts)}
+        try:
+            log = self._helper.log(engine)
+        except ContainerFailed as error:
+            return report | {"problem": error.message}
+        listening = sum(row.get("what") == "listening" for row in log)
+        rows = _merged(log)
+        left_out = max((row["count"] for row in log if row.get("what") == "left_out"), default=0)
+        return report | {
+            "connections": rows[:MAX_CONNECTIONS_REPORTED],
+            "left_out": max(0, len(rows) - MAX_CONNECTIONS_REPORTED) + left_out,
+            "restarts": max(0, listening - 1),
+        }
+
+
+def _merged(log: list[JsonObject]) -> list[JsonObject]:
+    """Return one row for each kind of event at a destination, with its largest count."""
+    merged: dict[tuple[object, ...], JsonObject] = {}
+    for row in log:
+        if "host" in row:
+            merged[row["what"], row["host"], row["port"], row.get("why", "")] = row
+    order = {"refused": 0, "failed": 1, "allowed": 2}
+    return [merged[key] for key in sorted(merged, key=lambda key: (order[str(key[0])], *key[1:]))]

@@ -26,7 +26,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import model_access, shared_files, trial_networks
-from labledger.trial.life.models_helper import ModelsHelper
+from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.life.shared_files import link_or_copy
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts

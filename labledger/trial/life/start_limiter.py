@@ -23,8 +23,7 @@ from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import FullDisks
-from labledger.trial.life.helper_containers import HelperKind, restart_stopped_helpers
-from labledger.trial.life.models_helper import ModelsHelper
+from labledger.trial.life.helper_containers import HelperKind, ModelsHelper, restart_stopped_helpers
 
 
 class StartRefused(LabLedgerError):

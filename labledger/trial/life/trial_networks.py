@@ -22,9 +22,12 @@ from labledger.experiment.grading import GradingMode
 from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.egress_proxies import URL, EgressProxy
-from labledger.trial.life.helper_containers import remove_helpers
-from labledger.trial.life.models_helper import ModelsHelper
+from labledger.trial.life.helper_containers import (
+    PROXY_URL,
+    EgressProxy,
+    ModelsHelper,
+    remove_helpers,
+)
 from labledger.trial.life.start_limiter import TrialContext
 
 Part = Literal["agent", "grader"]
@@ -34,7 +37,7 @@ PARTS: tuple[Part, ...] = ("agent", "grader")
 
 _REACHED_DIRECTLY = "localhost,127.0.0.1,::1"
 PROXY_VARIABLES = {
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), URL),
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), PROXY_URL),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), _REACHED_DIRECTLY),
 }
 """What tells programs to use the proxy."""

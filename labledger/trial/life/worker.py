@@ -50,7 +50,7 @@ from labledger.trial.life import (
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.models_helper import ModelsHelper
+from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
 from labledger.trial.stored_trial import EvidenceIncomplete
 
