@@ -36,17 +36,15 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.trial_outputs import OutputMount
 from labledger.trial.output_folders import outputs_of
-from labledger.trial.restored_container import prepare_restore
 from labledger.trial.stored_trial import (
     EvidenceIncomplete,
     StoredArtifacts,
     StoredTrial,
+    named,
+    prepare_restore,
     require_artifacts,
 )
 
-_MAX_NAMED_FILES = 5
-"""How many files a message names."""
-_MAX_NAME_CHARACTERS = 120
 _BAD_NAME_ERRORS = frozenset(
     {
         *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ),
@@ -171,14 +169,7 @@ class WorkspaceRestore:
             self._links[name] = member.target
             return
         with self._recording_bad_name(name):
-            path = self.folder / name
-            if member.kind == "folder":
-                make_folders(self.folder, Path(name))
-                return
-            make_folders(self.folder, Path(name).parent)
-            with path.open("xb") as handle:
-                handle.writelines(member.content)
-            path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
+            _write_member(self.folder, Path(name), member)
 
     def _add_link(self, name: str, target: bytes) -> None:
         if sha256_hex(target) == self._missing[name].sha256:
@@ -279,14 +270,21 @@ class WorkspaceRestore:
     def _raise_if_unrecoverable(self, problem: str | None = None) -> None:
         if not self.unrecoverable:
             return
-        names = sorted(self.unrecoverable)
-        shown = [
-            f"{_shortened(name)} ({self.unrecoverable[name]})" for name in names[:_MAX_NAMED_FILES]
-        ]
-        if len(names) > _MAX_NAMED_FILES:
-            shown.append(f"and {len(names) - _MAX_NAMED_FILES} more")
+        names = named(self.unrecoverable)
         recorded = f"; problem recorded with the trial: {problem}" if problem else ""
-        raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{recorded}")
+        raise EvidenceIncomplete(f"its workspace cannot be restored: {names}{recorded}")
+
+
+def _write_member(folder: Path, relative: Path, member: Member) -> None:
+    """Make a file or a folder of a tar below a folder, with the folders above it."""
+    if member.kind == "folder":
+        make_folders(folder, relative)
+        return
+    make_folders(folder, relative.parent)
+    path = folder / relative
+    with path.open("xb") as handle:
+        handle.writelines(member.content)
+    path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
 
 
 def _folders(top: Path) -> Iterator[str]:
@@ -297,11 +295,6 @@ def _folders(top: Path) -> Iterator[str]:
             path = Path(current, name)
             if not path.is_symlink():
                 yield path.relative_to(top).as_posix()
-
-
-def _shortened(name: str) -> str:
-    quoted = patches.quoted(name)
-    return quoted if len(quoted) <= _MAX_NAME_CHARACTERS else f"{quoted[:_MAX_NAME_CHARACTERS]}..."
 
 
 _EVIDENCE = "agent_outputs"
@@ -327,7 +320,11 @@ def restore_outputs(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) ->
         for member in artifact_tars.members(io.BytesIO(content)):
             output = _folder_of(member, outputs)
             relative = Path(member.name).relative_to(output.path.strip("/"))
-            _restore(folder / output.name, relative, member, links)
+            if member.kind == "link":
+                make_folders(folder / output.name, relative.parent)
+                links[folder / output.name / relative] = member.target
+            else:
+                _write_member(folder / output.name, relative, member)
         # Links are made last, so that nothing is written through them.
         for path, target in links.items():
             path.symlink_to(os.fsdecode(target))
@@ -344,20 +341,6 @@ def _folder_of(member: Member, outputs: list[OutputMount]) -> OutputMount:
         if is_safe_name(member.name) and member.name.startswith(output.name_in_tar("")):
             return output
     raise EvidenceIncomplete(f"{member.name!r} is in no output folder")
-
-
-def _restore(folder: Path, relative: Path, member: Member, links: dict[Path, bytes]) -> None:
-    path = folder / relative
-    if member.kind == "folder":
-        make_folders(folder, relative)
-        return
-    make_folders(folder, relative.parent)
-    if member.kind == "link":
-        links[path] = member.target
-        return
-    with path.open("xb") as handle:
-        handle.writelines(member.content)
-    path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
 
 
 _READ_BY_GRADERS = {

@@ -1,32 +1,58 @@
-"""A stored trial that is graded again: its records, its artifacts, and those that its grader gets.
+"""A stored trial that is graded again: its records, its artifacts, and what its grader gets.
 
-They may come from an imported ledger and are not trusted: contents are checked against their
-digests, and names in a tar must be at paths that the grader declares. `EvidenceIncomplete` is
-raised if something is missing.
+They may come from an imported ledger and are as untrusted as any output: contents are checked
+against their digests, names in a tar must be at paths that the grader declares, and each member of
+a snapshot is compared with the list of changes before a container gets it. Either everything is
+restored or `EvidenceIncomplete` is raised.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
+import shlex
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from labledger.errors import ArtifactChanged, LabLedgerError
-from labledger.files import artifact_tars
+from labledger.files import artifact_tars, patches
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactsRefused
+from labledger.files.tars import content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB
+from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject
-from labledger.records.attempt_result import REFERENCE, Artifact, Metric, Phase, digest_of
+from labledger.records.attempt_result import REFERENCE, Artifact, Metric, Phase
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.evidence.declared_artifacts import outermost
+from labledger.trial.evidence import engine_archives
+from labledger.trial.evidence.change_collection import CHANGES, SNAPSHOT
+from labledger.trial.evidence.container_changes import (
+    Change,
+    ChangeList,
+    Exclusions,
+    is_exact,
+    parents_of,
+)
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
+
+ARTIFACTS = "artifacts"
+"""The tar of declared artifacts in the evidence, and what is known of them in its `ext`."""
+_REDACTION_MARK = re.compile(rb"\[redacted:\w+\]")
+_MAX_READ_BYTES = 64 * MIB
+"""No artifact of a trial that is read as a whole has more bytes."""
+_MAX_NAMED = 5
+"""How many paths a message names."""
+_MAX_NAME_CHARACTERS = 120
+_MAX_WORDS = 64 * 1024
+"""How many bytes of paths one command of the script has; an engine's kernel allows 128 KiB."""
 
 
 class EvidenceIncomplete(LabLedgerError):
@@ -63,6 +89,12 @@ class StoredTrial:
         return {name: phase for name, phase in self.phases.items() if name != "grader"}
 
     @property
+    def artifacts(self) -> TakenArtifacts | None:
+        """What was taken for a separate grader; None if it had none."""
+        packed = self.evidence.get("ext", {}).get(ARTIFACTS)
+        return None if packed is None else TakenArtifacts(tuple(packed))
+
+    @property
     def redactions(self) -> int:
         """How many secrets were redacted from its outputs."""
         count = self.evidence.get("ext", {}).get("redacted")
@@ -72,11 +104,6 @@ class StoredTrial:
         """Return the object under a key of `ext` in its evidence, {} if there is none."""
         value = self.evidence.get("ext", {}).get(key)
         return value if isinstance(value, dict) else {}
-
-
-_REDACTION_MARK = re.compile(rb"\[redacted:\w+\]")
-_MAX_READ_BYTES = 64 * MIB
-"""No artifact of a trial that is read as a whole has more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +159,25 @@ class StoredArtifacts:
         with file:
             yield file
 
+    def require_unchanged(self, name: str, file: BinaryIO) -> None:
+        """Raise `EvidenceIncomplete` unless an open artifact is what was stored."""
+        digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        if digest != _digest(self.references[name]):
+            raise EvidenceIncomplete(f"{name}: its artifact is not what was stored")
+        file.seek(0)
+
+    def chunks(self, name: str) -> Iterator[bytes] | None:
+        """Return the content of an artifact in pieces, None if there is none.
+
+        `EvidenceIncomplete` is raised when the first is taken.
+        """
+        return self._chunks(name) if name in self.references else None
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        with self.opened(name) as file:
+            while file is not None and (chunk := file.read(MIB)):
+                yield chunk
+
     def artifact(self, reference: str) -> Artifact | None:
         """Return the artifact of a reference; None if it is missing."""
         match = REFERENCE.fullmatch(reference)
@@ -157,49 +203,183 @@ def _digest(reference: str) -> str:
     return match[1]
 
 
-_EVIDENCE = "artifacts"
+def named(problems: Mapping[str, str]) -> str:
+    """Return the first names with problems, each with its problem."""
+    names = sorted(problems)
+    shown = [f"{shortened(name)} ({problems[name]})" for name in names[:_MAX_NAMED]]
+    if len(names) > _MAX_NAMED:
+        shown.append(f"and {len(names) - _MAX_NAMED} more")
+    return ", ".join(shown)
+
+
+def shortened(name: str) -> str:
+    """Return a name for a message: quoted, and not too long."""
+    quoted = patches.quoted(name)
+    return quoted if len(quoted) <= _MAX_NAME_CHARACTERS else f"{quoted[:_MAX_NAME_CHARACTERS]}..."
+
+
+# -- declared artifacts
 
 
 def require_artifacts(spec: AttemptSpec, stored: StoredArtifacts) -> None:
     """Raise `EvidenceIncomplete` if the artifacts of a stored trial cannot be restored exactly."""
     declared = spec.settings.grading.artifacts or ()
-    facts = stored.trial.evidence.get("ext", {}).get(_EVIDENCE)
-    if not declared and facts is None:
+    if not declared and stored.trial.artifacts is None:
         return
-    if facts is None or _EVIDENCE not in stored.references:
+    if stored.trial.artifacts is None or ARTIFACTS not in stored.references:
         raise EvidenceIncomplete("no artifacts were taken from its agent's container")
     if stored.trial.extension("artifacts_with_secrets"):
-        raise EvidenceIncomplete(f"its artifacts were not stored: {stored.problem(_EVIDENCE)}")
-    hasher = hashlib.sha256()
-    for chunk in artifact_chunks(stored) or ():
-        hasher.update(chunk)
-    if hasher.hexdigest() != digest_of(stored.references[_EVIDENCE]):
-        raise EvidenceIncomplete("artifacts: its artifact is not what was stored")
+        raise EvidenceIncomplete(f"its artifacts were not stored: {stored.problem(ARTIFACTS)}")
     tops = [(artifact.to or artifact.path).strip("/") for artifact in declared]
-    try:
-        with stored.opened(_EVIDENCE) as file:
-            for name in () if file is None else artifact_tars.safe_names(file):
+    with stored.opened(ARTIFACTS) as file:
+        assert file is not None
+        stored.require_unchanged(ARTIFACTS, file)
+        try:
+            for name in artifact_tars.safe_names(file):
                 if not any(name == top or name.startswith(f"{top}/") for top in tops):
                     raise EvidenceIncomplete(f"the grader declares no artifact for {name!r}")
-    except ArtifactsRefused as error:
-        raise EvidenceIncomplete(f"its artifacts cannot be read: {error.message}") from None
+        except ArtifactsRefused as error:
+            raise EvidenceIncomplete(f"its artifacts cannot be read: {error.message}") from None
 
 
-def artifact_chunks(stored: StoredArtifacts) -> Iterator[bytes] | None:
-    """Return the stored tar in pieces, None if there is none."""
-    if _EVIDENCE not in stored.references:
+# -- changes of a container of the same image
+
+
+def prepare_restore(stored: StoredArtifacts, workspace: str) -> bytes | None:
+    """Return the script that deletes what the trial deleted, None if it deleted nothing.
+
+    Raises `EvidenceIncomplete` unless everything else is in the snapshot.
+    """
+    changes = _stored_changes(stored)
+    problem = stored.problem(SNAPSHOT)
+    recorded = f"; problem recorded with the trial: {problem}" if problem else ""
+    if changes.workspace != workspace:
+        raise EvidenceIncomplete(f"its workspace was {changes.workspace}, not {workspace}")
+    if changes.truncated:
+        many = "there were more changes in its container than are listed"
+        raise EvidenceIncomplete(f"{many}{recorded}")
+    _require_restorable(stored, changes, recorded)
+    if problem is not None:
+        raise EvidenceIncomplete(f"its container cannot be restored{recorded}")
+    _check_snapshot(stored, changes)
+    return _deletions([path for path, c in changes.changes.items() if c.change == "deleted"])
+
+
+def _stored_changes(stored: StoredArtifacts) -> ChangeList:
+    content = stored.read(CHANGES)
+    if content is None:
+        why = stored.problem(CHANGES)
+        recorded = f": {why}" if why else ""
+        raise EvidenceIncomplete(f"there is no list of what it changed in its container{recorded}")
+    try:
+        return ChangeList.of(content)
+    except MalformedListing as error:
+        raise EvidenceIncomplete(f"the list of its changes cannot be read: {error}") from None
+
+
+def _require_restorable(stored: StoredArtifacts, changes: ChangeList, recorded: str) -> None:
+    """Raise `EvidenceIncomplete`, which names the first paths, if the list is not restorable."""
+    problems: dict[str, str] = {}
+    exclusions = Exclusions.of(())
+    for path, change in changes.changes.items():
+        if not is_exact(path):
+            problems[path] = "its name was not stored exactly"
+        elif exclusions.excludes(path):
+            problems[path] = "it is not the trial's"
+        elif stored.holds_redacted(f"{path}\n{change.target}".encode("utf-8", "replace")):
+            problems[path] = "a secret was redacted in its name"
+        elif any(
+            (above := changes.changes.get(parent)) is not None and above.kind != "folder"
+            for parent in parents_of(path)
+        ):
+            problems[path] = "no file can be at this path"
+        elif not change.is_stored:
+            problems[path] = f"{change.kind or 'its kind'} is not in the snapshot"
+    if problems:
+        raise EvidenceIncomplete(f"its container cannot be restored: {named(problems)}{recorded}")
+
+
+def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
+    """Raise `EvidenceIncomplete` unless the snapshot holds exactly what the list says."""
+    expected = {
+        path: change
+        for path, change in changes.changes.items()
+        if change.change != "deleted" and change.kind != "socket"
+    }
+    with stored.opened(SNAPSHOT) as file:
+        if file is None:
+            if expected:
+                raise EvidenceIncomplete("there is no snapshot of what it changed")
+            return
+        if file.seek(0, os.SEEK_END) > engine_archives.CAP:
+            raise EvidenceIncomplete("the snapshot of its changes is too large")
+        file.seek(0)
+        stored.require_unchanged(SNAPSHOT, file)
+        try:
+            _compare_members(file, expected)
+        except (tarfile.TarError, ValueError, EOFError) as error:
+            raise EvidenceIncomplete(f"the snapshot cannot be read: {error}") from None
+    if expected:
+        raise EvidenceIncomplete(f"the snapshot lacks {shortened(min(expected))}")
+
+
+def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
+    """Remove each member from `expected`. Raises `EvidenceIncomplete` if one is another."""
+    with open_stream(file) as archive:
+        end = 0
+        for member in each_member(archive):
+            change = expected.pop(member.name, None)
+            if change is None or member.offset != end:
+                raise EvidenceIncomplete(f"the snapshot has {shortened(member.name)} besides")
+            size, header = change.size, engine_archives.header(change)
+            end = member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            if engine_archives.header(_as_change(member, change)) != header:
+                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+            if change.kind != "file":
+                continue
+            hasher = hashlib.sha256()
+            for chunk in content_of(archive, member):
+                hasher.update(chunk)
+            if hasher.hexdigest() != change.sha256:
+                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+
+
+def _as_change(member: tarfile.TarInfo, change: Change) -> Change:
+    kinds = {
+        tarfile.REGTYPE: "file",
+        tarfile.DIRTYPE: "folder",
+        tarfile.SYMTYPE: "link",
+        tarfile.FIFOTYPE: "fifo",
+    }
+    kind = kinds.get(member.type)
+    if kind is None or member.sparse:
+        raise EvidenceIncomplete(f"the snapshot has something else at {shortened(member.name)}")
+    return replace(
+        change,
+        kind=kind,
+        mode=member.mode,
+        uid=member.uid,
+        gid=member.gid,
+        mtime=int(member.mtime),
+        size=member.size,
+        target=member.linkname,
+    )
+
+
+def _deletions(paths: list[str]) -> bytes | None:
+    """Return a shell script that deletes paths, and fails if one of them is left."""
+    if not paths:
         return None
-
-    def chunks() -> Iterator[bytes]:
-        with stored.opened(_EVIDENCE) as file:
-            while file is not None and (chunk := file.read(MIB)):
-                yield chunk
-
-    return chunks()
-
-
-def artifact_folders(stored: StoredArtifacts) -> tuple[str, ...]:
-    """Return the folders of the grader's container that come from artifacts."""
-    facts = stored.trial.evidence.get("ext", {}).get(_EVIDENCE) or ()
-    folders = [str(each["to"]) for each in facts if each["kind"] == "folder"]
-    return tuple(to for to in outermost(folders) if not to.startswith(f"{contract.ROOT}/"))
+    lines: list[str] = []
+    words: list[str] = []
+    size = 0
+    for path in sorted(paths):
+        word = shlex.quote(f"/{path}")
+        words.append(word)
+        size += len(word.encode())
+        if size > _MAX_WORDS:
+            lines.append(f"rm -rf -- {' '.join(words)} || exit 1")
+            words, size = [], 0
+    if words:
+        lines.append(f"rm -rf -- {' '.join(words)} || exit 1")
+    return ("\n".join(lines) + "\n").encode()

@@ -38,6 +38,7 @@ from labledger.trial.collect import (
 )
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
+from labledger.trial.evidence.change_collection import SNAPSHOT
 from labledger.trial.evidence.container_exit import (
     ContainerExit,
     facts_of_separate_grader,
@@ -51,14 +52,12 @@ from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
 from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
 from labledger.trial.output_folders import isolation_of, trial_outputs
-from labledger.trial.restored_container import snapshot_chunks
 from labledger.trial.restored_inputs import restore_trial_folder
 from labledger.trial.stored_trial import (
+    ARTIFACTS,
     EvidenceIncomplete,
     StoredArtifacts,
     StoredTrial,
-    artifact_chunks,
-    artifact_folders,
 )
 
 
@@ -253,14 +252,16 @@ class RegradedTrial(TrialKind):
         restore_trial_folder(spec, self.stored, folder)
 
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        stored = StoredArtifacts.of(spec, self.stored)
         if spec.grading_mode is GradingMode.SEPARATE:
-            return artifact_chunks(StoredArtifacts.of(spec, self.stored))
-        return None if spec.has_mounted_workspace else snapshot_chunks(spec, self.stored)
+            return stored.chunks(ARTIFACTS)
+        return None if spec.has_mounted_workspace else stored.chunks(SNAPSHOT)
 
     def emptied_folders(self, spec: AttemptSpec) -> tuple[str, ...]:
-        if spec.grading_mode is not GradingMode.SEPARATE:
+        taken = self.stored.artifacts
+        if taken is None or spec.grading_mode is not GradingMode.SEPARATE:
             return ()
-        return artifact_folders(StoredArtifacts.of(spec, self.stored))
+        return taken.folders()
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""

@@ -79,7 +79,7 @@ class TakenArtifacts:
         What its image has there does not remain. A mounted workspace begins empty anyway.
         """
         folders = [str(facts["to"]) for facts in self.packed if facts["kind"] == "folder"]
-        return tuple(to for to in outermost(folders) if not to.startswith(f"{contract.ROOT}/"))
+        return tuple(to for to in _outermost(folders) if not to.startswith(f"{contract.ROOT}/"))
 
     def problem(self) -> str | None:
         """Return what is missing in the stored tar or was not there, or None."""
@@ -98,7 +98,7 @@ class TakenArtifacts:
         return "; ".join(problems) or None
 
 
-def outermost(folders: Iterable[str]) -> list[str]:
+def _outermost(folders: Iterable[str]) -> list[str]:
     """Return the folders that are in none of the others, sorted."""
     tops: list[str] = []
     for folder in sorted(each.rstrip("/") for each in folders):
