@@ -47,11 +47,29 @@ def _names(variants: Sequence[VariantOutcomes] | Sequence[VariantTimes]) -> Json
     return {"field": "variant", "type": "nominal", "sort": order, "title": None}
 
 
-def _colours(colours: Mapping[str, str], shown: Sequence[str]) -> JsonObject:
+def _colours(colours: Mapping[str, str], values: Sequence[JsonObject]) -> JsonObject:
+    """Return the colours of the kinds that some values have, for the values and the legend."""
+    shown = [kind for kind in colours if any(row["kind"] == kind for row in values)]
     return {
         "field": "kind",
         "type": "nominal",
-        "scale": {"domain": list(shown), "range": [colours[kind] for kind in shown]},
+        "scale": {"domain": shown, "range": [colours[kind] for kind in shown]},
+    }
+
+
+def _stacked_bars(
+    values: Sequence[JsonObject], x: JsonObject, y: JsonObject, colours: Mapping[str, str]
+) -> JsonObject:
+    """Return bars whose parts, in their order, are values of several kinds."""
+    return {
+        "data": {"values": list(values)},
+        "mark": {"type": "bar", "height": 18},
+        "encoding": {
+            "x": {"type": "quantitative", **x},
+            "y": y,
+            "color": _colours(colours, values),
+            "order": {"field": "order"},
+        },
     }
 
 
@@ -119,22 +137,8 @@ def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
         for order, (kind, count) in enumerate(outcome_counts(variant).items())
         if count
     ]
-    shown = [kind for kind in OUTCOMES if any(row["kind"] == kind for row in values)]
-    bars = {
-        "data": {"values": values},
-        "mark": {"type": "bar", "height": 18},
-        "encoding": {
-            "x": {
-                "field": "slots",
-                "type": "quantitative",
-                "title": "slots",
-                "axis": {"format": ",d", "tickMinStep": 1},
-            },
-            "y": _names(variants),
-            "color": _colours(OUTCOMES, shown),
-            "order": {"field": "order"},
-        },
-    }
+    x = {"field": "slots", "title": "slots", "axis": {"format": ",d", "tickMinStep": 1}}
+    bars = _stacked_bars(values, x, _names(variants), OUTCOMES)
     return layered([bars], "Slots by variant and outcome.")
 
 
@@ -167,7 +171,6 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
                     "end": positions[-1] + 1,
                 }
             )
-    shown = [kind for kind in CELL_COLOURS if any(row["kind"] == kind for row in values)]
     x: JsonObject = {
         "field": "start",
         "type": "quantitative",
@@ -182,7 +185,7 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
             "x": x,
             "x2": {"field": "end"},
             "y": _names(variants),
-            "color": _colours(CELL_COLOURS, shown),
+            "color": _colours(CELL_COLOURS, values),
         },
     }
     return layered([cells], "Tasks by variant, the hardest first.")
@@ -315,19 +318,6 @@ def phases(variants: Sequence[VariantTimes]) -> Chart:
         for order, name in enumerate(PHASES)
         if (spread := variant.phases[name]) is not None
     ]
-    shown = [name for name in PHASES if any(row["kind"] == name for row in values)]
-    bars = {
-        "data": {"values": values},
-        "mark": {"type": "bar", "height": 18},
-        "encoding": {
-            "x": {
-                "field": "seconds",
-                "type": "quantitative",
-                "title": "mean seconds by phase",
-            },
-            "y": _names(variants),
-            "color": _colours(PHASES, shown),
-            "order": {"field": "order"},
-        },
-    }
+    x = {"field": "seconds", "title": "mean seconds by phase"}
+    bars = _stacked_bars(values, x, _names(variants), PHASES)
     return layered([bars], "Mean time by variant and phase.")
