@@ -77,6 +77,13 @@ class InvalidInput(LabLedgerError):
         self.problems = problems
 
 
+def require_text(what: str, where: str, text: str, max_characters: int) -> None:
+    """Raise `InvalidInput` about `what`, given at `where`, for a text that is empty or too long."""
+    if not text.strip() or len(text) > max_characters:
+        message = f"found {len(text):,} characters; expected a text of at most {max_characters:,}"
+        raise InvalidInput(what, [Problem(where, message)])
+
+
 class MalformedJson(LabLedgerError):
     """The bytes are not JSON that labledger accepts."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import Parameter, require_text
 from labledger.execution.executor import HostState
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -225,9 +225,7 @@ def declare_host_lost(
     """
     from labledger.ledger.writer import LedgerWriter
 
-    if not because.strip() or len(because) > _MAX_REASON:
-        message = f"found {len(because):,} characters; expected a text of at most {_MAX_REASON:,}"
-        raise InvalidInput("the reason", [Problem(Parameter("because"), message)])
+    require_text("the reason", Parameter("because"), because, _MAX_REASON)
     lab = LabFolder.find(lab_dir)
     with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
         writer.declare_host_lost(run_id, host, because)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger import clock
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.text import quoted
@@ -367,9 +367,7 @@ def add_note(run_id: str, note: str, *, lab_dir: str | Path | None = None) -> No
     """
     from labledger.ledger.writer import LedgerWriter
 
-    if not note.strip() or len(note) > _MAX_NOTE:
-        message = f"found {len(note):,} characters; expected a text of at most {_MAX_NOTE:,}"
-        raise InvalidInput("the note", [Problem("TEXT", message)])
+    require_text("the note", "TEXT", note, _MAX_NOTE)
     lab = LabFolder.find(lab_dir)
     with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
         writer.add_note(run_id, note)

@@ -342,12 +342,16 @@ def gate(
     """Return what a gate tested, and whether that is shown."""
     a, b = compared.labels
     word = "" if is_shown else "not "
-    size = amount(limit, document)
-    interval = _interval(compared, difference, document)
-    where = f"on {estimand(document)} ({interval}{correction(document)})"
+    size, where = amount(limit, document), _where(compared, difference, document)
     if kind is Gate.FAIL_IF_WORSE:
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
+
+
+def _where(compared: Compared, difference: Estimate, document: Comparison) -> str:
+    """Return on which tasks something was tested, with the interval of the difference."""
+    interval = _interval(compared, difference, document)
+    return f"on {estimand(document)} ({interval}{correction(document)})"
 
 
 # -- equivalence
@@ -358,9 +362,7 @@ def equivalence(
 ) -> str:
     """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
     a, b = compared.labels
-    size = amount(limit, document)
-    interval = _interval(compared, difference, document)
-    where = f"on {estimand(document)} ({interval}{correction(document)})"
+    size, where = amount(limit, document), _where(compared, difference, document)
     if verdict is Nearness.EQUIVALENT:
         return f"{b} is shown to be equivalent to {a} within {size} {where}"
     if verdict is Nearness.DIFFERENT:

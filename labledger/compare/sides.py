@@ -82,8 +82,8 @@ def _all_sides(reader: LedgerReader, words: Sequence[str]) -> Iterator[tuple[Com
 
 
 def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:
-    baselines = [v.variant_id for v in runs.variants if v.role == "baseline"]
-    treatments = [v.variant_id for v in runs.variants if v.role != "baseline"]
+    baselines = _baselines(runs)
+    treatments = [name for name in runs.variant_ids if name not in baselines]
     if len(baselines) != 1 or not treatments:
         raise _refused(
             f"run {runs.name} has no baseline and treatment to compare; its variants: "
@@ -91,6 +91,10 @@ def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:
             "name two sides, such as RUN:VARIANT RUN:VARIANT",
         )
     return [(Side(runs.name, baselines[0]), Side(runs.name, name)) for name in treatments]
+
+
+def _baselines(runs: CombinedRuns) -> list[str]:
+    return [variant.variant_id for variant in runs.variants if variant.role == "baseline"]
 
 
 def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
@@ -111,7 +115,7 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         if difflib.get_close_matches(variant, known, n=1):
             _side(runs, variant)
         return []
-    baselines = [v.variant_id for v in runs.variants if v.role == "baseline"]
+    baselines = _baselines(runs)
     if len(baselines) == 1 and baselines != [variant]:
         return [(Side(name, baselines[0]), Side(name, variant))]
     others = ", ".join(name for name in known if name != variant)

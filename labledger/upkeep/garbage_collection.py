@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labledger import clock, fault_points
-from labledger.errors import InvalidInput, LeaseHeld, LedgerError, Parameter, Problem
+from labledger.errors import LeaseHeld, LedgerError, Parameter, require_text
 from labledger.execution.process_identity import holder_is_dead, process_is_dead
 from labledger.export.mirrors import NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
@@ -255,9 +255,7 @@ def delete_run(
     Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for a
     regrading or a missing reason.
     """
-    if not because.strip() or len(because) > _MAX_BECAUSE:
-        message = f"found {len(because):,} characters; expected a text of at most {_MAX_BECAUSE:,}"
-        raise InvalidInput("the reason", [Problem(Parameter("because"), message)])
+    require_text("the reason", Parameter("because"), because, _MAX_BECAUSE)
     with LedgerReader.open(lab.ledger) as reader:
         runs = _runs(reader, run_id)
         if dry_run:

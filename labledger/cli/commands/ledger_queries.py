@@ -84,7 +84,7 @@ def query(
     from labledger import open_ledger
 
     if out_path is not None:
-        arguments.require_folder("--out", out_path)
+        arguments.require_folder_of_out(out_path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
             print_schema(ledger.views(), sql)

@@ -273,7 +273,7 @@ def tasks_needed(
     def reached(tasks: int) -> bool:
         return tasks_power(variation, tasks, replications, difference, confidence) >= least
 
-    return _fewest(reached, 2, MOST_TASKS)
+    return _fewest(reached, MOST_TASKS)
 
 
 def replications_needed(
@@ -291,12 +291,12 @@ def replications_needed(
     def reached(replications: int) -> bool:
         return suite_power(variation, tasks, replications, difference, confidence) >= least
 
-    return _fewest(reached, 2, MOST_REPLICATIONS)
+    return _fewest(reached, MOST_REPLICATIONS)
 
 
-def _fewest(reached: Callable[[int], bool], low: int, most: int) -> int | None:
-    """Return the smallest number from `low` to `most` for which a growing power is reached."""
-    high = low
+def _fewest(reached: Callable[[int], bool], most: int) -> int | None:
+    """Return the smallest number from 2 to `most` for which a growing power is reached."""
+    low = high = 2
     while not reached(high):
         if high >= most:
             return None

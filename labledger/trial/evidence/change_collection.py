@@ -38,7 +38,6 @@ from labledger.trial.evidence.overlay_changes import OverlayReader, OverlayUnusa
 
 _MAX_ORIGINALS = 64 * MIB
 """How many bytes of the image's files are held in memory; further files are not compared."""
-_IN_LEDGER = 32 * 1024
 _FILES_OF_GVISOR = ".gvisor.filestore"
 """Where gVisor keeps a container's changes, unless it is told to show them to the engine."""
 
@@ -111,7 +110,9 @@ class _Collection:
             if patch:
                 reference = self.evidence.add_artifact(self.evidence.redactor.redact_bytes(patch))
                 self.evidence.references[PATCH] = reference
-            self._add_snapshot(snapshot)
+            if snapshot.size:
+                reference = self.evidence.add_pieces(snapshot.chunks(), snapshot.size)
+                self.evidence.references[SNAPSHOT] = reference
         self._add_problems(snapshot, changes)
         return self._autoloaded(snapshot)
 
@@ -119,15 +120,6 @@ class _Collection:
         content = canonical_json.dump_bytes(changes.as_json())
         redacted = self.evidence.redactor.redact_bytes(content)
         self.evidence.references[CHANGES] = self.evidence.add_artifact(redacted)
-
-    def _add_snapshot(self, snapshot: SnapshotWriter) -> None:
-        if snapshot.size == 0:
-            return
-        if snapshot.size <= _IN_LEDGER:
-            reference = self.evidence.add_artifact(b"".join(snapshot.chunks()))
-        else:
-            reference = self.evidence.add_stream(snapshot.chunks())
-        self.evidence.references[SNAPSHOT] = reference
 
     def _patch(self, snapshot: SnapshotWriter) -> bytes:
         """Return the patch of texts from the task's files or the image, the workspace first."""

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from labledger.files.untrusted_files import MIB
+from labledger.files.untrusted_files import head_chunks
 from labledger.records import JsonObject
 from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
@@ -256,6 +256,4 @@ def _content(path: str, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of a regular file."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        while size > 0 and (chunk := file.read(min(MIB, size))):
-            size -= len(chunk)
-            yield chunk
+        yield from head_chunks(file, size)

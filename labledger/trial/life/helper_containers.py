@@ -167,20 +167,6 @@ def _text(module: ModuleType) -> str:
     return Path(module.__file__).read_text("utf-8")
 
 
-def restart_stopped_helpers(engine: Engine, labels: Mapping[str, str], kind: HelperKind) -> None:
-    """Start the helpers of an attempt that somebody has stopped.
-
-    An attempt goes on without one that cannot be started: its evidence has the helper's log.
-    """
-    for container in engine.containers_with_labels(dict(labels) | {Labels.HELPER: kind.value}):
-        state = engine.inspect(container.container_id)
-        if state is not None and state.has_ended:
-            try:
-                engine.start(container.container_id)
-            except ContainerFailed:
-                continue
-
-
 def remove_helpers(engine: Engine, labels: Mapping[str, str]) -> None:
     """Remove the helpers and networks of an attempt, whose own containers are gone."""
     for kind in HelperKind:
@@ -368,3 +354,18 @@ def _merged(log: list[JsonObject]) -> list[JsonObject]:
             merged[row["what"], row["host"], row["port"], row.get("why", "")] = row
     order = {"refused": 0, "failed": 1, "allowed": 2}
     return [merged[key] for key in sorted(merged, key=lambda key: (order[str(key[0])], *key[1:]))]
+
+
+def restart_stopped_proxies(engine: Engine, labels: Mapping[str, str]) -> None:
+    """Start the egress proxies of an attempt that somebody has stopped.
+
+    An attempt goes on without one that cannot be started: its evidence has the proxy's log.
+    """
+    proxy_labels = dict(labels) | {Labels.HELPER: HelperKind.EGRESS.value}
+    for container in engine.containers_with_labels(proxy_labels):
+        state = engine.inspect(container.container_id)
+        if state is not None and state.has_ended:
+            try:
+                engine.start(container.container_id)
+            except ContainerFailed:
+                continue

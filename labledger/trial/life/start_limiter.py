@@ -23,7 +23,7 @@ from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import FullDisks
-from labledger.trial.life.helper_containers import HelperKind, ModelsHelper, restart_stopped_helpers
+from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped_proxies
 
 
 class StartRefused(LabLedgerError):
@@ -251,7 +251,7 @@ class StartLimiter:
         if state is not None and state.has_ended:
             return state.exit_status
         if spec.uses_egress_proxy:
-            restart_stopped_helpers(engine, spec.labels(), HelperKind.EGRESS)
+            restart_stopped_proxies(engine, spec.labels())
         if spec.uses_models and ModelsHelper.of(spec).is_lost(engine):
             # Its agent reaches no model any more.
             engine.kill(container)
