@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger import clock
 from labledger.engine.engine import Engine, ListedContainer
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError, RunNotFound
 from labledger.execution.executor import FolderRetention, RunRecords
-from labledger.execution.process_identity import holder_is_dead
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import RunInfo, StagedAttempt
@@ -28,6 +26,7 @@ from labledger.records.outcomes import SlotStatus
 from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.life.container_start import attempt_of
+from labledger.upkeep.garbage_collection import live_owner
 
 if TYPE_CHECKING:
     from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor
@@ -187,7 +186,7 @@ def clean_hosts(
         for run in chosen:
             if run.on is None and run_id is None:
                 continue
-            if (owner := _live_owner(run)) is not None:
+            if (owner := live_owner(run)) is not None:
                 sentences.append(f"{run.run_id} was left alone: it belongs to {owner}")
                 continue
             plan = ExperimentPlan.of_document(run.resolved)
@@ -263,14 +262,6 @@ def _clean_run(
     return [*decisions, *warnings, end]
 
 
-def _live_owner(run: RunInfo) -> str | None:
-    """Return who owns a run and may be alive, in words; None if nobody is."""
-    lease = run.lease
-    if lease is None or lease.expires_at <= clock.utc_now() or holder_is_dead(lease):
-        return None
-    return f"process {lease.owner.pid} on {lease.owner.machine}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """What the ledger holds of a container's run."""
@@ -299,7 +290,7 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
         return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
     if run.info is None:
         return decision(remove=True, why="its run is not in the ledger")
-    if (owner := _live_owner(run.info)) is not None:
+    if (owner := live_owner(run.info)) is not None:
         return decision(remove=False, why=f"its run belongs to {owner}")
     if is_durable(*attempt, run.info, run.staged):
         return decision(remove=True, why=_DURABLE)

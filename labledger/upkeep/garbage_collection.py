@@ -115,13 +115,19 @@ def _refuse_live_runs(lab: LabFolder) -> None:
 
 def refuse_live_run(run: RunInfo) -> None:
     """Raise `LeaseHeld` if a coordinator owns a run."""
-    lease = run.lease
-    if lease and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
+    if (owner := live_owner(run)) is not None:
         raise LeaseHeld(
-            f"run {run.run_id} is in progress: it belongs to process {lease.owner.pid} on "
-            f"{lease.owner.machine}; nothing was removed",
+            f"run {run.run_id} is in progress: it belongs to {owner}; nothing was removed",
             hint="try again when it has ended",
         )
+
+
+def live_owner(run: RunInfo) -> str | None:
+    """Return who owns a run and may be alive, in words; None if nobody is."""
+    lease = run.lease
+    if lease is None or lease.expires_at <= clock.utc_now() or holder_is_dead(lease):
+        return None
+    return f"process {lease.owner.pid} on {lease.owner.machine}"
 
 
 def _collect(lab: LabFolder) -> GarbageCollection:
