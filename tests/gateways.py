@@ -19,9 +19,8 @@ from labledger.gateway.client import GatewayClient
 from labledger.gateway.unix_sockets import connect
 from labledger.records.canonical_json import dump_bytes
 from labledger.records.model_calls import JOURNAL, Api, ModelCall, read_calls
-from labledger.records.model_grants import GRANT, SOCKET, ModelGrant
-from labledger.records.model_prices import ModelPrice
-from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.records.model_costs import ModelPrice
+from labledger.records.model_grants import GRANT, SOCKET, KeySource, ModelGrant, ProviderConfig
 
 KEY = "sk-test-0123456789abcdef-0123456789"
 SOURCE = KeySource(env="TEST_PROVIDER_KEY")

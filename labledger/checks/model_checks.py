@@ -17,8 +17,8 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.records.model_calls import Api, Usage
+from labledger.records.model_costs import PICODOLLARS, PriceTable
 from labledger.records.model_grants import UNSTATED_OUTPUT
-from labledger.records.model_prices import PICODOLLARS, PriceTable
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 

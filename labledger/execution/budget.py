@@ -23,8 +23,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_metrics import USUAL_METRICS
-from labledger.records.model_prices import NO_PRICES, PriceTable
+from labledger.records.model_costs import NO_PRICES, USUAL_METRICS, PriceTable
 
 BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
 """The parameter that limits each kind of spending."""

@@ -16,9 +16,8 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
-from labledger.records.cap_shares import ENDLESS, Amounts, cap_of
-from labledger.records.model_prices import NO_PRICES, PriceTable
-from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.records.model_costs import NO_PRICES, PriceTable
+from labledger.records.model_grants import ENDLESS, Amounts, KeySource, ProviderConfig, cap_of
 from labledger.resources import require_for
 
 _INTERVAL_S = 3.0

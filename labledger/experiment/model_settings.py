@@ -15,12 +15,13 @@ from labledger.experiment.authored_fields import FieldPath, FieldProblem
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import CallLimits, Waiting
-from labledger.records.model_prices import ModelPrice
-from labledger.records.model_providers import (
+from labledger.records.model_costs import ModelPrice
+from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
+    CallLimits,
     KeySource,
     ProviderConfig,
+    Waiting,
     upstream_problem,
 )
 

@@ -20,7 +20,7 @@ from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan_sections import ProfiledAgent
 from labledger.records import JsonObject
-from labledger.records.model_providers import ProviderConfig
+from labledger.records.model_grants import ProviderConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import SlotRecords
 from labledger.records.identity import Slot
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_metrics import call_cost
-from labledger.records.model_prices import PICODOLLARS, PriceTable
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import has_passed
 from labledger.resources import require_for

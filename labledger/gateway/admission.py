@@ -19,8 +19,7 @@ from labledger.gateway.families.openai_responses import error as plain_error
 from labledger.records import JsonObject
 from labledger.records.canonical_json import loads
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import ModelGrant
-from labledger.records.model_providers import ProviderConfig
+from labledger.records.model_grants import ModelGrant, ProviderConfig
 
 MAX_BODY = 32 << 20
 """How many bytes a request's body may have; providers take no more."""

@@ -32,6 +32,7 @@ from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.gateway.waited_time import WaitedTime
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
+from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
     GRANT,
     RECORD,
@@ -41,7 +42,6 @@ from labledger.records.model_grants import (
     ModelGrant,
     Waiting,
 )
-from labledger.records.model_prices import PriceTable
 
 _log = logging.getLogger("labledger.gateway")
 _PARALLEL = 32

@@ -20,8 +20,7 @@ from labledger.gateway.journal import JournalBroken
 from labledger.gateway.open_attempts import OpenAttempts, Variant
 from labledger.gateway.status import CallTotals, VariantTotals
 from labledger.gateway.upstream import Upstream
-from labledger.records.cap_shares import CapShare, ShareUse
-from labledger.records.model_grants import GRANT
+from labledger.records.model_grants import GRANT, CapShare, ShareUse
 
 _log = logging.getLogger("labledger.gateway")
 

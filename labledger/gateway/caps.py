@@ -18,11 +18,9 @@ from dataclasses import dataclass
 
 from labledger.gateway.families.family import Asked
 from labledger.gateway.status import CallTotals
-from labledger.records.cap_shares import ENDLESS, NOTHING, Amounts, CapShare, ShareUse
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
-from labledger.records.model_grants import CallLimits
-from labledger.records.model_metrics import call_cost
-from labledger.records.model_prices import PICODOLLARS, PriceTable
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
+from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
 
 @dataclass(frozen=True, slots=True)

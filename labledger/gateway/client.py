@@ -21,8 +21,7 @@ from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import connect
 from labledger.records import JsonObject
-from labledger.records.cap_shares import CapShare, ShareUse
-from labledger.records.model_providers import KeySource
+from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
 
 PROTOCOL = 1

@@ -23,8 +23,7 @@ from labledger.gateway.client import PROTOCOL, PROTOCOL_HEADER
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.upstream import Upstream
 from labledger.records import JsonObject
-from labledger.records.cap_shares import CapShare
-from labledger.records.model_providers import KeySource
+from labledger.records.model_grants import CapShare, KeySource
 
 _MAX_BODY = 4 << 20
 _Handler = Callable[[Any], Awaitable[JsonObject]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from labledger.errors import InvalidInput, Problem
-from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.records.model_grants import KeySource, ProviderConfig
 
 _COMMAND_S = 60.0
 """How long a command may take, in seconds."""

@@ -13,8 +13,8 @@ from decimal import Decimal
 from importlib.metadata import version
 from typing import Any
 
-from labledger.records.model_prices import ModelPrice, PriceTable
-from labledger.records.model_providers import ProviderConfig
+from labledger.records.model_costs import ModelPrice, PriceTable
+from labledger.records.model_grants import ProviderConfig
 
 _KEYS = {
     "input": ("input_mtok",),

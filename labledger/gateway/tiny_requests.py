@@ -14,7 +14,7 @@ from labledger.gateway.families import FAMILIES
 from labledger.gateway.key_mask import masked
 from labledger.gateway.upstream import proxy_of
 from labledger.records.model_calls import Api
-from labledger.records.model_providers import ProviderConfig
+from labledger.records.model_grants import ProviderConfig
 
 _LIMIT_S = 60.0
 _SHOWN = 300

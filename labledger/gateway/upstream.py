@@ -24,7 +24,7 @@ from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
 from labledger.gateway.status import KeyPace
 from labledger.gateway.waited_time import WaitedTime
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.records.model_grants import KeySource, ProviderConfig
 
 _CONNECT_S = 30.0
 _SILENCE_S = 900.0

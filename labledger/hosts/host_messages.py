@@ -19,8 +19,7 @@ from labledger.experiment.plan_sections import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
-from labledger.records.cap_shares import CapShare, ShareUse
-from labledger.records.model_providers import KeySource, ProviderConfig
+from labledger.records.model_grants import CapShare, KeySource, ProviderConfig, ShareUse
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
 

@@ -40,8 +40,7 @@ from labledger.hosts.host_messages import (
     ShareCaps,
     SharedCaps,
 )
-from labledger.records.cap_shares import CapShare, ShareUse
-from labledger.records.model_providers import KeySource
+from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
 
 _LEDGER_PREFIX = 12

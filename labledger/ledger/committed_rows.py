@@ -30,7 +30,7 @@ from labledger.ledger.model_call_rows import model_call_records
 from labledger.ledger.slot_rows import LazyValues
 from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
-from labledger.records.model_prices import PICODOLLARS
+from labledger.records.model_costs import PICODOLLARS
 from labledger.records.outcomes import SlotStatus
 
 # -- records

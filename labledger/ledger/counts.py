@@ -30,8 +30,7 @@ from labledger.ledger.model_usage import read_prices
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_metrics import known_cost
-from labledger.records.model_prices import PICODOLLARS, PriceTable
+from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts

@@ -18,8 +18,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
 from labledger.records.model_calls import CallState, ModelCall
-from labledger.records.model_metrics import call_cost
-from labledger.records.model_prices import PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable, call_cost
 
 _PRICES_SQL = (
     f"SELECT {', '.join(field.name for field in fields(ModelPrice))} FROM model_price "  # noqa: S608

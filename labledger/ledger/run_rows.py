@@ -21,7 +21,7 @@ from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Varian
 from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
-from labledger.records.model_prices import ModelPrice, PriceTable, price_order
+from labledger.records.model_costs import ModelPrice, PriceTable, price_order
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted
 

@@ -1,19 +1,111 @@
-"""What an attempt's agent may ask of models: the grant, which the gateway goes by.
+"""What an attempt's agent may ask of models: providers, the grant that the gateway goes by, and caps.
 
-It is a file beside the trial, durable before the container starts, and holds no secret: of the
-attempt's token, its digest. A gateway that starts again finds the open grants and goes on.
+A grant is a file beside the trial, durable before the container starts. A gateway that starts again
+finds the open grants and goes on. Nothing here holds a secret: a grant has the digest of the
+attempt's token, and a `KeySource` says where the key of a provider is read, so that it may be
+stored and shown.
+
+The gateways of several hosts share the caps of a run and of its variants: the coordinator divides
+each cap among them. A gateway uses its share and no more; a call for which that does not suffice
+waits until the coordinator has taken something from a host that does not need it. Amounts are those
+since the beginning of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from labledger.records.json_codec import Section
-from labledger.records.model_prices import ModelPrice
-from labledger.records.model_providers import ProviderConfig
+from labledger.records.model_calls import Api
+from labledger.records.model_costs import PICODOLLARS, ModelPrice
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource(Section):
+    """Where the key of a provider is read: one of a variable, a file and a command."""
+
+    env: str | None = None
+    """An environment variable."""
+    file: str | None = None
+    """A file that holds the key alone."""
+    command: tuple[str, ...] | None = None
+    """A command that writes the key to its standard output."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"env", "file", "command"})
+
+    def __str__(self) -> str:
+        if self.env is not None:
+            return f"the environment variable {self.env}"
+        if self.file is not None:
+            return f"the file {self.file}"
+        return f"the command {' '.join(self.command or ())}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig(Section):
+    """A provider: its name, which is the first part of the path that agents use, and the rest."""
+
+    name: str
+    apis: tuple[Api, ...]
+    """What it speaks. The path of a request decides which of them is meant."""
+    upstream: str
+    """Its address; what follows the name in an agent's path is appended as it is."""
+    key: KeySource | None = None
+    """None for a provider that needs no key."""
+    auth_header: str | None = None
+    """The header that carries the key; None for the usual one of the API."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"key", "auth_header"})
+
+
+def upstream_problem(address: str) -> str | None:
+    """Return what is wrong with the address of a provider, or None."""
+    try:
+        parts = urlsplit(address)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return "is no address"
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_is_valid:
+        return "is no address that begins with https:// or http://"
+    if parts.username is not None or parts.password is not None:
+        return "holds a user's name or password; use `key`"
+    if parts.query or parts.fragment or address.endswith(("/", "?", "#")):
+        return "ends with a slash, a query or a fragment"
+    if not address.isascii() or not address.isprintable() or " " in address:
+        return "has characters that an address cannot have"
+    return None
+
+
+DEFAULT_PROVIDERS: Mapping[str, ProviderConfig] = {
+    provider.name: provider
+    for provider in (
+        ProviderConfig(
+            "anthropic",
+            (Api.ANTHROPIC_MESSAGES,),
+            "https://api.anthropic.com",
+            KeySource(env="ANTHROPIC_API_KEY"),
+        ),
+        ProviderConfig(
+            "openai",
+            (Api.OPENAI_RESPONSES, Api.OPENAI_CHAT),
+            "https://api.openai.com",
+            KeySource(env="OPENAI_API_KEY"),
+        ),
+        ProviderConfig(
+            "google",
+            (Api.GEMINI,),
+            "https://generativelanguage.googleapis.com",
+            KeySource(env="GEMINI_API_KEY"),
+        ),
+    )
+}
+"""Providers that an experiment may use without saying where they are."""
+
 
 GRANT = "models/grant.json"
 """The grant of an attempt, below its trial's folder."""
@@ -84,3 +176,79 @@ class ModelGrant(Section):
     replay: str | None = None
     """A file of recorded calls, one a line, whose answers are given instead of the provider's."""
     schema_version: str = SCHEMA
+
+
+CAP_SHARES = "cap-shares.json"
+"""The file in the folder of a run that has the shares of its hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts(Section):
+    """So much of a budget."""
+
+    requests: int = 0
+    tokens: int = 0
+    cost: int = 0
+    """In picodollars."""
+
+    def is_within(self, other: Amounts) -> bool:
+        """Return whether no number is larger than that of another."""
+        return self.combined(min, other) == self
+
+    def combined(self, function: Callable[..., int], *others: Amounts) -> Amounts:
+        """Return what a function makes of each of the three numbers, with those of others."""
+        return Amounts(
+            function(self.requests, *(each.requests for each in others)),
+            function(self.tokens, *(each.tokens for each in others)),
+            function(self.cost, *(each.cost for each in others)),
+        )
+
+
+NOTHING = Amounts()
+ENDLESS = Amounts(1 << 100, 1 << 100, 1 << 100)
+"""More than any call can use."""
+
+
+def cap_of(limits: CallLimits | None) -> Amounts:
+    """Return what limits allow."""
+    limits = limits or CallLimits()
+    return Amounts(
+        ENDLESS.requests if limits.requests is None else limits.requests,
+        ENDLESS.tokens if limits.tokens is None else limits.tokens,
+        ENDLESS.cost if limits.usd is None else int(limits.usd * PICODOLLARS),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CapShare(Section):
+    """What a host may use of one cap."""
+
+    variant_id: str | None
+    """The variant, None for the whole run."""
+    amount: Amounts
+    most: Amounts | None = None
+    """What it could get if no other host used any more: a call beyond that is refused. None if that
+    is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareUse(Section):
+    """What became of a share."""
+
+    variant_id: str | None
+    amount: Amounts
+    """What the gateway goes by now: never less than it uses."""
+    spent: Amounts
+    """What ended calls have used, or may have used."""
+    used: Amounts
+    """The same, with the most that calls under way can use."""
+    wanted: Amounts = NOTHING
+    """What the first call needs that waits for more; nothing if none does."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a gateway can have said it."""
+        order = (NOTHING, self.spent, self.used, self.amount)
+        return NOTHING.is_within(self.wanted) and all(
+            less.is_within(more) for less, more in pairwise(order)
+        )

@@ -17,7 +17,7 @@ from labledger.ledger.query import query_run
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
-from labledger.records.model_metrics import CLAIMED, USUAL_METRICS
+from labledger.records.model_costs import CLAIMED, USUAL_METRICS
 
 CLAIM_TOLERANCE = 0.01
 """A claim agrees if it differs by no more than this share of what was counted."""

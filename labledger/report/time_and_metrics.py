@@ -19,7 +19,7 @@ from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
-from labledger.records.model_metrics import CLAIMED, USUAL_METRICS
+from labledger.records.model_costs import CLAIMED, USUAL_METRICS
 from labledger.records.outcomes import RunStatus
 from labledger.report.document import (
     Metric,

@@ -26,7 +26,7 @@ from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords, digest_of
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.model_metrics import SOURCE
+from labledger.records.model_costs import SOURCE
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryQueue

@@ -52,8 +52,8 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.cap_shares import CAP_SHARES
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
+from labledger.records.model_grants import CAP_SHARES
 from labledger.records.outcomes import RunStatus
 from labledger.runner import run_options
 from labledger.runner.replays import require_records

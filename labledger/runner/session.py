@@ -40,7 +40,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.cap_shares import CAP_SHARES
+from labledger.records.model_grants import CAP_SHARES
 from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
 from labledger.runner.commit_queue import CommitQueue, Ending

@@ -19,7 +19,7 @@ from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
-from labledger.records.model_metrics import beside_counted, model_metrics
+from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases

@@ -27,7 +27,7 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.records import JsonObject
-from labledger.records.model_prices import NO_PRICES, PriceTable
+from labledger.records.model_costs import NO_PRICES, PriceTable
 
 _POLL_S = 1.0
 """How often a health check is tried before the engine would have counted a failure."""

@@ -10,10 +10,9 @@ import pytest
 
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Asked
-from labledger.records.cap_shares import NOTHING, Amounts, CapShare
 from labledger.records.model_calls import CallState, ModelCall, Usage
-from labledger.records.model_grants import CallLimits
-from labledger.records.model_prices import PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.model_grants import NOTHING, Amounts, CallLimits, CapShare
 
 PRICES = PriceTable((ModelPrice("p", "m", 0, 1_000_000, 10_000_000, 100_000, 1_250_000),))
 CALL = ModelCall(1, "", "p", "anthropic-messages", "m", CallState.ANSWERED, 200)

@@ -23,8 +23,13 @@ from labledger.fault_points import VARIABLE
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
 from labledger.gateway.keys import read_keys
 from labledger.records.model_calls import CallState, Usage
-from labledger.records.model_grants import GRANT, CallLimits
-from labledger.records.model_providers import DEFAULT_PROVIDERS, KeySource, ProviderConfig
+from labledger.records.model_grants import (
+    DEFAULT_PROVIDERS,
+    GRANT,
+    CallLimits,
+    KeySource,
+    ProviderConfig,
+)
 
 SCRIPT = {
     "keys": [KEY],

@@ -11,8 +11,8 @@ from genai_prices import calc_price
 
 from labledger.gateway.prices import price_table
 from labledger.records.model_calls import Usage
-from labledger.records.model_prices import PICODOLLARS, ModelPrice
-from labledger.records.model_providers import DEFAULT_PROVIDERS, ProviderConfig
+from labledger.records.model_costs import PICODOLLARS, ModelPrice
+from labledger.records.model_grants import DEFAULT_PROVIDERS, ProviderConfig
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 ANTHROPIC, OPENAI, GOOGLE = (DEFAULT_PROVIDERS[n] for n in ("anthropic", "openai", "google"))

@@ -22,8 +22,7 @@ from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import EventFile
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.model_metrics import known_cost
-from labledger.records.model_prices import PICODOLLARS
+from labledger.records.model_costs import PICODOLLARS, known_cost
 from labledger.records.outcomes import RunStatus
 
 _MOST_MB = 130

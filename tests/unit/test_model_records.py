@@ -15,9 +15,8 @@ from labledger.gateway.recording import CanonicalRequest, Recorded, Recording
 from labledger.gateway.replay import MissedRequest, ReplayMiss
 from labledger.records.canonical_json import digest
 from labledger.records.model_calls import CallState, ModelCall, Usage
+from labledger.records.model_costs import NO_PRICES, call_cost, model_metrics
 from labledger.records.model_grants import RECORD
-from labledger.records.model_metrics import call_cost, model_metrics
-from labledger.records.model_prices import NO_PRICES
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner.retries import RetryPolicy
 from labledger.trial.evidence.model_use import ReplayUse, record_lines

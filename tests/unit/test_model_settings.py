@@ -14,8 +14,7 @@ from labledger.experiment.model_settings import ModelSettings, usual_variables
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import CallLimits, Waiting
-from labledger.records.model_providers import DEFAULT_PROVIDERS, KeySource
+from labledger.records.model_grants import DEFAULT_PROVIDERS, CallLimits, KeySource, Waiting
 
 LOCAL = {"api": ["openai-chat", "openai-responses"], "upstream": "http://127.0.0.1:1"}
 MODELS = {

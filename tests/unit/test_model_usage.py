@@ -31,8 +31,16 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_metrics import USUAL_METRICS, call_cost, known_cost, model_metrics
-from labledger.records.model_prices import NO_PRICES, PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.model_costs import (
+    NO_PRICES,
+    PICODOLLARS,
+    USUAL_METRICS,
+    ModelPrice,
+    PriceTable,
+    call_cost,
+    known_cost,
+    model_metrics,
+)
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.collect import trial_metrics

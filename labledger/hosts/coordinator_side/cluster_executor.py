@@ -49,8 +49,7 @@ from labledger.hosts.host_messages import (
 )
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.cap_shares import Amounts
-from labledger.records.model_providers import KeySource
+from labledger.records.model_grants import Amounts, KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
 

@@ -21,7 +21,7 @@ from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.input_supply import InputSupply
 from labledger.hosts.host_messages import HostRefused, PreparedRun, PrepareRun, WrongSession
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
-from labledger.records.model_providers import KeySource
+from labledger.records.model_grants import KeySource
 
 _CALL_TIMEOUT_S = 300.0
 """A host unpacks and compares the files of agents, and starts a gateway."""

@@ -6,7 +6,7 @@ Tests require a meaning for every column of every view, and no others.
 
 from __future__ import annotations
 
-from labledger.records.model_metrics import USUAL_METRICS
+from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus, Verdict
 
 _COMMON = {

@@ -31,7 +31,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
 from labledger.records.model_calls import CallState
-from labledger.records.model_metrics import USUAL_METRICS
+from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 

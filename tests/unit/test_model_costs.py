@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labledger.records.model_calls import ModelCall, Usage
-from labledger.records.model_prices import PICODOLLARS, ModelPrice, PriceTable
-from labledger.records.model_providers import (
+from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     KeySource,
     ProviderConfig,
