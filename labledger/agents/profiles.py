@@ -15,8 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from labledger.errors import InvalidInput, Problem
-from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject
+from labledger.records.json_schemas import read_toml, refuse_problems
 from labledger.records.model_calls import Api
 from labledger.text import near_names
 

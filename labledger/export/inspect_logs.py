@@ -22,7 +22,7 @@ from labledger.experiment.plan_sections import StoredFacts
 from labledger.export.trajectories import stored_trajectory
 from labledger.files.durable_files import replace_output
 from labledger.ledger.database.model import RunInfo, Variant, VariantCounts
-from labledger.ledger.model_call_rows import call_of_record
+from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import SlotRecords

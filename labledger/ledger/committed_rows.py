@@ -26,7 +26,7 @@ from labledger.ledger.database.table_rows import (
     ModelCallRow,
     TrialRow,
 )
-from labledger.ledger.model_call_rows import model_call_records
+from labledger.ledger.model_usage import model_call_records
 from labledger.ledger.slot_rows import LazyValues
 from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id

@@ -1,24 +1,117 @@
-"""Read what a run's agents used of models, and the prices that it reckons with.
+"""What agents used of models: the rows of their calls, sums and prices of these, and recorded calls.
 
-All queries run inside the caller's snapshot. Calls and prices are those of the run whose agents
-ran, also for a regrading. The view `variant_usage` counts the committed trials that count; what
-trials used that are not committed yet is added from their calls, by the same rules.
+A row has what the gateway counted of one call, one column for each kind of tokens, and what the
+provider said of its usage as canonical text. The functions that make rows and records are pure, as
+in `slot_rows`; queries run inside the caller's snapshot. Calls and prices are those of the run
+whose agents ran, also for a regrading. The view `variant_usage` counts the committed trials that
+count; what trials used that are not committed yet is added from their calls, by the same rules.
+Recorded calls, which another run may replay, are those of the attempt that was committed for a
+cell, and the newest if it was run again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import ModelCallRow
+from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot, Stamp
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
-from labledger.records.model_calls import CallState, ModelCall
+from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable, call_cost
+
+SCHEMA = "model_call_record_v1"
+
+
+def model_call_rows(run_no: int, result: AttemptResult) -> list[ModelCallRow]:
+    """Return the rows of `model_call` for the result of an attempt, in order."""
+    return [_row(run_no, result.schedule_idx, result.attempt, call) for call in result.model_calls]
+
+
+def _row(run_no: int, idx: int, attempt: int, call: ModelCall) -> ModelCallRow:
+    columns: dict[str, Any] = {name: getattr(call, name) for name in _SAME_NAMES}
+    columns |= zip(_TOKENS, _NO_TOKENS if call.usage is None else astuple(call.usage), strict=True)
+    columns["state"] = call.state.value
+    columns["raw_usage"] = _text(call.raw_usage)
+    columns["reserved"] = None if call.reserved is None else _text(call.reserved.as_json())
+    return ModelCallRow(run_no, idx, attempt, **columns)
+
+
+def _text(value: JsonObject | None) -> str | None:
+    return None if value is None else canonical_json.dumps(value)
+
+
+_TOKENS = tuple(f"{field.name}_tokens" for field in fields(Usage))
+"""The columns of a call's usage; all are null if it is not known."""
+_NO_TOKENS = (None,) * len(_TOKENS)
+_SAME_NAMES = tuple(name for name in ModelCallRow._fields[3:] if name not in _TOKENS)
+"""The columns after an attempt's key that have the name of a field."""
+
+
+def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str, ...]:
+    """Return the `model_call_record_v1` of each row, as canonical text.
+
+    `stamp` is that of the slot; each record has the attempt of its call.
+    """
+    text = canonical_json.dumps
+    ids = text(stamp.ids.as_json())
+    stamped = f'"schema_version":"{SCHEMA}","slot_commit_id":{text(stamp.slot_commit_id)}'
+    return tuple(
+        f'{{"api":{text(row.api)},"attempt":{row.attempt},"call":{row.call},'
+        f'"duration_ms":{text(row.duration_ms)},"first_byte_ms":{text(row.first_byte_ms)},'
+        f'"ids":{ids},"model":{text(row.model)},"model_served":{text(row.model_served)},'
+        f'"provider":{text(row.provider)},"raw_usage":{row.raw_usage or "null"},'
+        f'"reason":{text(row.reason)},{_REPLAYED if row.replayed else ""}'
+        f'"request_id":{text(row.request_id)},'
+        f'"reserved":{row.reserved or "null"},"schedule_idx":{stamp.schedule_idx},{stamped},'
+        f'"started_at":{text(row.started_at)},"state":{text(row.state)},'
+        f'"status":{text(row.status)},"ts":{text(stamp.ts)},"usage":{text(_usage(row))},'
+        f'"waited_ms":{row.waited_ms}}}'
+        for row in rows
+    )
+
+
+_REPLAYED = '"replayed":true,'
+"""What records of replayed calls alone have."""
+
+
+def _usage(row: ModelCallRow) -> JsonObject | None:
+    tokens: tuple[Any, ...] = row[_FIRST_TOKENS : _FIRST_TOKENS + len(_TOKENS)]
+    return None if row.input_tokens is None else Usage(*tokens).as_json()
+
+
+_FIRST_TOKENS = ModelCallRow._fields.index(_TOKENS[0])
+
+
+def model_call_row_of_record(
+    run_no: int, idx: int, _seq: int, _text: str, record: JsonObject
+) -> ModelCallRow:
+    """Return the row that a `model_call_record_v1` was made of.
+
+    Raises `LookupError`, `TypeError` or `ValueError` if `record` is not a valid one.
+    """
+    return _row(run_no, idx, record["attempt"], call_of_record(record))
+
+
+def call_of_record(record: JsonObject) -> ModelCall:
+    """Return the call of a `model_call_record_v1`. Raises as `model_call_row_of_record`."""
+    return ModelCall.from_json(
+        {name: record[name] for name in _CALL_FIELDS}
+        | {name: record[name] for name in ("replayed",) if name in record}
+    )
+
+
+_CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
+"""The keys that each record has of its call."""
+
 
 _PRICES_SQL = (
     f"SELECT {', '.join(field.name for field in fields(ModelPrice))} FROM model_price "  # noqa: S608
@@ -150,3 +243,36 @@ def _plus(one: ModelUse, other: ModelUse) -> ModelUse:
 
 def _sum(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else one + other
+
+
+_RECORDS = """
+FROM slot_outcome
+JOIN run_variant ON run_variant.run_no = slot_outcome.run_no
+  AND run_variant.variant_idx = slot_outcome.variant_idx
+JOIN run_task ON run_task.run_no = slot_outcome.run_no
+  AND run_task.task_idx = slot_outcome.task_idx
+JOIN trial ON trial.run_no = slot_outcome.run_no
+  AND trial.schedule_idx = slot_outcome.schedule_idx
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+WHERE slot_outcome.run_no = ?
+  AND evidence_record.record ->> '$.evidence.model_record' IS NOT NULL"""
+_CELLS_SQL = f"SELECT variant_id, task_id, repl_idx {_RECORDS}"
+_OF_CELL_SQL = f"""
+SELECT evidence_record.record ->> '$.evidence.model_record' {_RECORDS}
+  AND run_variant.variant_id = ? AND run_task.task_id = ? AND slot_outcome.repl_idx = ?"""
+
+
+def read_slots_with_model_record(
+    connection: Connection, run_no: int
+) -> Iterator[tuple[str, str, int]]:
+    """Yield variant, task and replication of each cell of a run whose calls were recorded."""
+    yield from map(tuple, connection.execute(_CELLS_SQL, (run_no,)))
+
+
+def read_model_record(connection: Connection, run_no: int, slot: Slot) -> str | None:
+    """Return the reference to the recorded calls of the cell of a slot; None if it has none."""
+    cell = (run_no, slot.variant_id, slot.task_id, slot.repl_idx)
+    reference: str | None = connection.execute(_OF_CELL_SQL, cell).scalar()
+    return reference

@@ -44,8 +44,13 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
-from labledger.ledger.model_records import read_model_record, read_slots_with_model_record
-from labledger.ledger.model_usage import read_model_usage, read_prices, read_staged_calls
+from labledger.ledger.model_usage import (
+    read_model_record,
+    read_model_usage,
+    read_prices,
+    read_slots_with_model_record,
+    read_staged_calls,
+)
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,

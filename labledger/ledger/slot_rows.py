@@ -2,7 +2,7 @@
 
 A commit makes rows of a result and a record of the rows; a reader makes that record again; import
 and verification make the rows of a record. All functions are pure: a record is the same text in
-each case. No other module but `model_call_rows` maps columns to fields; a column that has the same
+each case. No other module but `model_usage` maps columns to fields; a column that has the same
 name in `AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and
 evidence are stored as the text of their record. The events of a file are never all in memory.
 """
@@ -26,7 +26,7 @@ from labledger.ledger.database.table_rows import (
     ScoreRow,
     TrialRow,
 )
-from labledger.ledger.model_call_rows import (
+from labledger.ledger.model_usage import (
     model_call_records,
     model_call_row_of_record,
     model_call_rows,

@@ -1,8 +1,8 @@
 """The types of records, results and outcomes, their JSON forms and schemas.
 
-In: JSON that labledger or a container wrote. Out: frozen dataclasses, and canonical JSON of them.
+In: JSON that labledger, a container or a person wrote. Out: frozen dataclasses, and canonical JSON of them.
 Import a type from its module; the package itself defines only `JsonObject`.
-Knows nothing of files, SQL and Docker, and imports only `errors`, `resources` and `text`.
+Knows nothing of the lab folder, SQL and Docker, and imports only `errors`, `resources` and `text`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The JSON Schemas of records, by name, and messages for people about records that do not fit.
+"""The JSON Schemas of records, by name, and messages for people about data that do not fit.
 
 A message names the field, the value that was found and what is expected, and suggests the key that
-was probably meant. `scripts/schemas.py` generates the schemas of reports, comparisons and size
-plans from the types of their fields: in ``Annotated[float, ("minimum", 0)]`` each pair is a keyword
-of JSON Schema and its value.
+was probably meant. `read_toml` reads a file that a person wrote, and reports all its problems at
+once. `scripts/schemas.py` generates the schemas of reports, comparisons and size plans from the
+types of their fields: in ``Annotated[float, ("minimum", 0)]`` each pair is a keyword of JSON Schema
+and its value.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labledger import resources
-from labledger.errors import SchemaInvalid
+from labledger.errors import InvalidInput, Problem, SchemaInvalid
+from labledger.records import JsonObject
 from labledger.text import near_names
 
 if TYPE_CHECKING:
@@ -225,3 +228,26 @@ def dotted(path: tuple[str | int, ...]) -> str:
 def pointer(path: tuple[str | int, ...]) -> str:
     """Return a path as a JSON pointer."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def read_toml(path: Path, schema: str) -> JsonObject:
+    """Return the content of a TOML file that fits a schema. Raises `InvalidInput`."""
+    import tomllib  # Late: most commands read no such file.
+
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        message = error.strerror or str(error)
+        raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = Problem(str(path), f"is not TOML: {error}")
+        raise InvalidInput(f"cannot read {path}", [problem]) from error
+    refuse_problems(path, problems(values, schema))
+    return values
+
+
+def refuse_problems(path: Path, found: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
+    """Raise `InvalidInput` if a file has problems, each at a field."""
+    located = [Problem(str(path), message, field=dotted(field) or None) for field, message in found]
+    if located:
+        raise InvalidInput(f"cannot read {path}", located)

@@ -20,7 +20,7 @@ from labledger.errors import LedgerError
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import model_call_rows
+from labledger.ledger import model_usage
 from labledger.ledger.database.model import Spent
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.model_usage import use_of_trial
@@ -212,7 +212,7 @@ def test_a_call_that_labledger_would_not_write_is_not_imported(
 ) -> None:
     """Digests that fit are not enough: texts of columns are checked before they are imported."""
     path = kit.make_ledger(tmp_path / "there")
-    insert = model_call_rows.model_call_rows
+    insert = model_usage.model_call_rows
     with kit.open_writer(path) as writer, monkeypatch.context() as patched:
         patched.setattr(
             "labledger.ledger.slot_rows.model_call_rows",

@@ -24,8 +24,8 @@ from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
-from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject, json_schemas
+from labledger.records.json_schemas import read_toml, refuse_problems
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600

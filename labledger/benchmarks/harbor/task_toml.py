@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.experiment.authored_fields import FieldPath
-from labledger.files.toml_files import read_toml, refuse_problems
 from labledger.records import JsonObject
 from labledger.records.json_codec import normalize_number
+from labledger.records.json_schemas import read_toml, refuse_problems
 
 
 class NetworkMode(StrEnum):

@@ -38,7 +38,7 @@ from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.lookup import run_number
-from labledger.ledger.model_call_rows import call_of_record
+from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
