@@ -23,21 +23,20 @@ from labledger.experiment.consistency_checks import PHASES, authored_variants, r
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import Sealing
-from labledger.experiment.instructions import find_instruction_problems
 from labledger.experiment.phase_commands import (
     authored_path,
     grader_plan,
     literal_name,
     require_executable,
+    resolve_agents,
     variant_plans,
 )
 from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
 from labledger.experiment.plan_sections import Filters, Replays
-from labledger.experiment.profiled_agents import resolve_agents
 from labledger.experiment.schedule import Shard
 from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
 from labledger.experiment.staged_files import StagedFile
-from labledger.experiment.task_row import file_problems
+from labledger.experiment.task_row import file_problems, find_instruction_problems
 from labledger.experiment.trial_settings import (
     OutsideUse,
     TrialSettings,

@@ -1,15 +1,20 @@
-"""A task as a run stores it, with its files, and the checks of its authored row.
+"""A task as a run stores it, with its files, the checks of its authored row, and its instruction.
 
 The digest of a task is taken over the JSON form of `Task`, its *frozen row*, so that form must not
 change. Files of a single task, for its grader or for its agent in certain variants, are packed like
 workspaces, and the row names the tar. The grader's arrive with its other files and are copied to
 their `path` just before its command; the agent's are mounted there.
+
+An agent with a profile is started with its task's instruction. Without a template that is the first
+of the task's fields `instruction` (as of Harbor), `problem_statement` (SWE-bench), `prompt`
+(HumanEval, MBPP) and `question` that is there. A template has places such as ``{{instruction}}``,
+``{{task.repo}}`` or ``{{bindings.style}}``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,6 +26,7 @@ from labledger.experiment.authored_fields import (
     lookup,
     overlap,
     relative_name,
+    text,
     unusable,
     user_name,
 )
@@ -307,3 +313,52 @@ def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
     if workspace is not None and workspace.tar is not None:
         return TarSeed(ArtifactStore(store_root), workspace.tar)
     return InlineSeed((workspace and workspace.files) or {})
+
+
+_INSTRUCTION_FIELDS = ("instruction", "problem_statement", "prompt", "question")
+"""The fields of a task that may be its instruction, in the order in which they are looked for."""
+_PLACE = re.compile(r"\{\{\s*([^{}\s]+)\s*\}\}")
+
+
+def instruction(row: JsonObject, template: str | None, bindings: Mapping[str, Any]) -> str:
+    """Return the instruction for a task's row. Raises `ValueError` for what the row lacks."""
+    if template is None:
+        return _usual_instruction(row)
+
+    def value(match: re.Match[str]) -> str:
+        first, *steps = match[1].split(".")
+        if match[1] == "instruction":
+            return _usual_instruction(row)
+        found: Any = bindings if first == "bindings" else row.get(first)
+        for step in steps:
+            found = found.get(step) if isinstance(found, dict) else None
+        if found is None:
+            raise ValueError(f"the instructions name {match[0]}, and the task has no {match[1]}")
+        return text(found)
+
+    return _PLACE.sub(value, template)
+
+
+def _usual_instruction(row: JsonObject) -> str:
+    task = row.get("task")
+    fields = task if isinstance(task, dict) else {}
+    for name in _INSTRUCTION_FIELDS:
+        found = fields.get(name)
+        if isinstance(found, str) and found.strip():
+            return found
+    named = ", ".join(f"task.{name}" for name in _INSTRUCTION_FIELDS)
+    raise ValueError(f"the task has no instruction for its agent: none of {named} is a text")
+
+
+def find_instruction_problems(
+    row: JsonObject, used: Iterable[tuple[str | None, Mapping[str, Any]]]
+) -> Iterator[FieldProblem]:
+    """Yield what a task's row lacks for its instruction by each template, with its bindings."""
+    messages = set()
+    for template, bindings in used:
+        try:
+            instruction(row, template, bindings)
+        except ValueError as error:
+            messages.add(str(error))
+    hint = "add the field, or write runtime.agent.instructions with {{task.FIELD}}"
+    yield from (FieldProblem(("task",), message, hint) for message in sorted(messages))

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
-from labledger.experiment.instructions import instruction
 from labledger.experiment.plan_sections import StoredFacts
+from labledger.experiment.task_row import instruction
 from labledger.export.trajectories import stored_trajectory
 from labledger.files.durable_files import replace_output
 from labledger.ledger.database.model import RunInfo, Variant, VariantCounts

@@ -1,4 +1,4 @@
-"""What agents used of models: the rows of their calls, sums and prices of these, and recorded calls.
+"""What agents used of models: the rows of their calls, their sums, their prices, recorded calls.
 
 A row has what the gateway counted of one call, one column for each kind of tokens, and what the
 provider said of its usage as canonical text. The functions that make rows and records are pure, as

@@ -1,4 +1,4 @@
-"""What an attempt's agent may ask of models: providers, the grant that the gateway goes by, and caps.
+"""What an attempt's agent may ask of models: providers, the grant that a gateway obeys, and caps.
 
 A grant is a file beside the trial, durable before the container starts. A gateway that starts again
 finds the open grants and goes on. Nothing here holds a secret: a grant has the digest of the

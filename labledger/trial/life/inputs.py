@@ -19,8 +19,8 @@ from pathlib import Path
 from labledger import fault_points
 from labledger.experiment import name_references
 from labledger.experiment.grading import Sealing
-from labledger.experiment.instructions import instruction
 from labledger.experiment.plan_sections import PhasePlan
+from labledger.experiment.task_row import instruction
 from labledger.files.workspace_seed import OPEN_FOLDER
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
