@@ -133,8 +133,8 @@ class AgentKinds(Protocol):
 
 BUILT_IN = {
     "harbor": "labledger.benchmarks.harbor.translation:HARBOR",
-    "humaneval": "labledger.benchmarks.python_tasks.formats:HUMANEVAL",
-    "mbpp": "labledger.benchmarks.python_tasks.formats:MBPP",
+    "humaneval": "labledger.benchmarks.python_tasks:HUMANEVAL",
+    "mbpp": "labledger.benchmarks.python_tasks:MBPP",
     "swebench": "labledger.benchmarks.swebench.swebench_format:SWEBENCH",
 }
 """The formats of this package, as pyproject.toml registers them. A checkout that is not installed,

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from benchmark_files import HUMANEVAL, MBPP, SANITIZED, Row, write_array, write_lines
 
-from labledger.benchmarks import task_file
+from labledger.benchmarks import python_grader_program, task_file
 from labledger.benchmarks.formats import BenchmarkReference, read_benchmark
-from labledger.benchmarks.python_tasks import grader_program
 from labledger.benchmarks.translate import TranslatedExperiment, translate
 from labledger.errors import InvalidInput
 
@@ -413,9 +412,9 @@ def test_the_grader_counts_the_tests_that_passed(
     }
     code = f"""
 import json, sys
-from labledger.benchmarks.python_tasks import grader_program
-grader_program.os.geteuid = lambda: 1000  # It must not end processes of other users here.
-passed, problem = grader_program.run_tests("solution.py", {program!r}, {tests!r}, 1)
+from labledger.benchmarks import python_grader_program
+python_grader_program.os.geteuid = lambda: 1000  # It must not end processes of other users here.
+passed, problem = python_grader_program.run_tests("solution.py", {program!r}, {tests!r}, 1)
 print(json.dumps([sorted(passed), problem]))
 """
     done = subprocess.run(
@@ -435,11 +434,11 @@ def test_the_grader_reads_only_a_regular_file(
     os.mkfifo("pipe")
     Path("folder").mkdir()
     Path("link").symlink_to("/etc/passwd")
-    Path("huge").write_bytes(b"#" * (grader_program.MAX_PROGRAM_BYTES + 1))
+    Path("huge").write_bytes(b"#" * (python_grader_program.MAX_PROGRAM_BYTES + 1))
     for name in ("pipe", "folder", "link", "none"):
-        program, problem = grader_program.read_program(name)
+        program, problem = python_grader_program.read_program(name)
         assert program is None
         assert problem
-    program, problem = grader_program.read_program("huge")
+    program, problem = python_grader_program.read_program("huge")
     assert program is not None
     assert problem == "huge is larger than 1048576 bytes"

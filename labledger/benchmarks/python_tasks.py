@@ -1,8 +1,10 @@
-"""The formats `humaneval` and `mbpp`: tasks whose answer is one Python program.
+"""The formats `humaneval` and `mbpp`: tasks whose answer is one Python program, graded by tests.
 
 The agent sees the task's prompt. Tests are in `tests.jsonl`, which is sealed: the agent's user
 cannot read it. Reference solutions are in one folder, which the tasks' `files` name for the agent
 `gold`: the containers of other variants do not have it. Without `gold` there is no such folder.
+Agent and grader are `python_agent_program.py` and `python_grader_program.py`, which run in
+containers and import nothing of labledger.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def python_benchmark(
         split=split,
         tasks=tuple(_task_row(task) for task in tasks),
         files={
-            "agent.py": (_PROGRAMS / "agent_program.py").read_bytes(),
-            "grader.py": (_PROGRAMS / "grader_program.py").read_bytes(),
+            "agent.py": (_PROGRAMS / "python_agent_program.py").read_bytes(),
+            "grader.py": (_PROGRAMS / "python_grader_program.py").read_bytes(),
             "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
             f"{_SOLUTIONS}/solutions.jsonl": _json_lines(
                 {"id": task.task_id, "solution": task.solution} for task in tasks
