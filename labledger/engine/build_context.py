@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
+from labledger.files.tars import SizeChanged, TarEntry, entry_on_disk, pieces, tar_chunks
 from labledger.records import canonical_json
 
 DEFAULT_DOCKERFILE = "Dockerfile"
 _IGNORE_FILE = ".dockerignore"
 _MAX_IGNORE_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 20
 
 
 class UnusableContext(Exception):
@@ -125,16 +124,10 @@ class BuildContext:
 
     def _member(self, name: str, status: os.stat_result) -> tuple[TarEntry, Iterator[bytes]]:
         path = self.folder / name
-        if stat.S_ISDIR(status.st_mode):
-            return TarEntry(name, tarfile.DIRTYPE), iter(())
-        if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(path)  # noqa: PTH115
-            return TarEntry(name, tarfile.SYMTYPE, target=target), iter(())
-        if not stat.S_ISREG(status.st_mode):
+        entry = entry_on_disk(path, name, status)
+        if entry is None:
             raise UnusableContext(f"{path} is neither a file, a folder nor a link")
-        executable = bool(status.st_mode & stat.S_IXUSR)
-        entry = TarEntry(name, tarfile.REGTYPE, status.st_size, executable)
-        return entry, _content(path, status.st_size)
+        return entry, _content(path, entry) if entry.kind == tarfile.REGTYPE else iter(())
 
     def _ignore_patterns(self) -> IgnorePatterns:
         """Return the patterns of the Dockerfile's own ignore file, else of the folder's."""
@@ -169,13 +162,9 @@ def _walk(
                 yield from _walk(root, name, patterns, always)
 
 
-def _content(path: Path, size: int) -> Iterator[bytes]:
+def _content(path: Path, entry: TarEntry) -> Iterator[bytes]:
     with path.open("rb") as content:
-        # One byte more, so that the tar writer notices a file that has grown.
-        bytes_left = size + 1
-        while bytes_left and (chunk := content.read(min(bytes_left, _CHUNK_BYTES))):
-            bytes_left -= len(chunk)
-            yield chunk
+        yield from pieces(content, entry.size)
 
 
 @dataclass(frozen=True, slots=True)

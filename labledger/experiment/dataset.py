@@ -19,6 +19,7 @@ from typing import IO, NamedTuple, cast
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
 from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar, check_inline
 from labledger.experiment.task_row import (
     FilesPlace,
     Task,
@@ -28,7 +29,6 @@ from labledger.experiment.task_row import (
     task_digest,
     workspace_source,
 )
-from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.text import counted, near_names

@@ -1,21 +1,37 @@
-"""Find and digest the files beside the experiment that are staged into its containers.
+"""Find, digest and pack what lies beside the experiment and is staged into its containers.
 
-Only regular files inside the experiment's folder are accepted; links to such files are followed.
-The plan of a run lists them, and freezing puts their contents into the artifact store.
+Files of phases: only regular files inside the experiment's folder are accepted; links to such files
+are followed. The plan of a run lists them, and freezing puts their contents into the artifact
+store. Workspaces and files of tasks, each a folder or a tar file: these become deterministic tars.
+The same files always give the same bytes and so the same digest, which is part of the task's
+digest. Names and links that could lead out of the workspace are rejected, so that a stored tar is
+safe to unpack. Tars are digested when tasks are read, and stored when a run is created.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import io
+import lzma
 import os
+import shutil
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 from labledger.errors import ExperimentChanged
-from labledger.experiment.authored_fields import UnusablePath, relative_name
+from labledger.experiment.authored_fields import UnusablePath, is_utf8, relative_name
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.tars import SizeChanged, TarEntry, entry_on_disk, pieces, tar_chunks
+from labledger.files.untrusted_files import link_stays_inside, parents
 from labledger.records.json_codec import Section
 
 MAX_FILES = 5_000
@@ -127,3 +143,198 @@ def _require_regular(folder: Path, path: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UnusablePath(f"{name!r} is a link that leads out of the folder", "copy the file here")
     return path
+
+
+_SPOOL_BYTES = 32 << 20
+_UNPACKERS: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+"""Decompressors by the magic bytes at the start of a file."""
+_UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError)
+
+
+class WorkspaceTar(NamedTuple):
+    """A workspace's tar: its SHA-256 in hex and its size in bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSource:
+    """The folder or tar file (plain, gzip, bzip2 or xz) of a workspace."""
+
+    path: Path
+    is_tar: bool
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the deterministic tar in chunks.
+
+        Members are sorted by name, with owner 0, time 0 and mode 755 or 644; the tar is not
+        compressed. A folder and a tar of that folder give the same bytes.
+
+        Raises `UnusablePath` for what a workspace must not contain: absolute names, ``..``,
+        devices, FIFOs, links that lead out, and names beneath something that is not a folder.
+        """
+        opened = _tar_members(self.path) if self.is_tar else _folder_members(self.path)
+        try:
+            with opened as members:
+                _check_tree(members)
+                ordered = (members[name] for name in sorted(members))
+                yield from tar_chunks((each.entry, each.content()) for each in ordered)
+        except SizeChanged as error:
+            name = str(error)
+            raise UnusablePath(f"{name!r} in the workspace changed while it was read") from None
+        except _UNREADABLE as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnusablePath(f"the workspace {self.path} cannot be read: {reason}") from None
+
+    def digest_tar(self) -> WorkspaceTar:
+        """Return digest and size of the tar without writing it. Raises `UnusablePath`."""
+        hasher = hashlib.sha256()
+        size = 0
+        for chunk in self.chunks():
+            hasher.update(chunk)
+            size += len(chunk)
+        return WorkspaceTar(hasher.hexdigest(), size)
+
+
+def check_inline(files: Mapping[str, str]) -> None:
+    """Raise `UnusablePath` if a name of an inline workspace is unsafe or conflicts with another."""
+    folders: set[str] = set()
+    for name in files:
+        if relative_name(name) != name:
+            raise UnusablePath(f"found the name {name!r}; expected {relative_name(name)!r}")
+        folders.update(parents(name))
+    for name in files:
+        if name in folders:
+            raise UnusablePath(f"{name!r} is both a file and the folder of other files")
+
+
+class _Member(NamedTuple):
+    """A folder, a file or a symbolic link of a workspace."""
+
+    entry: TarEntry
+    open: Callable[[], IO[bytes]] = io.BytesIO
+
+    def content(self) -> Iterator[bytes]:
+        with self.open() as content:
+            yield from pieces(content, self.entry.size)
+
+
+def _check_tree(members: dict[str, _Member]) -> None:
+    """Add folders that names imply; reject names and links that lead out of the workspace."""
+    for name in list(members):
+        for parent in parents(name):
+            folder = _Member(TarEntry(parent, tarfile.DIRTYPE))
+            if members.setdefault(parent, folder).entry.kind != tarfile.DIRTYPE:
+                raise UnusablePath(
+                    f"{name!r} in the workspace lies beneath {parent!r}, which is not a folder"
+                )
+    for name, member in members.items():
+        if member.entry.kind == tarfile.SYMTYPE:
+            _check_link(name, member.entry.target)
+
+
+def _check_link(name: str, target: str) -> None:
+    """Raise `UnusablePath` for a link that may lead out of the workspace."""
+    if not link_stays_inside(name, target) or not is_utf8(target):
+        raise UnusablePath(
+            f"the link {name!r} -> {target!r} leads out of the workspace",
+            "links may only lead to something inside, by the shortest relative path",
+        )
+
+
+@contextmanager
+def _folder_members(root: Path) -> Iterator[dict[str, _Member]]:
+    if not root.is_dir():
+        raise UnusablePath(
+            f"there is no folder {root}", "paths are relative to the tasks file's folder"
+        )
+    members: dict[str, _Member] = {}
+    for current, folders, files in os.walk(root, onerror=_raise_error):
+        for name in folders + files:
+            path = Path(current, name)
+            own = relative_name(path.relative_to(root).as_posix())
+            members[own] = _member_on_disk(path, own)
+    yield members
+
+
+def _raise_error(error: OSError) -> None:
+    raise error
+
+
+def _member_on_disk(path: Path, name: str) -> _Member:
+    entry = entry_on_disk(path, name, path.lstat())
+    if entry is None:
+        raise UnusablePath(f"{path} is neither a file, a folder nor a link")
+    return (
+        _Member(entry, lambda: path.open("rb")) if entry.kind == tarfile.REGTYPE else _Member(entry)
+    )
+
+
+@contextmanager
+def _tar_members(path: Path) -> Iterator[dict[str, _Member]]:
+    if not path.is_file():
+        raise UnusablePath(
+            f"there is no file {path}", "paths are relative to the tasks file's folder"
+        )
+    with (
+        _unpacked(path) as handle,
+        tarfile.open(fileobj=handle, mode="r:", encoding="utf-8") as tar,
+    ):
+        members: dict[str, _Member] = {}
+        for info in tar:
+            if name := _tar_name(info.name):
+                members.pop(name, None)
+                members[name] = _member_in_tar(tar, info, name, members)
+        yield members
+
+
+def _tar_name(name: str) -> str:
+    """Return the member's relative name; empty for the root of the workspace."""
+    return "" if name.strip("/") in {"", "."} else relative_name(name)
+
+
+def _member_in_tar(
+    tar: tarfile.TarFile, info: tarfile.TarInfo, name: str, earlier: dict[str, _Member]
+) -> _Member:
+    if info.isdir():
+        return _Member(TarEntry(name, tarfile.DIRTYPE))
+    if info.issym():
+        return _Member(TarEntry(name, tarfile.SYMTYPE, target=info.linkname))
+    if info.islnk():
+        target = earlier.get(relative_name(info.linkname))
+        if target is None or target.entry.kind != tarfile.REGTYPE:
+            raise UnusablePath(
+                f"the hard link {info.name!r} -> {info.linkname!r} does not name an earlier file"
+            )
+        return target._replace(entry=replace(target.entry, name=name))
+    if not info.isreg():
+        raise UnusablePath(f"{info.name!r} in the tar is a device or a FIFO")
+    entry = TarEntry(name, tarfile.REGTYPE, info.size, bool(info.mode & stat.S_IXUSR))
+    return _Member(entry, lambda: _content(tar, info))
+
+
+def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(info)
+    assert content is not None
+    return content
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Open the tar at `path`, uncompressed and seekable, through a temporary file if necessary."""
+    with path.open("rb") as raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        unpacker = next((f for start, f in _UNPACKERS.items() if magic.startswith(start)), None)
+        if unpacker is None:
+            yield raw
+            return
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as unpacked, unpacker(raw) as content:
+            shutil.copyfileobj(content, unpacked, 1 << 20)
+            unpacked.seek(0)
+            yield unpacked

@@ -31,7 +31,7 @@ from labledger.experiment.authored_fields import (
     user_name,
 )
 from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
-from labledger.experiment.workspace_tars import WorkspaceSource, WorkspaceTar
+from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
 from labledger.records import JsonObject, canonical_json

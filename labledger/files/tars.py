@@ -89,6 +89,32 @@ def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[
     yield END
 
 
+def entry_on_disk(path: Path, name: str, status: os.stat_result) -> TarEntry | None:
+    """Return the entry of a folder, a link or a regular file; None for anything else.
+
+    `status` is that of `path` itself, which is not followed if it is a link.
+    """
+    if stat.S_ISDIR(status.st_mode):
+        return TarEntry(name, tarfile.DIRTYPE)
+    if stat.S_ISLNK(status.st_mode):
+        return TarEntry(name, tarfile.SYMTYPE, target=os.readlink(path))  # noqa: PTH115
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return TarEntry(name, tarfile.REGTYPE, status.st_size, executable)
+
+
+def pieces(content: Readable, size: int) -> Iterator[bytes]:
+    """Yield a content of `size` bytes in pieces, and one byte more where it has grown.
+
+    `tar_chunks` then raises `SizeChanged`.
+    """
+    bytes_left = size + 1
+    while bytes_left and (piece := content.read(min(bytes_left, MIB))):
+        bytes_left -= len(piece)
+        yield piece
+
+
 def padded(size: int) -> int:
     """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
     return size + -size % BLOCK

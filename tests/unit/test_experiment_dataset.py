@@ -19,8 +19,8 @@ from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.experiment import dataset, task_row
 from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.dataset import Selection, read_tasks
+from labledger.experiment.staged_files import WorkspaceSource
 from labledger.experiment.task_row import cluster_of
-from labledger.experiment.workspace_tars import WorkspaceSource
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import canonical_json, json_schemas
 
