@@ -49,13 +49,13 @@ class PythonTask:
 
 
 def python_benchmark(
-    name: str, split: str, tasks: Sequence[PythonTask], digest: str, description: str
+    name: str, tasks: Sequence[PythonTask], digest: str, description: str
 ) -> Benchmark:
     """Return the benchmark of tasks that were read from a file with the SHA-256 `digest`."""
     return Benchmark(
         name=name,
         version=f"sha256:{digest[:16]}",
-        split=split,
+        split="test",
         tasks=tuple(_task_row(task) for task in tasks),
         files={
             "agent.py": (_PROGRAMS / "python_agent_program.py").read_bytes(),
@@ -157,7 +157,7 @@ class HumanEvalFormat:
     def read(self, location: str) -> Benchmark:
         """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
         tasks, digest = read_tasks(location, self.name, _read_humaneval_task)
-        return python_benchmark(self.name, "test", tasks, digest, _HUMANEVAL_DESCRIPTION)
+        return python_benchmark(self.name, tasks, digest, _HUMANEVAL_DESCRIPTION)
 
 
 def _read_humaneval_task(row: TaskRow) -> PythonTask:
@@ -205,7 +205,7 @@ class MbppFormat:
     def read(self, location: str) -> Benchmark:
         """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
         tasks, digest = read_tasks(location, self.name, _read_mbpp_task)
-        return python_benchmark(self.name, "test", tasks, digest, _MBPP_DESCRIPTION)
+        return python_benchmark(self.name, tasks, digest, _MBPP_DESCRIPTION)
 
 
 def _read_mbpp_task(row: TaskRow) -> PythonTask:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from labledger import __version__
 from labledger.checks.check_results import CheckResult, check_disk_space
-from labledger.checks.engine_checks import describe_shortcomings
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
@@ -24,6 +23,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
 from labledger.text import counted, counted_of
 from labledger.trial.disk_space import DiskSpace
+from labledger.trial.life.container_config import GROUPS_HINT
 
 
 def diagnose(lab: LabFolder) -> list[CheckResult]:
@@ -50,8 +50,33 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
         "docker",
         f"{facts.details}, {counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
     )
-    yield from describe_shortcomings(facts)
+    yield from _shortcomings(facts)
     yield check_disk_space(DiskSpace.of(lab.existing, info))
+
+
+def _shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
+    """Yield what does not work on an engine, as warnings where preflight refuses every run."""
+    if facts.shortcoming is not None:
+        yield CheckResult(
+            "docker",
+            f"{facts.shortcoming}: preflight refuses runs here",
+            ok=False,
+            hint=GROUPS_HINT,
+            warning=True,
+        )
+    if facts.product == "Podman":
+        yield CheckResult(
+            "docker",
+            f"{facts} runs every container with {facts.default_runtime}: `runtime.oci` cannot name "
+            "another OCI runtime; no network `allowlist`, and no network of the grader's own; "
+            "files that are copied from a container belong to root",
+        )
+        if not facts.is_rootless:
+            yield CheckResult(
+                "docker",
+                f"{facts} does not protect the kernel's files in /proc: root in a container can "
+                "change their modes for the machine and all other containers",
+            )
 
 
 def _sqlite() -> CheckResult:

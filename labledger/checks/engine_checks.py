@@ -154,31 +154,6 @@ def _changes_network(trial: TrialSettings) -> bool:
     )
 
 
-def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
-    """Yield what does not work on an engine, as warnings where preflight refuses every run."""
-    if facts.shortcoming is not None:
-        yield CheckResult(
-            "docker",
-            f"{facts.shortcoming}: preflight refuses runs here",
-            ok=False,
-            hint=GROUPS_HINT,
-            warning=True,
-        )
-    if facts.product == "Podman":
-        yield CheckResult(
-            "docker",
-            f"{facts} runs every container with {facts.default_runtime}: `runtime.oci` cannot name "
-            "another OCI runtime; no network `allowlist`, and no network of the grader's own; "
-            "files that are copied from a container belong to root",
-        )
-        if not facts.is_rootless:
-            yield CheckResult(
-                "docker",
-                f"{facts} does not protect the kernel's files in /proc: root in a container can "
-                "change their modes for the machine and all other containers",
-            )
-
-
 def check_limits(probes: ImageProbes, image: str, resources: Resources) -> CheckResult:
     """Check that limits are in force in a container, which is started from an image for that."""
     facts = EngineFacts.of(probes.engine_info)

@@ -82,6 +82,18 @@ class ImageProbes:
             lab_folder.store_cached(key, b"")
         return status, output
 
+    def try_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
+        """Return what `run_probe` does; -1 and what the engine says if it could not run it.
+
+        Raises `EngineUnavailable`.
+        """
+        try:
+            return self.run_probe(image, script, user)
+        except EngineUnavailable:
+            raise
+        except LabLedgerError as error:
+            return -1, error.message
+
     def _cache_key(
         self, image: str, script: str, user: str | None, host_config: JsonObject | None
     ) -> str:
@@ -242,12 +254,7 @@ def _check_user(
     trial_script = resources.trial_script().read_text("utf-8")
     checked = "grader" if phase == "grader" else "agent"
     script = f"set -- check-{checked}-user {shlex.quote(user)}\n{trial_script}"
-    try:
-        status, output = probes.run_probe(image, script, container_user)
-    except EngineUnavailable:
-        raise
-    except LabLedgerError as error:
-        status, output = -1, error.message
+    status, output = probes.try_probe(image, script, container_user)
     if status == 0 and not output:
         return CheckResult(f"{phase} user", f"{ref} can run the {phase} as {user}")
     hint = (
@@ -284,12 +291,7 @@ def check_workspaces(
         if folder is not None and folder.startswith("/"):
             has_setup[folder] = has_setup.get(folder, True) and "setup" in merged.phases
     for folder, can_be_made in has_setup.items():
-        try:
-            status, output = probes.run_probe(image, f"cd {shlex.quote(folder)}")
-        except EngineUnavailable:
-            raise
-        except LabLedgerError as error:
-            status, output = -1, error.message
+        status, output = probes.try_probe(image, f"cd {shlex.quote(folder)}")
         if status == 0:
             yield CheckResult("workspace", f"{ref} has the folder {folder}")
             continue

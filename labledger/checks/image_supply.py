@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from labledger.checks.check_results import CheckResult, runs_in
 from labledger.checks.parallel_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
 from labledger.engine import image_builds
-from labledger.engine.build_context import BuildContext
-from labledger.engine.dockerfiles import LABEL, buildkit_needs, is_local
+from labledger.engine.build_context import LABEL, BuildContext, buildkit_needs, is_local
 from labledger.engine.engine import Engine
 from labledger.engine.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError

@@ -41,7 +41,7 @@ from labledger.checks.image_checks import (
 )
 from labledger.checks.image_supply import Supply, supply_images
 from labledger.checks.model_checks import check_agents, check_models
-from labledger.engine.dockerfiles import is_local
+from labledger.engine.build_context import is_local
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import (

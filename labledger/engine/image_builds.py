@@ -20,8 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labledger.engine.build_context import BuildContext, ContextChanged, UnusableContext
-from labledger.engine.dockerfiles import LABEL
+from labledger.engine.build_context import LABEL, BuildContext, ContextChanged, UnusableContext
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labledger.engine.dockerfiles import is_buildable, with_tag
+from labledger.engine.build_context import is_buildable, with_tag
 from labledger.experiment import name_references, staged_files
 from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
 from labledger.experiment.model_settings import find_model_problems
@@ -93,8 +93,7 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     yield from _grader_binding_problems(valid)
     yield from _phase_problems(valid, PHASES["grader"])
     yield from _file_problems(valid, PHASES["grader"], folder)
-    variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
-    for path in (("runtime",), *((*variant, "runtime") for variant in variants)):
+    for path in _runtime_paths(valid):
         yield from _runtime_problems(valid, path)
         yield from _user_problems(valid, path)
         yield from _model_problems(valid, path)
@@ -160,7 +159,7 @@ def authored_agent(data: JsonObject, variant: JsonObject) -> JsonObject:
 
 def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that each variant has an agent: a command, or a profile."""
-    for path in (("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid))):
+    for path in _runtime_paths(valid):
         agent = valid.get((*path, "agent")) or {}
         if {"command", "profile"} <= agent.keys():
             message = "has a command and a profile; the profile says how its agent is started"
@@ -186,12 +185,19 @@ def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
 
 
 def _variant_paths(valid: _ValidParts) -> list[FieldPath]:
-    return [("baseline",), *_plan_paths(valid)]
+    plan = lookup(valid.data, ("variant_plan",))
+    count = len(plan) if isinstance(plan, list) else 0
+    return [("baseline",), *(("variant_plan", i) for i in range(count))]
+
+
+def _runtime_paths(valid: _ValidParts) -> list[FieldPath]:
+    """Return the paths of `runtime`: the experiment's, and those of all variants."""
+    return [("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid))]
 
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     path_of_name: dict[str, FieldPath] = {}
-    for path in (("baseline",), *_plan_paths(valid)):
+    for path in _variant_paths(valid):
         name = valid.get((*path, "variant_id"))
         if name in path_of_name:
             earlier = path_of_name[name]
@@ -200,11 +206,6 @@ def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
             yield FieldProblem((*path, "variant_id"), message, "give each variant a unique id")
         elif name is not None:
             path_of_name[name] = path
-
-
-def _plan_paths(valid: _ValidParts) -> list[FieldPath]:
-    plan = lookup(valid.data, ("variant_plan",))
-    return [("variant_plan", i) for i in range(len(plan) if isinstance(plan, list) else 0)]
 
 
 def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem]:
@@ -310,8 +311,9 @@ def _texts_with_names(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[Fi
 
 def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that the grader, which is the same for all variants, uses no variant's bindings."""
-    variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
-    bound = {name for path in variants for _, name, _ in valid.mapping((*path, "bindings"))}
+    bound = {
+        name for path in _variant_paths(valid) for _, name, _ in valid.mapping((*path, "bindings"))
+    }
     for path, text in _texts_with_names(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(name_references.names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"

@@ -8,7 +8,7 @@ differ by variant. Which programs there are is known to `labledger.agents` alone
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from labledger.agents.installation import check_version
@@ -199,6 +199,14 @@ def variant_path(data: JsonObject, variant_id: str) -> FieldPath:
     return next(p for p, v in authored_variants(data) if v["variant_id"] == variant_id)
 
 
+def unstartable(phase: str, plan: PhasePlan, files: Files) -> Iterator[tuple[str, str]]:
+    """Yield message and hint if a command starts a staged file that is not executable."""
+    for file in files[phase]:
+        if plan.command[0] == f"{DEPS}/{phase}/{file.name}" and not file.executable:
+            hint = f"chmod +x {file.source}, or start it with its interpreter"
+            yield f"{file.name} is not executable", hint
+
+
 def require_executable(
     authored: AuthoredExperiment, phases: Iterable[NamedPhase], files: Files
 ) -> None:
@@ -206,11 +214,8 @@ def require_executable(
     problems: dict[FieldPath, Problem] = {}
     for phase in phases:
         path = authored_path(authored.data, phase, ("command", 0))
-        for file in files[phase.name]:
-            is_started = phase.plan.command[0] == f"{DEPS}/{phase.name}/{file.name}"
-            if is_started and not file.executable:
-                hint = f"chmod +x {file.source}, or start it with its interpreter"
-                problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
+        for message, hint in unstartable(phase.name, phase.plan, files):
+            problems[path] = authored.problem(path, message, hint)
     if problems:
         raise InvalidInput(f"the commands of {authored.path} cannot start", list(problems.values()))
 

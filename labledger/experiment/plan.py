@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from labledger.engine.build_context import DEFAULT_DOCKERFILE, BuildContext, UnusableContext
-from labledger.engine.dockerfiles import with_tag
+from labledger.engine.build_context import (
+    DEFAULT_DOCKERFILE,
+    BuildContext,
+    UnusableContext,
+    with_tag,
+)
 from labledger.errors import LedgerError
 from labledger.experiment.authored_fields import UnusablePath, relative_name
 from labledger.experiment.grading import GradingMode

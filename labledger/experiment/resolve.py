@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from labledger.engine.dockerfiles import with_tag
+from labledger.engine.build_context import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import schedule, staged_files
 from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup

@@ -34,7 +34,7 @@ from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading import HIDING_MODES, GradingMode, Sealing
 from labledger.experiment.model_settings import key_names
-from labledger.experiment.phase_commands import DEPS, variant_path
+from labledger.experiment.phase_commands import unstartable, variant_path
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.runtime_overrides import RuntimeOverrides
 from labledger.experiment.task_row import FilesPlace
@@ -142,9 +142,7 @@ def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
             "the grader's network differs from the agent's, and in mode same nobody changes it "
             "between them"
         )
-        yield Mismatch(
-            "grader", "network", message, "choose mode after_agent, delivered or separate"
-        )
+        yield Mismatch("grader", "network", message, _OTHER_MODES)
 
 
 def _host_problem(host: str) -> str | None:
@@ -304,7 +302,8 @@ def _problems(
     yield from _combination_problems(plan, variant, merged, own)
     for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
         if is_own:
-            yield from _not_executable(plan, name, merged)
+            for message, hint in unstartable(name, merged.phases[name], plan.files):
+                yield FieldProblem(("runtime", name, "command", 0), message, hint)
 
 
 def _combination_problems(
@@ -340,14 +339,3 @@ def _file_problems(merged: TrialSettings, files: Iterable[FilesPlace]) -> Iterat
         if runtime.root_read_only and not overlap(path, "/tmp"):  # noqa: S108
             message = f"files for the grader cannot be copied to {path}: the root is read-only"
             yield FieldProblem(("files",), message, "leave runtime.root_read_only out")
-
-
-def _not_executable(
-    plan: ExperimentPlan, phase: str, merged: TrialSettings
-) -> Iterator[FieldProblem]:
-    for file in plan.files[phase]:
-        starts = merged.phases[phase].command[0] == f"{DEPS}/{phase}/{file.name}"
-        if starts and not file.executable:
-            hint = f"chmod +x {file.source}, or start it with its interpreter"
-            path = ("runtime", phase, "command", 0)
-            yield FieldProblem(path, f"{file.name} is not executable", hint)

@@ -16,7 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from labledger.errors import ArtifactChanged
-from labledger.files.durable_files import make_folder, new_file, publish, sync_folder
+from labledger.files.durable_files import (
+    content_digest,
+    make_folder,
+    new_file,
+    publish,
+    sync_folder,
+)
 from labledger.records.canonical_json import sha256_hex
 
 
@@ -145,8 +151,7 @@ class ArtifactStore:
 @lru_cache(maxsize=4096)
 def _digest_of(path: Path, *_: object) -> str:
     """Return the SHA-256 (hex) of a file. Further arguments are those that change with it."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return content_digest(path)
 
 
 def _sync_name(artifact: Path) -> None:

@@ -81,7 +81,6 @@ class Verification:
 def verify(
     path: Path,
     run_id: str | None = None,
-    store: ArtifactStore | None = None,
     *,
     processes: int | None = None,
 ) -> Verification:
@@ -96,8 +95,7 @@ def verify(
     """
     with reading(path, "verify the ledger") as connection:
         migrations.require_current_connection(connection, path)
-        store = store or ArtifactStore(path.parent / "artifacts")
-        checker = _Checker(connection, store, None)
+        checker = _Checker(connection, ArtifactStore(path.parent / "artifacts"), None)
         return checker.check(None if run_id is None else [run_id], path, processes)
 
 

@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from labledger import RunOptions, preflight, run
 from labledger.engine import image_builds
-from labledger.engine.dockerfiles import LABEL
+from labledger.engine.build_context import LABEL
 from labledger.errors import ImageBuildsStopped
 
 pytestmark = pytest.mark.docker

@@ -16,8 +16,10 @@ from labledger.engine.build_context import (
     ContextChanged,
     IgnorePatterns,
     UnusableContext,
+    is_buildable,
+    is_local,
+    with_tag,
 )
-from labledger.engine.dockerfiles import is_buildable, is_local, with_tag
 from labledger.experiment.experiment_differences import differences
 from labledger.experiment.plan import ExperimentPlan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.engine.dockerfiles import buildkit_needs
+from labledger.engine.build_context import buildkit_needs
 from labledger.engine.image_builds import knows_recent_dockerfiles
 
 
