@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import secrets
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import (
     FileContent,
     content_key,
+    filled_folder,
     make_folder,
     sync_folder,
     sync_tree,
@@ -236,11 +235,8 @@ def _document(
 ) -> JsonObject:
     """Return `experiment.yaml` as JSON, its sections in the order in which they are written."""
     defaults = benchmark.defaults
-    runtime = {"image": image, **defaults["runtime"]}
-    if image is None:
-        del runtime["image"]
-    else:
-        runtime["image"] = image
+    runtime: JsonObject = {} if image is None else {"image": image}
+    runtime |= {key: value for key, value in defaults["runtime"].items() if key != "image"}
     own_files = sorted({name for agent in agents for name in agent.files})
     files = [*runtime["agent"].get("files", []), *own_files]
     runtime["agent"] = {**runtime["agent"], **({"files": files} if files else {})}
@@ -355,29 +351,15 @@ def store_experiment(experiment: TranslatedExperiment, folder: Path) -> Path:
     target = folder / f"{experiment.name}-{experiment.digest[:_DIGITS]}"
     try:
         if not target.is_dir():
-            _publish(experiment, folder, target)
+            make_folder(folder)
+            with filled_folder(target) as unfinished:
+                _write_files(experiment, unfinished)
+                sync_tree(unfinished)
+            sync_folder(folder)
         _require_same(experiment, target)
     except OSError as error:
         raise LabLedgerError(f"could not write {target}: {error.strerror}") from error
     return target / EXPERIMENT_FILE
-
-
-def _publish(experiment: TranslatedExperiment, folder: Path, target: Path) -> None:
-    make_folder(folder)
-    unfinished = folder / f".{target.name}.{secrets.token_hex(8)}"
-    try:
-        unfinished.mkdir()
-        _write_files(experiment, unfinished)
-        sync_tree(unfinished)
-        try:
-            unfinished.rename(target)
-        except OSError:
-            # Another process has published the same experiment meanwhile.
-            if not target.is_dir():
-                raise
-        sync_folder(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _require_same(experiment: TranslatedExperiment, target: Path) -> None:

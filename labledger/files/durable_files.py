@@ -174,6 +174,29 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+@contextmanager
+def filled_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder, which gets the name `target` when the block ends without error.
+
+    Until then it has a hidden name beside it. It is removed if the block raises, or if another
+    process has given a folder of the same content that name meanwhile. What is in it is not made
+    durable. Raises `OSError`.
+    """
+    import shutil  # Late: it takes longer than a small query.
+
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        try:
+            unfinished.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def sync_tree(folder: Path) -> None:
     """Make all files in a folder, and in those below it, durable with their names."""
     for path in folder.rglob("*"):

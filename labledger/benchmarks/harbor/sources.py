@@ -13,8 +13,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
+from labledger.files.durable_files import filled_folder
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import read_toml, refuse_problems
 
@@ -69,26 +68,13 @@ def _checked_out(url: str, commit: str) -> Path:
     target = cache / "git" / name
     try:
         if not target.is_dir():
-            _publish(url, commit, target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with filled_folder(target) as folder:
+                _clone(url, commit, folder)
     except OSError as error:
         raise _git_problem(where, f"cannot be stored in {target}: {error.strerror}") from error
     _require_unchanged(where, target, commit)
     return target
-
-
-def _publish(url: str, commit: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        _clone(url, commit, unfinished)
-        try:
-            unfinished.rename(target)
-        except OSError:
-            # Another process has cloned the same commit meanwhile.
-            if not target.is_dir():
-                raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _clone(url: str, commit: str, folder: Path) -> None:
