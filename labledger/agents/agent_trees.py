@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from labledger.errors import LabLedgerError
-from labledger.files.durable_files import write_file
+from labledger.files.durable_files import file_pieces, write_file
 from labledger.files.tars import TarEntry, content_of, each_member, open_stream, tar_chunks
 from labledger.records.canonical_json import dump_bytes
 from labledger.records.json_codec import Section
@@ -95,9 +95,6 @@ def checked_entry(entry: Path) -> InstalledAgent | None:
     return stored
 
 
-_PIECE = 1 << 20
-
-
 def tar_of_tree(tree: Path) -> Iterator[bytes]:
     """Yield a tar of a folder's files, which is the same for the same files. Raises `OSError`."""
     return tar_chunks(_members(tree))
@@ -115,15 +112,9 @@ def _members(tree: Path) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
             elif stat.S_ISREG(status.st_mode):
                 is_program = status.st_mode & 0o111 != 0
                 entry = TarEntry(own, tarfile.REGTYPE, status.st_size, is_program)
-                yield entry, _content(path)
+                yield entry, file_pieces(path)
             elif stat.S_ISDIR(status.st_mode):
                 yield TarEntry(own, tarfile.DIRTYPE), iter(())
-
-
-def _content(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
 
 
 def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent:

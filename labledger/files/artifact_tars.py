@@ -40,6 +40,7 @@ from labledger.files.untrusted_files import (
     is_safe_name,
     link_stays_inside,
     parents,
+    printable,
 )
 from labledger.files.workspace_listing import MAX_HASHED, Entry
 from labledger.records import JsonObject
@@ -83,8 +84,7 @@ class PackedArtifact:
     def leave_out(self, name: str, why: str) -> None:
         self.left_out_total += 1
         if len(self.left_out) < MAX_NAMED:
-            shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            self.left_out[shown[:_MAX_NAME_CHARACTERS]] = why
+            self.left_out[printable(name)[:_MAX_NAME_CHARACTERS]] = why
 
     def as_json(self) -> JsonObject:
         facts: JsonObject = {"path": self.path, "to": self.to, "kind": self.kind}
@@ -176,7 +176,7 @@ class ArtifactPacker:
         packed.members += 1
         packed.size += size
         if len(self.notable) < MAX_NOTABLE and self.is_notable(name):
-            self.notable.append(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            self.notable.append(printable(name))
         yield header
         if size:
             yield from _content(archive, member, packed.path)
@@ -306,13 +306,6 @@ def safe_names(stream: Readable) -> Iterator[str]:
         if not is_safe_name(member.name) or not is_known or member.issparse():
             raise ArtifactsRefused(f"a member {member.name!r} that no artifact has")
         yield member.name
-
-
-def chunks(path: Path) -> Iterator[bytes]:
-    """Yield a stored tar in pieces."""
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            yield chunk
 
 
 def open_modes(tar: Iterable[bytes]) -> Iterator[bytes]:

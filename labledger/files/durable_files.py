@@ -241,13 +241,19 @@ def write_content(target: Path, content: FileContent) -> None:
             if isinstance(content, bytes):
                 file.write(content)
             else:
-                with content.open("rb") as source:
-                    file.writelines(iter(partial(source.read, _CHUNK), b""))
+                file.writelines(file_pieces(content))
         if _is_executable(content):
             target.chmod(target.stat().st_mode | 0o111)
     except BaseException:
         target.unlink()
         raise
+
+
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in pieces. Raises `OSError`."""
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            yield piece
 
 
 def content_digest(content: FileContent) -> str:

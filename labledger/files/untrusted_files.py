@@ -180,6 +180,11 @@ def is_safe_name(name: str) -> bool:
     return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
 
 
+def printable(name: str) -> str:
+    """Return a name with U+FFFD for bytes that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def parents(name: str) -> Iterator[str]:
     """Yield the folders above a name, the nearest first, without the top."""
     while name := name.rpartition("/")[0]:

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from labledger.errors import MalformedJson
-from labledger.files.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile
+from labledger.files.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile, printable
 from labledger.files.workspace_seed import Seed, SeedEntry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
@@ -190,7 +190,7 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
             listing.empty.append(folder.rstrip("/"))
         folders = []
         for child in children:
-            name = f"{folder}{_printable(child.name)}"
+            name = f"{folder}{printable(child.name)}"
             if not _is_folder(child):
                 yield name, child
             elif child.name in UNLISTED_FOLDERS or name != folder + child.name:
@@ -211,10 +211,6 @@ def _is_folder(child: os.DirEntry[str]) -> bool:
         return child.is_dir(follow_symlinks=False)
     except OSError:
         return False
-
-
-def _printable(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 MAX_FILES = 5_000

@@ -15,8 +15,8 @@ from typing import Any
 
 from labledger import clock, fault_points
 from labledger.experiment.grading import ResultSource
-from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
@@ -277,7 +277,7 @@ def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterab
         return spec.kind.container_files(spec)
     taken = container_exit.artifacts
     path = None if taken is None else taken.tar(spec.folder, ArtifactStore(spec.plan.store_root))
-    return None if path is None else artifact_tars.chunks(path)
+    return None if path is None else file_pieces(path)
 
 
 def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:

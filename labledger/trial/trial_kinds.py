@@ -21,8 +21,8 @@ from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.task_row import workspace_seed
-from labledger.files import artifact_tars
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, Metric, Phase
 from labledger.records.identity import TrialIds
@@ -116,7 +116,7 @@ class GraderPart(FreshTrial):
         path = None
         if self.artifacts is not None:
             path = self.artifacts.tar(spec.folder.parent, ArtifactStore(spec.plan.store_root))
-        return None if path is None else artifact_tars.chunks(path)
+        return None if path is None else file_pieces(path)
 
     def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
         return () if self.artifacts is None else self.artifacts.folders()

@@ -27,6 +27,7 @@ from labledger.errors import (
 from labledger.execution.process_identity import process_is_dead
 from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import file_pieces
 from labledger.files.lab_folder import LabFolder, scratch_folder
 from labledger.files.tars import ArchiveDamaged, ArchivedFile
 from labledger.ledger.database import migrations
@@ -46,7 +47,6 @@ _ARTIFACT = re.compile(r"artifacts/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _MAX_MANIFEST_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
 """What a small file takes on a disk at least."""
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,23 +193,17 @@ def _members(
     manifest: bytes, ledger: Path, artifacts: Iterable[_StoredArtifact], store: ArtifactStore
 ) -> Iterator[tuple[str, int, Iterable[bytes]]]:
     yield _MANIFEST, len(manifest), [manifest]
-    yield _LEDGER, ledger.stat().st_size, _file_chunks(ledger)
+    yield _LEDGER, ledger.stat().st_size, file_pieces(ledger)
     fault_points.fault_point("inside_archive")
     for artifact in artifacts:
         path = store.path(artifact.sha256)
         yield artifact.name, artifact.size, _unchanged_chunks(path, artifact.sha256)
 
 
-def _file_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
-
-
 def _unchanged_chunks(path: Path, sha256: str) -> Iterator[bytes]:
     """Yield the content of an artifact. Raises `LedgerError` at its end if it was changed."""
     hasher = hashlib.sha256()
-    for piece in _file_chunks(path):
+    for piece in file_pieces(path):
         hasher.update(piece)
         yield piece
     if hasher.hexdigest() != sha256:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from labledger.engine.container_files import ChangeKind
+from labledger.files.untrusted_files import printable
 from labledger.files.workspace_listing import MalformedListing
 from labledger.trial.evidence import engine_archives
 from labledger.trial.evidence.container_changes import (
@@ -17,7 +18,6 @@ from labledger.trial.evidence.container_changes import (
     ChangeList,
     Exclusions,
     is_exact,
-    printable,
 )
 from labledger.trial.evidence.engine_archives import LinkedContent, SnapshotWriter
 from labledger.trial.evidence.redaction import Redactor

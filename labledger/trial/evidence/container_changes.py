@@ -140,11 +140,6 @@ def is_exact(path: str) -> bool:
     return "\ufffd" not in path and is_safe_name(path)
 
 
-def printable(path: str) -> str:
-    """Return a path with U+FFFD for bytes that are not UTF-8."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 @dataclass(frozen=True, slots=True)
 class Exclusions:
     """The paths of a container that are no changes of its trial: mounts, and the engine's files."""

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from labledger.engine.container_files import ChangeKind, ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.files.tars import END, TarEntry, content_of, each_member, open_stream, padded
-from labledger.files.untrusted_files import MIB
+from labledger.files.untrusted_files import MIB, printable
 from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
     MAX_NAMES,
@@ -32,7 +32,6 @@ from labledger.trial.evidence.container_changes import (
     Exclusions,
     is_exact,
     parents_of,
-    printable,
 )
 from labledger.trial.evidence.redaction import Redactor
 
