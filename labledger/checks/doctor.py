@@ -50,11 +50,11 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
         "docker",
         f"{facts.details}, {counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
     )
-    yield from _shortcomings(facts)
+    yield from describe_shortcomings(facts)
     yield check_disk_space(DiskSpace.of(lab.existing, info))
 
 
-def _shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
+def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
     """Yield what does not work on an engine, as warnings where preflight refuses every run."""
     if facts.shortcoming is not None:
         yield CheckResult(

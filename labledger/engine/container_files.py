@@ -10,23 +10,22 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from labledger.engine.engine import Engine
+from labledger.engine.engine import NOT_FOUND, Engine, get_answer
 from labledger.engine.engine_errors import ContainerFailed, EngineServerError
 from labledger.engine.engine_facts import folders_of_own_files
 from labledger.errors import EngineUnavailable
+from labledger.files.tars import PieceStream
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from requests import Response
 
 
-_TIMEOUT_S = 60
-_NOT_FOUND = 404
 _CHUNK = 1 << 18
 
 ChangeKind = Literal["changed", "added", "deleted"]
@@ -64,17 +63,16 @@ class ContainerFiles:
             self.attributes()  # Raises `NoSuchContainer`.
             raise
         left_out = () if with_engines_own else folders_of_own_files(response.headers)
-        with _closing(response):
+        with closing(response):
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
-            reader = _Reader(self.engine, response, action)
-            texts = (decoder.decode(chunk) for chunk in reader.chunks())
+            texts = map(decoder.decode, self._pieces(response, action))
             for change in _objects(texts):
                 path, kind = str(change["Path"]), _KINDS[change["Kind"]]
                 if kind != "changed" or path not in left_out:
                     yield path, kind
 
     @contextmanager
-    def tar_of(self, path: str) -> Iterator[_Reader | None]:
+    def tar_of(self, path: str) -> Iterator[PieceStream | None]:
         """Open a path, with everything below it, as a tar; None if nothing is there.
 
         Names in the tar begin with the last part of `path`. What the container has mounted below
@@ -82,12 +80,12 @@ class ContainerFiles:
         """
         action = f"read {path} in container {self.container}"
         response = self._get(action, "archive", path=path)
-        with _closing(response):
-            if response.status_code == _NOT_FOUND:
+        with closing(response):
+            if response.status_code == NOT_FOUND:
                 self.attributes()  # Raises `NoSuchContainer`.
                 yield None
             else:
-                yield _Reader(self.engine, response, action)
+                yield PieceStream(self._pieces(response, action))
 
     def put(self, tar: Iterable[bytes]) -> None:
         """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged.
@@ -114,60 +112,27 @@ class ContainerFiles:
 
     def _get(self, action: str, what: str, **params: str) -> Response:
         """Return a streamed answer about the container. Raises `ContainerFailed`."""
-        from docker.errors import create_api_error_from_http_exception
-        from requests.exceptions import HTTPError, ReadTimeout
+        from requests.exceptions import ReadTimeout
 
+        path = f"/containers/{self.container}/{what}"
         with self.engine.api(action) as client:
-            url = f"{client.base_url}/v{client.api_version}/containers/{self.container}/{what}"
             try:
-                response = client.get(url, params=params, stream=True, timeout=_TIMEOUT_S)
+                return get_answer(
+                    client, path, params, stream=True, may_be_missing=what == "archive"
+                )
             except ReadTimeout as error:
-                message = f"could not {action}: the engine took longer than {_TIMEOUT_S} s"
+                message = f"could not {action}: the engine took longer than {client.timeout} s"
                 raise ContainerFailed(message) from error
-            if response.status_code == _NOT_FOUND and what == "archive":
-                return response
-            try:
-                response.raise_for_status()
-            except HTTPError as error:
-                create_api_error_from_http_exception(error)
-            return response
 
-
-class _Reader:
-    """A streamed answer as a file that can be read once."""
-
-    def __init__(self, engine: Engine, response: Response, action: str) -> None:
-        self._engine, self._action = engine, action
-        self._chunks = response.iter_content(_CHUNK)
-        self._buffer = b""
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the answer in pieces. Raises `EngineUnavailable`."""
+    def _pieces(self, response: Response, action: str) -> Iterator[bytes]:
+        """Yield a streamed answer in pieces. Raises `EngineUnavailable`."""
+        pieces = response.iter_content(_CHUNK)
         while True:
-            with self._engine.api(self._action):
-                chunk: bytes | None = next(self._chunks, None)
-            if chunk is None:
+            with self.engine.api(action):
+                piece: bytes | None = next(pieces, None)
+            if piece is None:
                 return
-            yield chunk
-
-    def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, none at the end. Raises `EngineUnavailable`."""
-        while not self._buffer:
-            with self._engine.api(self._action):
-                chunk = next(self._chunks, None)
-            if chunk is None:
-                return b""
-            self._buffer = chunk
-        piece, self._buffer = self._buffer[:size], self._buffer[size:]
-        return piece
-
-
-@contextmanager
-def _closing(response: Response) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        response.close()
+            yield piece
 
 
 def _objects(texts: Iterable[str]) -> Iterator[dict[str, Any]]:

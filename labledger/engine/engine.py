@@ -40,7 +40,7 @@ _POLL_S = 0.05
 _LISTINGS = 10
 """How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
-_NOT_FOUND = 404
+NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Engine:
                     return None
                 raise
             except APIError as error:
-                if error.status_code != _NOT_FOUND:
+                if error.status_code != NOT_FOUND:
                     raise DockerException(first_line(error)) from error
                 raise
 
@@ -247,27 +247,13 @@ class Engine:
                 query["stream"] = "false"
             else:
                 query["until"] = f"{until + 0.001:.3f}"
-            return bool(self._get("/events", query).content.strip())
+            return bool(get_answer(self._client, "/events", query).content.strip())
 
     def _asks_podman(self) -> bool:
         """Return True if the engine is Podman. Raises errors of the Docker library."""
         if self._is_podman is None:
-            self._is_podman = is_podman(self._get("/_ping", {}).headers)
+            self._is_podman = is_podman(get_answer(self._client, "/_ping", {}).headers)
         return self._is_podman
-
-    def _get(self, path: str, query: dict[str, str]) -> Response:
-        """Return the engine's whole answer to a request. Raises errors of the Docker library."""
-        from docker.errors import create_api_error_from_http_exception
-        from requests.exceptions import HTTPError
-
-        client = self._client
-        url = f"{client.base_url}/v{client.api_version}{path}"
-        response = client.get(url, params=query, timeout=client.timeout)
-        try:
-            response.raise_for_status()
-        except HTTPError as error:
-            create_api_error_from_http_exception(error)
-        return response
 
     def kill(self, container: str) -> None:
         """Kill a container. Do nothing if it has ended already."""
@@ -350,6 +336,32 @@ class Engine:
             return (-1 if status is None else status), output
         finally:
             self.remove(name)
+
+
+def get_answer(
+    client: APIClient,
+    path: str,
+    query: dict[str, str],
+    *,
+    stream: bool = False,
+    may_be_missing: bool = False,
+) -> Response:
+    """Return the engine's answer to a request that the library has no function for.
+
+    Raises errors of the Docker library; with `may_be_missing`, none for the status `NOT_FOUND`.
+    """
+    from docker.errors import create_api_error_from_http_exception
+    from requests.exceptions import HTTPError
+
+    url = f"{client.base_url}/v{client.api_version}{path}"
+    response = client.get(url, params=query, stream=stream, timeout=client.timeout)
+    if may_be_missing and response.status_code == NOT_FOUND:
+        return response
+    try:
+        response.raise_for_status()
+    except HTTPError as error:
+        create_api_error_from_http_exception(error)
+    return response
 
 
 def _connect() -> APIClient:

@@ -172,11 +172,7 @@ class Grading(Section):
         """Return these settings with what `own` sets in place of them, key by key."""
         if own is None:
             return self
-        changes = {
-            field.name: value
-            for field in fields(own)
-            if (value := getattr(own, field.name)) is not None
-        }
+        changes = own.fields_set()
         if own.resources is not None and self.resources is not None:
             both = self.resources.as_json() | own.resources.as_json()
             changes["resources"] = ResourceOverrides.from_json(both)

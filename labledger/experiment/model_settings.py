@@ -7,7 +7,7 @@ of providers are never in it: it says where they are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Self
 
@@ -81,11 +81,7 @@ class ModelSettings(Section):
         """
         if own is None:
             return self
-        given = {
-            field.name: value
-            for field in fields(own)
-            if (value := getattr(own, field.name)) is not None
-        }
+        given = own.fields_set()
         if self.providers and own.providers:
             by_name = {each.name: each for each in (*self.providers, *own.providers)}
             given["providers"] = tuple(by_name[name] for name in sorted(by_name))

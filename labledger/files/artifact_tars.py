@@ -23,6 +23,7 @@ from labledger.errors import LabLedgerError
 from labledger.files.tars import (
     BLOCK,
     END,
+    PieceStream,
     Readable,
     SizeChanged,
     TarEntry,
@@ -228,23 +229,6 @@ def _members(stream: Readable, path: str) -> Iterator[tuple[tarfile.TarFile, tar
 
 
 @dataclass(slots=True)
-class _Chunks:
-    """Pieces of a stream as a stream."""
-
-    pieces: Iterator[bytes]
-    _left: bytes = b""
-
-    def read(self, size: int) -> bytes:
-        while not self._left:
-            piece = next(self.pieces, None)
-            if piece is None:
-                return b""
-            self._left = piece
-        content, self._left = self._left[:size], self._left[size:]
-        return content
-
-
-@dataclass(slots=True)
 class _Blocks:
     """A stream whose `read` returns as much as it was asked for, as the tar library expects."""
 
@@ -310,7 +294,7 @@ def safe_names(stream: Readable) -> Iterator[str]:
 
 def open_modes(tar: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a packed tar with permissions for every user: for a grader that is not root."""
-    for archive, member in _members(_Chunks(iter(tar)), "stored"):
+    for archive, member in _members(PieceStream(iter(tar)), "stored"):
         if member.isdir() or member.isreg():
             member.mode |= 0o777 if member.isdir() or member.mode & 0o100 else 0o666
         yield from _copied(archive, member)

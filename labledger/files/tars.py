@@ -126,6 +126,24 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+@dataclass(slots=True)
+class PieceStream:
+    """A content that comes in pieces, as a stream that can be read once."""
+
+    pieces: Iterator[bytes]
+    _left: bytes = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, none at the end. Raises what the pieces raise."""
+        while not self._left:
+            piece = next(self.pieces, None)
+            if piece is None:
+                return b""
+            self._left = piece
+        content, self._left = self._left[:size], self._left[size:]
+        return content
+
+
 def read_whole(stream: Readable, size: int) -> bytes:
     """Return the next `size` bytes of a stream; fewer only where it ends."""
     pieces = []

@@ -91,6 +91,11 @@ class Section(JsonForm):
         values = {m.name: _decoded(m.declared_type, data[m.key]) for m in stored if m.key in data}
         return cls(**values)
 
+    def fields_set(self) -> dict[str, Any]:
+        """Return the fields that are not None, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
 
 ALWAYS = object()
 """The value of no field: its key is always written."""

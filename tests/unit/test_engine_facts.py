@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
+from labledger.checks.doctor import describe_shortcomings
 from labledger.checks.engine_checks import (
     check_controllers,
     check_networks,
     check_oci_runtime,
-    describe_shortcomings,
 )
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
