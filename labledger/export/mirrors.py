@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from labledger import fault_points
 from labledger.errors import LedgerError
-from labledger.files.durable_files import Fence, open_output, set_aside, write_file
+from labledger.files.durable_files import (
+    Fence,
+    make_folder,
+    open_output,
+    set_aside,
+    sync_folder,
+    write_file,
+)
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
@@ -37,7 +44,7 @@ def create_run_folder(folder: Path, run: RunInfo) -> None:
 
     The copies of an experiment that was extended are replaced by those of its newest revision.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     folder.chmod(0o700)
     copies = {
         "experiment.yaml": run.authored.encode(),
@@ -141,7 +148,7 @@ class MirrorWriter:
         self.close()
         for kind, path in _paths(reader, run_id, self.run_dir).items():
             with _file_errors_reported(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 with self._fence():
                     set_aside(path)
                 mirror = _Mirror.open(path)
@@ -193,6 +200,7 @@ class MirrorWriter:
         for mirror in self._mirrors.values():
             with _file_errors_reported(mirror.path):
                 os.fsync(mirror.descriptor)
+                sync_folder(mirror.path.parent)
 
 
 def rebuild(

@@ -336,7 +336,9 @@ class NextAttempts:
             if skip_reason is None:
                 spec = self.slot_queue.spec(slot)
                 pruning = self.commit_queue.pruning
-                if pruning.is_pruned(slot.variant_id) and not spec.container_may_exist:
+                # What has begun is finished: an earlier attempt may be staged.
+                has_begun = spec.container_may_exist or spec.attempt > 1
+                if not has_begun and pruning.is_pruned(slot.variant_id):
                     skip_reason = pruning.reason(slot.variant_id)
             if skip_reason is None:
                 return spec

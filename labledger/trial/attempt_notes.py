@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from labledger.files import untrusted_files
-from labledger.files.durable_files import sync_folder, write_file
+from labledger.files.durable_files import make_folder, sync_folder, write_file
 from labledger.records.attempt_result import Phase
 from labledger.records.model_grants import WAITED
 from labledger.trial import contract
@@ -166,7 +166,7 @@ def mark_not_started(trial: Path) -> None:
         try:
             marker.touch(exist_ok=False)
         except FileNotFoundError:
-            marker.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(marker.parent)
             marker.touch()
 
 
@@ -211,13 +211,17 @@ def record_cancellation(trial: Path, why: str) -> None:
 
 def remove_notes(trial: Path) -> None:
     """Remove the notes of an attempt whose result is durable."""
-    for path in (_not_started_marker(trial), _reasons_file(trial)):
+    reasons = _reasons_file(trial)
+    # A process that was killed while it wrote the reasons has left a part under a hidden name.
+    unfinished = reasons.parent.glob(f".{reasons.name}.*")
+    for path in (_not_started_marker(trial), reasons, *unfinished):
         path.unlink(missing_ok=True)
 
 
 def folders_with_notes(run_dir: Path) -> list[Path]:
     """Return the trial folder, existing or not, of every attempt of a run that has notes."""
-    return sorted({run_dir / "trials" / path.stem for path in (run_dir / FOLDER).glob("*-*.*")})
+    notes = (path.name.removeprefix(".") for path in (run_dir / FOLDER).glob("*-*.*"))
+    return sorted({run_dir / "trials" / name.partition(".")[0] for name in notes})
 
 
 def _not_started_marker(trial: Path) -> Path:

@@ -400,6 +400,7 @@ def _create_file(path: Path) -> None:
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        sync_folder(path.parent)
     except FileExistsError:
         return
     except OSError as error:

@@ -1,0 +1,1 @@
+"""The coordinator and its hosts in a simulated world: see docs/explanation/simulation.md."""

@@ -1,0 +1,214 @@
+"""The command `scripts/simulate`: worlds from new seeds, or from given ones."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import labledger
+from simulation import disk, labs, runs, scheduler, seam
+
+SEEDS = Path(__file__).with_name("seeds.json")
+"""The seeds that ever failed, each with what it found."""
+_PER_PROCESS = 8
+"""How many worlds one process simulates: threads that died stay until it ends."""
+_MAX_WORLD_S = 25
+_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
+_elapsed = os.times
+"""The clock of the machine: that of `time` is simulated."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What worlds did."""
+
+    worlds: int = 0
+    processor_s: float = 0.0
+    slots: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, found: dict[str, Any]) -> None:
+        self.worlds += 1
+        self.processor_s += found["cpu_s"]
+        self.slots += found["slots"]
+        self.events.update(found["events"])
+        if found["failure"] is not None:
+            self.failures.append((found["seed"], found["failure"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("scripts/simulate", description=__doc__)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--seconds", type=float, default=60.0, help="new seeds for so long (60)")
+    choice.add_argument("--hours", type=float, help="the same in hours")
+    choice.add_argument("--seed", type=int, help="this world alone, with all that happens in it")
+    choice.add_argument("--known", action="store_true", help="the seeds that ever failed")
+    choice.add_argument("--worlds", type=int, help="so many new seeds")
+    parser.add_argument("--first", type=int, help="the first of the new seeds")
+    parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
+    options = parser.parse_args()
+    with prepared() as folder:
+        if options.seed is not None:
+            code = _show(options.seed, folder)
+        else:
+            code = _simulate(options, folder)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _simulate(options: argparse.Namespace, folder: Path) -> int:
+    begun = _elapsed().elapsed
+    tally = Tally()
+    seconds = 3600 * options.hours if options.hours else options.seconds
+    if options.known:
+        seeds: Iterator[int] = iter(known_seeds())
+    else:
+        first = options.first
+        first = random.SystemRandom().randrange(10**9) if first is None else first
+        last = first + options.worlds if options.worlds else 10**12
+        seeds = iter(range(first, last))
+        print(f"simulate: seeds from {first} on", flush=True)
+
+    def ends() -> bool:
+        is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
+        return is_late or (options.until_failure and bool(tally.failures))
+
+    for found in _in_processes(seeds, folder, ends):
+        tally.add(found)
+        if found["failure"] is not None:
+            print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
+    _report(tally, _elapsed().elapsed - begun)
+    return int(bool(tally.failures))
+
+
+def known_seeds() -> list[int]:
+    return [int(seed) for seed in json.loads(SEEDS.read_text("utf-8"))["seeds"]]
+
+
+def _report(tally: Tally, seconds: float) -> None:
+    happened = ", ".join(f"{count} × {kind}" for kind, count in tally.events.most_common())
+    print(f"simulate: {happened}")
+    rate = 60 * tally.worlds / max(tally.processor_s, 0.01)
+    print(
+        f"simulate: {tally.worlds} runs, {tally.slots} slots committed, in {seconds:.0f} s; "
+        f"{rate:.0f} runs a minute and core"
+    )
+    for seed, failure in tally.failures:
+        print(f"simulate: failed: scripts/simulate --seed {seed}: {failure}")
+    if not tally.failures:
+        print("simulate: every guarantee held")
+
+
+# -- worlds in processes of their own
+
+
+@contextmanager
+def prepared() -> Iterator[Path]:
+    """Provide a folder with the templates of labs, in a process that simulates from now on."""
+    scheduler.enter(scheduler.Scheduler(0))
+    folder = Path(tempfile.mkdtemp(prefix="labledger-simulation-", dir=_FOLDER))
+    try:
+        disk.install()
+        for design in labs.DESIGNS:
+            labs.make_template(folder / "templates" / design, design)
+        _import_everything()
+        seam.install()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _import_everything() -> None:
+    """Import the whole product: in a world nothing is imported late."""
+    for module in pkgutil.walk_packages(labledger.__path__, "labledger."):
+        if "__main__" not in module.name and "dask" not in module.name:
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def _in_processes(seeds: Iterator[int], folder: Path, ends: Any) -> Iterator[dict[str, Any]]:
+    """Simulate worlds, as many at once as there are processors, and yield what each did."""
+    running: dict[int, tuple[int, list[int]]] = {}
+    while True:
+        while len(running) < (os.cpu_count() or 1) and not ends():
+            batch = [seed for _, seed in zip(range(_PER_PROCESS), seeds, strict=False)]
+            if not batch:
+                break
+            read, write = os.pipe()
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                os.close(read)
+                _simulate_batch(batch, folder, write)
+            os.close(write)
+            running[child] = read, batch
+        if not running:
+            return
+        child, status = os.wait()
+        read, batch = running.pop(child)
+        with os.fdopen(read, "rb") as pipe:
+            lines = pipe.read().splitlines()
+        done = [json.loads(line) for line in lines]
+        yield from done
+        if len(done) < len(batch):
+            seed = batch[len(done)]
+            how = "does not end" if status else "was not reported"
+            empty = {"cpu_s": 0.0, "slots": 0, "events": {}}
+            yield {"seed": seed, "failure": f"the world {how} (status {status})", **empty}
+        for seed in batch:
+            shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
+
+
+def _simulate_batch(batch: list[int], folder: Path, write: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for seed in batch:
+        faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
+        begun = sum(_elapsed()[:2])
+        world, failure = _one(seed, folder)
+        found = {
+            "seed": seed,
+            "failure": failure,
+            "cpu_s": sum(_elapsed()[:2]) - begun,
+            "slots": sum(world.observed.next_idx.values()),
+            "events": world.events,
+        }
+        os.write(write, json.dumps(found).encode() + b"\n")
+        shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
+    os._exit(0)
+
+
+def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
+    world = runs.World.of_seed(seed, folder / "templates", folder / f"world-{seed}")
+    try:
+        world.run()
+    except BaseException as error:
+        scheduler.world().note(f"{type(error).__name__}: {error}")
+        return world, f"{type(error).__name__}: {error}".replace(str(folder), "")[:600]
+    return world, None
+
+
+def _show(seed: int, folder: Path) -> int:
+    world, failure = _one(seed, folder)
+    print("\n".join(world.time.log).replace(str(folder), ""))
+    print(f"seed {seed}, {world.design}: {failure or 'every guarantee held'}")
+    return int(failure is not None)

@@ -1,0 +1,203 @@
+"""What labledger guarantees, as checks of a simulated world: the list is the documentation.
+
+`docs/explanation/guarantees.md` names each of them; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labledger.export.mirrors import ALL_PATHS
+from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.reader import LedgerReader
+from labledger.upkeep.verify_lab import verify_lab
+
+if TYPE_CHECKING:
+    from simulation.runs import World
+
+
+class Violation(AssertionError):
+    """A guarantee does not hold."""
+
+
+@dataclass(slots=True)
+class Start:
+    """A container of an attempt that was started."""
+
+    container_id: str
+    at: float
+    by: str
+    ended_by_itself: bool = False
+    was_removed: bool = False
+
+
+@dataclass(slots=True)
+class Observed:
+    """What the world has seen of trials, beside what the ledger says."""
+
+    starts: dict[tuple[str, int, int], list[Start]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    committed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    """Epoch and payload digest of each slot that was ever seen committed, by run and slot."""
+    next_idx: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+
+
+Check = Callable[["World"], Iterator[str]]
+AFTER_COMMIT: dict[str, Check] = {}
+"""Checked after each transaction of the ledger, by the names under which they are documented."""
+DURABLE = "digests and mirrors fit the ledger"
+AT_END: dict[str, Check] = {}
+"""Checked when the faults are over, and every run has ended."""
+
+
+def after_commit(name: str) -> Callable[[Check], Check]:
+    return lambda check: AFTER_COMMIT.setdefault(name, check)
+
+
+def at_end(name: str) -> Callable[[Check], Check]:
+    return lambda check: AT_END.setdefault(name, check)
+
+
+def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
+    """Raise `Violation` for the first guarantee that does not hold, or if `only` that does not."""
+    for name, function in checks.items():
+        if only not in ("", name):
+            continue
+        for problem in function(world):
+            raise Violation(f"{name}: {problem}")
+
+
+@after_commit("no finished result is lost")
+def _committed_rows_stay(world: World) -> Iterator[str]:
+    seen = world.observed.committed
+    found: dict[tuple[str, int], tuple[int, str]] = {}
+    for run_id, idx, epoch, digest in world.rows(
+        "SELECT run.run_id, c.schedule_idx, c.epoch, hex(c.payload_digest) FROM slot_commit c "
+        "JOIN run ON run.run_no = c.run_no"
+    ):
+        found[run_id, idx] = epoch, digest
+    for key, committed in seen.items():
+        if found.get(key) != committed:
+            yield f"slot {key} was committed as {committed}, and is {found.get(key)} now"
+    seen.update(found)
+
+
+@after_commit("slots are committed in schedule order")
+def _progress_equals_rows(world: World) -> Iterator[str]:
+    for run_id, next_idx, first_missing, count in world.rows(
+        "SELECT run.run_id, p.next_schedule_idx, coalesce(max(c.schedule_idx) + 1, 0), "
+        "count(c.schedule_idx) FROM run JOIN schedule_progress p ON p.run_no = run.run_no "
+        "LEFT JOIN slot_commit c ON c.run_no = run.run_no GROUP BY run.run_no"
+    ):
+        if not next_idx == first_missing == count:
+            yield f"{run_id} is at slot {next_idx}, and has {count} up to {first_missing}"
+        if next_idx < world.observed.next_idx.get(run_id, 0):
+            yield f"{run_id} went back to slot {next_idx}"
+        world.observed.next_idx[run_id] = next_idx
+
+
+@after_commit("a run has one owner, and epochs never go back")
+def _epochs_grow(world: World) -> Iterator[str]:
+    for run_id, epoch in world.rows(
+        "SELECT run.run_id, p.epoch FROM run JOIN schedule_progress p ON p.run_no = run.run_no"
+    ):
+        if epoch < world.observed.epochs.get(run_id, 0):
+            yield f"the epoch of {run_id} went back to {epoch}"
+        world.observed.epochs[run_id] = epoch
+    for run_id, idx, epoch, before in world.rows(
+        "SELECT run.run_id, c.schedule_idx, c.epoch, b.epoch FROM slot_commit c "
+        "JOIN slot_commit b ON b.run_no = c.run_no AND b.schedule_idx = c.schedule_idx - 1 "
+        "JOIN run ON run.run_no = c.run_no WHERE c.epoch < b.epoch"
+    ):
+        yield f"slot {idx} of {run_id} was committed in epoch {epoch}, after one of {before}"
+
+
+@at_end("every run ends")
+def _is_complete(world: World) -> Iterator[str]:
+    for run_id, next_idx, total, status in world.rows(
+        "SELECT run.run_id, p.next_schedule_idx, count(s.schedule_idx), p.status FROM run "
+        "JOIN schedule_progress p ON p.run_no = run.run_no JOIN slot s ON s.run_no = run.run_no "
+        "GROUP BY run.run_no"
+    ):
+        if next_idx != total or status != "completed":
+            yield f"{run_id} is {status} with {next_idx} of {total} slots"
+
+
+@at_end("no agent is started twice without saying so")
+def _starts_are_documented(world: World) -> Iterator[str]:
+    for (run_id, idx, attempt), starts in world.observed.starts.items():
+        notes = world.notes(run_id, idx, attempt)
+        if len(starts) > 1 + len(notes):
+            when = ", ".join(f"{start.at - 1000:.2f} s by {start.by}" for start in starts)
+            yield (
+                f"slot {idx}, attempt {attempt} of {run_id} was started {len(starts)} times "
+                f"({when}), and its notes are {notes}"
+            )
+
+
+@at_end("what a trial has done is what is committed")
+def _results_are_of_their_containers(world: World) -> Iterator[str]:
+    for (run_id, idx, attempt), starts in world.observed.starts.items():
+        last = starts[-1]
+        if not last.ended_by_itself or last.was_removed:
+            continue
+        container, reason = world.evidence(run_id, idx, attempt)
+        if container != last.container_id[-8:]:
+            yield (
+                f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]} and "
+                f"ended, and its evidence is of {container!r} ({reason})"
+            )
+
+
+@at_end("the budget is exceeded by what was in flight alone")
+def _budget_holds(world: World) -> Iterator[str]:
+    if world.overspent is not None:
+        yield world.overspent
+
+
+@at_end(DURABLE)
+def _verifies(world: World) -> Iterator[str]:
+    report = verify_lab(world.lab, None)
+    yield from (str(finding) for finding in report.findings)
+
+
+@at_end("nothing is left behind")
+def _nothing_left(world: World) -> Iterator[str]:
+    for machine in world.engines.values():
+        for container in machine.containers.values():
+            yield f"container {container.name} is left, {container.status}"
+    for folder in ("trials", "traces", "incoming"):
+        left = sorted(path.name for path in world.lab.root.glob(f"runs/*/{folder}/*"))
+        if folder == "incoming":
+            left = [name for name in left if name != "trial.sh"]
+        if left:
+            yield f"{folder} holds {left}"
+
+
+def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[str]:
+    """After the death of a coordinator: each mirror is a prefix of what the ledger says."""
+    with LedgerReader.open(ledger, ArtifactStore(lab_root / "artifacts")) as reader:
+        for kind, relative in ALL_PATHS.items():
+            path = lab_root / "runs" / run_id / relative
+            if not path.exists():
+                continue
+            expected = b"".join(
+                line.encode() + b"\n" for _, line in reader.record_lines(run_id, kind)
+            )
+            found = path.read_bytes()
+            whole = found[: found.rfind(b"\n") + 1]
+            if not expected.startswith(whole):
+                yield f"the mirror {relative} is no prefix of the ledger"
+
+
+def query(path: Path, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return connection.execute(sql, parameters).fetchall()

@@ -1,0 +1,288 @@
+"""A world with one lab: people who run it, and what goes wrong meanwhile, all from one seed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import LabLedgerError
+from labledger.runner import run_start
+from labledger.runner.run_options import RunOptions
+from labledger.trial.contract import ExitStatus
+from simulation import disk, engine, invariants, labs, scheduler, seam
+from simulation.engine import Container, SimulatedEngine
+from simulation.invariants import Observed, Start, Violation
+from simulation.scheduler import Machine, Process, Scheduler
+
+_LEASE_S = 30.0
+_FAULTS_END_S = 400.0
+_PATIENCE_S = 60.0
+_LIMIT_S = 900.0
+"""When a run must have ended after the last fault, in simulated seconds."""
+_UNIX_TIME = 1_780_000_000.0
+
+
+class World:
+    """One lab on one machine, and everything that happens to it."""
+
+    def __init__(self, seed: int, template: Path, folder: Path, design: str) -> None:
+        self.seed = seed
+        self.design = design
+        self.time = Scheduler(seed)
+        self.random = self.time.random
+        self.machine = Machine("alpha", _UNIX_TIME)
+        self.lab = labs.copy(template, folder)
+        self.template = template
+        self.disk = disk.Disk(self.lab.root)
+        self.engine = SimulatedEngine(self.machine)
+        self.engines = {self.machine.name: self.engine}
+        self.observed = Observed()
+        self.overspent: str | None = None
+        self.events: Counter[str] = Counter()
+        self._connection: Any = None
+        """The connection of the transaction that was committed just now."""
+
+    @classmethod
+    def of_seed(cls, seed: int, templates: Path, folder: Path) -> World:
+        """Return the world of a seed, in a new folder."""
+        designs = sorted(labs.DESIGNS)
+        design = designs[seed % len(designs)]
+        return cls(seed, templates / design, folder, design)
+
+    # -- what invariants ask
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        if self._connection is not None:
+            return list(self._connection.execute(sql, parameters))
+        return invariants.query(self.lab.ledger, sql, parameters)
+
+    def evidence(self, run_id: str, idx: int, attempt: int) -> tuple[str | None, str | None]:
+        """Return the container that the evidence of a committed attempt names, and its reason."""
+        for record in self._records(run_id, idx):
+            if record["attempt"] == attempt:
+                return record.get("ext", {}).get("container"), None
+        return None, "it has no evidence"
+
+    def notes(self, run_id: str, idx: int, attempt: int) -> list[str]:
+        for record in self._records(run_id, idx):
+            if record["attempt"] == attempt:
+                return list(record.get("ext", {}).get("notes", []))
+        return []
+
+    def _records(self, run_id: str, idx: int) -> list[dict[str, Any]]:
+        path = self.lab.run_folder(run_id) / "evidence/evidence_records.jsonl"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        records = map(json.loads, lines)
+        return [record for record in records if record["schedule_idx"] == idx]
+
+    # -- the world
+
+    def run(self) -> None:
+        """Let the world happen. Raises `Violation`, and `SimulationStuck`."""
+        scheduler.enter(self.time)
+        disk.disks().disks[:] = [self.disk]
+        engine.engines.clear()
+        engine.engines.update(self.engines)
+        disk.settle(self.disk)
+        self.engine.on_start, self.engine.on_end = self._started, self._ended
+        seam.on_commit(self._committed)
+        self._plan_faults()
+        self._operate()
+        invariants.check(self, invariants.AT_END)
+        if self.random.random() < 0.2:
+            # What a run that has ended leaves is durable; deleted notes may be back.
+            self._lose_power()
+            invariants.check(self, invariants.AT_END, only=invariants.DURABLE)
+
+    def _operate(self) -> None:
+        """Start coordinators until the run is complete."""
+        end = self.time.now + _FAULTS_END_S + _LIMIT_S
+        while self.time.now < end:
+            process, is_alone = self._start_coordinator(), True
+            if self._has_faults and self.random.random() < 0.15:
+                # Somebody else wants the run as well.
+                self.time.sleep(self.random.expovariate(1 / 5.0))
+                self._start_coordinator()
+                is_alone = False
+            while self.machine.living() and self.time.now < end:
+                self.time.sleep(0.5)
+            # One that has died at its last step has left something to the next one.
+            if is_alone and process.result is not None and process.result.complete:
+                return
+            self.time.sleep(self.random.uniform(0.1, 5.0))
+        raise Violation("every run ends: the run has not ended in time")
+
+    def _start_coordinator(self) -> Process:
+        number = self.events["coordinators"]
+        self.events["coordinators"] += 1
+        process = Process(self.time, self.machine, f"resume-{number}")
+        process.on_death.append(lambda: disk.disks().forget(process))
+        self._maybe_kill(process)
+        options = RunOptions(
+            lab_dir=self.lab.root,
+            frozen=True,
+            lease_ttl_s=_LEASE_S,
+            patience_s=_PATIENCE_S,
+            take_over=self.random.random() < 0.3,
+            max_concurrency=self.random.choice((1, 2, 4, 8)),
+            budget_usd=1000.0 if self.design == "budget" and number > 6 else None,
+        )
+        if self._has_faults and self.random.random() < 0.15:
+            stop = options.stop_request
+            for _ in range(self.random.choice((1, 2))):
+                delay = self.random.expovariate(1 / 5.0)
+                self.time.after(delay, lambda: stop.raise_level("a person"))
+
+        def main() -> None:
+            try:
+                process.result = run_start.resume_run(labs.RUN, options)
+                how = "complete" if process.result.complete else "not complete"
+                self.time.note(f"ended, {how}")
+            except LabLedgerError as error:
+                self.time.note(f"{type(error).__name__}: {error.message[:150]}")
+                process.exit = error
+            except Exception as error:
+                self.time.fail(error)
+            finally:
+                self.time.kill(process)
+
+        self.time.note(f"starts {process.name}")
+        self.time.spawn(process, "main", main)
+        return process
+
+    @property
+    def _has_faults(self) -> bool:
+        return self.time.now < 1000 + _FAULTS_END_S
+
+    # -- faults
+
+    def _maybe_kill(self, process: Process) -> None:
+        if self._has_faults and self.random.random() < 0.5:
+            process.dies_at = round(self.random.lognormvariate(6.5, 1.3)) + 1
+
+    def _plan_faults(self) -> None:
+        kinds = [
+            self._lose_power,
+            self._kill_now,
+            self._pause,
+            self._engine_away,
+            self._engine_fails,
+            self._engine_refuses,
+            self._engine_forgets,
+            self._fill_disk,
+            self._fail_disk,
+            self._set_clock,
+        ]
+        for _ in range(self.random.choice((0, 1, 2, 4, 8))):
+            self.time.after(self.random.uniform(0, 60), self.random.choice(kinds))
+
+    def _coordinators(self) -> list[Process]:
+        return self.machine.living()
+
+    def _count(self, kind: str) -> None:
+        self.events[kind] += 1
+        self.time.note(f"fault: {kind}")
+
+    def _kill_now(self) -> None:
+        self._count("kill")
+        for process in self._coordinators():
+            process.dies_at = process.steps + self.random.randrange(200)
+
+    def _lose_power(self) -> None:
+        self._count("power loss")
+        for process in self._coordinators():
+            self.time.kill(process)
+        self.machine.boot += 1
+        disk.lose_power(self.disk)
+        # What containers wrote was not synced by anybody: it may be lost with the power.
+        for container in self.engine.containers.values():
+            self._excuse(container)
+        self.engine.lose_power()
+
+    def _pause(self) -> None:
+        self._count("pause")
+        seconds = self.random.choice((1.0, 10.0, 45.0, 120.0))
+        for process in self._coordinators():
+            process.paused_until = self.time.now + seconds
+
+    def _engine_away(self) -> None:
+        self._count("engine away")
+        self.engine.go_away(self.random.choice((0.5, 5.0, 30.0, 90.0)))
+
+    def _engine_fails(self) -> None:
+        self._count("engine error")
+        self.engine.fails_after += self.random.choices(("create", "start", "remove"), k=2)
+
+    def _engine_refuses(self) -> None:
+        self._count("engine refuses")
+        self.engine.refuses = True
+        self.time.after(self.random.choice((1.0, 20.0, 80.0)), self._engine_recovers)
+
+    def _engine_recovers(self) -> None:
+        self.engine.refuses = False
+
+    def _engine_forgets(self) -> None:
+        found = list(self.engine.containers.values())
+        if found:
+            self._count("container removed")
+            container = self.random.choice(found)
+            self._excuse(container)
+            self.engine.remove(container.container_id)
+
+    def _excuse(self, container: Container) -> None:
+        """Note that what a container has done may be lost."""
+        for start in self.observed.starts.get(container.attempt or ("", 0, 0), ()):
+            start.was_removed = True
+
+    def _fill_disk(self) -> None:
+        self._count("disk full")
+        self.disk.is_full = True
+        self.time.after(self.random.choice((1.0, 20.0, 90.0)), self._empty_disk)
+
+    def _empty_disk(self) -> None:
+        self.disk.is_full = False
+
+    def _fail_disk(self) -> None:
+        kind = self.random.choice(("write", "sync", "fsync"))
+        self._count(f"EIO at {kind}")
+        self.disk.fails_at[kind] = self.random.randrange(5)
+
+    def _set_clock(self) -> None:
+        self._count("clock set")
+        self.machine.unix_time += self.random.choice((-3600.0, -20.0, 20.0, 3600.0))
+
+    # -- what is seen
+
+    def _started(self, container: Container) -> tuple[float, int]:
+        key = container.attempt
+        if key is not None:
+            by = self.time.current.process.name
+            self.time.note(f"container of slot {key[1]}-{key[2]} starts")
+            self.observed.starts[key].append(Start(container.container_id, self.time.now, by))
+        lasts = self.random.choice((0.05, 0.5, 2.0, 8.0))
+        status = ExitStatus.GRADED
+        if self.random.random() < 0.2:
+            status = self.random.choice(
+                (ExitStatus.AGENT_FAILED, ExitStatus.GRADER_FAILED, ExitStatus.SETUP_FAILED, 137)
+            )
+        return lasts, status
+
+    def _ended(self, container: Container) -> None:
+        key = container.attempt
+        if key is not None and container.exit_status not in (137, 255):
+            self.observed.starts[key][-1].ended_by_itself = True
+
+    def _committed(self, connection: Any) -> None:
+        """Check what must hold after each transaction, on the connection that has committed it.
+
+        Another one would parse the schema each time, and keep the log from being emptied.
+        """
+        self._connection = connection
+        try:
+            invariants.check(self, invariants.AFTER_COMMIT)
+        except Violation as violation:
+            self.time.fail(violation)
+        finally:
+            self._connection = None
