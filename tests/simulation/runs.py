@@ -111,7 +111,7 @@ class World:
             # One that has died at its last step has left something to the next one.
             if is_alone and process.result is not None and process.result.complete:
                 return
-            self.time.sleep(self.random.uniform(0.1, 5.0))
+            self.time.sleep(self.random.choice((0.1, 2.0, 10.0, 30.0)))
         raise Violation("every run ends: the run has not ended in time")
 
     def _start_coordinator(self) -> Process:
@@ -127,7 +127,7 @@ class World:
             patience_s=_PATIENCE_S,
             take_over=self.random.random() < 0.3,
             max_concurrency=self.random.choice((1, 2, 4, 8)),
-            budget_usd=1000.0 if self.design == "budget" and number > 6 else None,
+            budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
         )
         if self._has_faults and self.random.random() < 0.15:
             stop = options.stop_request
