@@ -47,6 +47,12 @@ def replace_file(
         publish(handle, path, fence)
 
 
+def delete_unfinished(path: Path) -> None:
+    """Delete what processes that were killed while they wrote `path` left under hidden names."""
+    for part in path.parent.glob(f".{path.name}.*"):
+        part.unlink(missing_ok=True)
+
+
 @contextmanager
 def create_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that gets the new name `path`, durable, when the block ends without error.

@@ -18,7 +18,12 @@ from pathlib import Path
 
 from labledger.execution.executor import RunRecords
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.durable_files import make_folder, sync_folder, write_file
+from labledger.files.durable_files import (
+    delete_unfinished,
+    make_folder,
+    sync_folder,
+    write_file,
+)
 from labledger.hosts.host_messages import AttemptKey, ResultMessage, RunSetup
 from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.trial import attempt_notes
@@ -86,6 +91,7 @@ class Outbox:
     def discard(self, key: AttemptKey) -> None:
         """Delete a result, durably: it is not delivered again."""
         path = self._path(key)
+        delete_unfinished(path)
         if path.exists():
             path.unlink()
             sync_folder(self.folder)

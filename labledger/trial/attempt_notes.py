@@ -17,7 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from labledger.files import untrusted_files
-from labledger.files.durable_files import make_folder, sync_folder, write_file
+from labledger.files.durable_files import (
+    delete_unfinished,
+    make_folder,
+    sync_folder,
+    write_file,
+)
 from labledger.records.attempt_result import Phase
 from labledger.records.model_grants import WAITED
 from labledger.trial import contract
@@ -211,15 +216,16 @@ def record_cancellation(trial: Path, why: str) -> None:
 
 def remove_notes(trial: Path) -> None:
     """Remove the notes of an attempt whose result is durable."""
-    reasons = _reasons_file(trial)
-    # A process that was killed while it wrote the reasons has left a part under a hidden name.
-    unfinished = reasons.parent.glob(f".{reasons.name}.*")
-    for path in (_not_started_marker(trial), reasons, *unfinished):
+    for path in (_not_started_marker(trial), _reasons_file(trial)):
         path.unlink(missing_ok=True)
+    delete_unfinished(_reasons_file(trial))
 
 
 def folders_with_notes(run_dir: Path) -> list[Path]:
-    """Return the trial folder, existing or not, of every attempt of a run that has notes."""
+    """Return the trial folder, existing or not, of every attempt of a run that has notes.
+
+    Also of one whose notes were being written when the process was killed: they have a hidden name.
+    """
     notes = (path.name.removeprefix(".") for path in (run_dir / FOLDER).glob("*-*.*"))
     return sorted({run_dir / "trials" / name.partition(".")[0] for name in notes})
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import labledger
-from simulation import disk, labs, runs, scheduler, seam
+from simulation import clusters, disk, labs, runs, scheduler, seam
 
 SEEDS = Path(__file__).with_name("seeds.json")
 """The seeds that ever failed, each with what it found."""
@@ -198,7 +198,10 @@ def _simulate_batch(batch: list[int], folder: Path, write: int) -> None:
 
 
 def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
-    world = runs.World.of_seed(seed, folder / "templates", folder / f"world-{seed}")
+    designs = sorted(labs.DESIGNS)
+    design = designs[seed % len(designs)]
+    kind = clusters.ClusterWorld if design == "cluster" else runs.World
+    world = kind(seed, folder / "templates" / design, folder / f"world-{seed}", design)
     try:
         world.run()
     except BaseException as error:

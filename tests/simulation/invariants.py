@@ -174,6 +174,7 @@ def _nothing_left(world: World) -> Iterator[str]:
     for machine in world.engines.values():
         for container in machine.containers.values():
             yield f"container {container.name} is left, {container.status}"
+    yield from world.left()
     for folder in ("trials", "traces", "incoming"):
         left = sorted(path.name for path in world.lab.root.glob(f"runs/*/{folder}/*"))
         if folder == "incoming":

@@ -25,6 +25,7 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "retries": {"retry": {"max_attempts": 3, "retry_on": ["infra_error", "agent_error"]}},
     "pruned": {"prune": {"max_consecutive_failures": 2}},
     "budget": {},
+    "cluster": {"retry": {"max_attempts": 3, "retry_on": ["infra_error"]}},
 }
 BUDGET_USD = 2.0
 """What the run of the design `budget` may spend at first."""
@@ -70,8 +71,12 @@ def make_template(folder: Path, design: str) -> None:
     lab = LabFolder(folder / "lab")
     lab.create()
     migrations.upgrade(lab.ledger)
-    budget = {"budget_usd": BUDGET_USD} if design == "budget" else {}
-    options = RunOptions(lab_dir=lab.root, run_id=RUN, **budget)
+    options = RunOptions(
+        lab_dir=lab.root,
+        run_id=RUN,
+        budget_usd=BUDGET_USD if design == "budget" else None,
+        on="tcp://127.0.0.1:8786" if design == "cluster" else None,
+    )
     experiment = run_start.resolve_experiment(experiment_path, options)
     store = ArtifactStore(lab.artifacts)
     with LedgerWriter.open(lab.ledger, store) as writer:

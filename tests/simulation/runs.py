@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ _FAULTS_END_S = 400.0
 _PATIENCE_S = 60.0
 _LIMIT_S = 900.0
 """When a run must have ended after the last fault, in simulated seconds."""
-_UNIX_TIME = 1_780_000_000.0
+UNIX_TIME = 1_780_000_000.0
 
 
 class World:
@@ -32,30 +33,30 @@ class World:
         self.design = design
         self.time = Scheduler(seed)
         self.random = self.time.random
-        self.machine = Machine("alpha", _UNIX_TIME)
+        self.machine = Machine("alpha", UNIX_TIME)
         self.lab = labs.copy(template, folder)
         self.template = template
         self.disk = disk.Disk(self.lab.root)
         self.engine = SimulatedEngine(self.machine)
         self.engines = {self.machine.name: self.engine}
+        self.disks = [self.disk]
+        self.lost: set[str] = set()
+        """The hosts that were declared lost."""
         self.observed = Observed()
         self.overspent: str | None = None
         self.events: Counter[str] = Counter()
         self._connection: Any = None
         """The connection of the transaction that was committed just now."""
 
-    @classmethod
-    def of_seed(cls, seed: int, templates: Path, folder: Path) -> World:
-        """Return the world of a seed, in a new folder."""
-        designs = sorted(labs.DESIGNS)
-        design = designs[seed % len(designs)]
-        return cls(seed, templates / design, folder, design)
-
     # -- what invariants ask
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         if self._connection is not None:
             return list(self._connection.execute(sql, parameters))
+        return invariants.query(self.lab.ledger, sql, parameters)
+
+    def fresh_rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Ask on a connection of its own."""
         return invariants.query(self.lab.ledger, sql, parameters)
 
     def evidence(self, run_id: str, idx: int, attempt: int) -> tuple[str | None, str | None]:
@@ -82,26 +83,40 @@ class World:
     def run(self) -> None:
         """Let the world happen. Raises `Violation`, and `SimulationStuck`."""
         scheduler.enter(self.time)
-        disk.disks().disks[:] = [self.disk]
+        disk.disks().disks[:] = self.disks
         engine.engines.clear()
         engine.engines.update(self.engines)
-        disk.settle(self.disk)
-        self.engine.on_start, self.engine.on_end = self._started, self._ended
+        for each in self.disks:
+            disk.settle(each)
+        for simulated in self.engines.values():
+            simulated.on_start, simulated.on_end = self._started, self._ended
         seam.on_commit(self._committed)
+        self.begin()
         self._plan_faults()
         self._operate()
+        self.end()
         invariants.check(self, invariants.AT_END)
         if self.random.random() < 0.2:
             # What a run that has ended leaves is durable; deleted notes may be back.
             self._lose_power()
             invariants.check(self, invariants.AT_END, only=invariants.DURABLE)
 
+    def begin(self) -> None:
+        """Begin with what there is beside the lab: nothing."""
+
+    def end(self) -> None:
+        """End what there is beside the lab."""
+
+    def left(self) -> list[str]:
+        """Return what is left elsewhere than in the lab and its engine."""
+        return []
+
     def _operate(self) -> None:
         """Start coordinators until the run is complete."""
         end = self.time.now + _FAULTS_END_S + _LIMIT_S
         while self.time.now < end:
             process, is_alone = self._start_coordinator(), True
-            if self._has_faults and self.random.random() < 0.15:
+            if self.has_faults and self.random.random() < 0.15:
                 # Somebody else wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
                 self._start_coordinator()
@@ -129,7 +144,7 @@ class World:
             max_concurrency=self.random.choice((1, 2, 4, 8)),
             budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
         )
-        if self._has_faults and self.random.random() < 0.15:
+        if self.has_faults and self.random.random() < 0.15:
             stop = options.stop_request
             for _ in range(self.random.choice((1, 2))):
                 delay = self.random.expovariate(1 / 5.0)
@@ -153,17 +168,22 @@ class World:
         return process
 
     @property
-    def _has_faults(self) -> bool:
+    def has_faults(self) -> bool:
         return self.time.now < 1000 + _FAULTS_END_S
 
     # -- faults
 
     def _maybe_kill(self, process: Process) -> None:
-        if self._has_faults and self.random.random() < 0.5:
+        if self.has_faults and self.random.random() < 0.5:
             process.dies_at = round(self.random.lognormvariate(6.5, 1.3)) + 1
 
     def _plan_faults(self) -> None:
-        kinds = [
+        kinds = self.fault_kinds()
+        for _ in range(self.random.choice((0, 1, 2, 4, 8))):
+            self.time.after(self.random.uniform(0, 60), self.random.choice(kinds))
+
+    def fault_kinds(self) -> list[Callable[[], None]]:
+        return [
             self._lose_power,
             self._kill_now,
             self._pause,
@@ -175,48 +195,49 @@ class World:
             self._fail_disk,
             self._set_clock,
         ]
-        for _ in range(self.random.choice((0, 1, 2, 4, 8))):
-            self.time.after(self.random.uniform(0, 60), self.random.choice(kinds))
 
     def _coordinators(self) -> list[Process]:
         return self.machine.living()
 
-    def _count(self, kind: str) -> None:
+    def count(self, kind: str) -> None:
         self.events[kind] += 1
         self.time.note(f"fault: {kind}")
 
     def _kill_now(self) -> None:
-        self._count("kill")
+        self.count("kill")
         for process in self._coordinators():
             process.dies_at = process.steps + self.random.randrange(200)
 
     def _lose_power(self) -> None:
-        self._count("power loss")
-        for process in self._coordinators():
+        self.count("power loss")
+        self.lose_power_of(self.machine, self.disk, self.engine)
+
+    def lose_power_of(self, machine: Machine, of: disk.Disk, its_engine: SimulatedEngine) -> None:
+        for process in machine.living():
             self.time.kill(process)
-        self.machine.boot += 1
-        disk.lose_power(self.disk)
+        machine.boot += 1
+        disk.lose_power(of)
         # What containers wrote was not synced by anybody: it may be lost with the power.
-        for container in self.engine.containers.values():
+        for container in its_engine.containers.values():
             self._excuse(container)
-        self.engine.lose_power()
+        its_engine.lose_power()
 
     def _pause(self) -> None:
-        self._count("pause")
+        self.count("pause")
         seconds = self.random.choice((1.0, 10.0, 45.0, 120.0))
         for process in self._coordinators():
             process.paused_until = self.time.now + seconds
 
     def _engine_away(self) -> None:
-        self._count("engine away")
+        self.count("engine away")
         self.engine.go_away(self.random.choice((0.5, 5.0, 30.0, 90.0)))
 
     def _engine_fails(self) -> None:
-        self._count("engine error")
+        self.count("engine error")
         self.engine.fails_after += self.random.choices(("create", "start", "remove"), k=2)
 
     def _engine_refuses(self) -> None:
-        self._count("engine refuses")
+        self.count("engine refuses")
         self.engine.refuses = True
         self.time.after(self.random.choice((1.0, 20.0, 80.0)), self._engine_recovers)
 
@@ -224,12 +245,15 @@ class World:
         self.engine.refuses = False
 
     def _engine_forgets(self) -> None:
-        found = list(self.engine.containers.values())
+        self.remove_container_of(self.engine)
+
+    def remove_container_of(self, its_engine: SimulatedEngine) -> None:
+        found = list(its_engine.containers.values())
         if found:
-            self._count("container removed")
+            self.count("container removed")
             container = self.random.choice(found)
             self._excuse(container)
-            self.engine.remove(container.container_id)
+            its_engine.remove(container.container_id)
 
     def _excuse(self, container: Container) -> None:
         """Note that what a container has done may be lost."""
@@ -237,7 +261,7 @@ class World:
             start.was_removed = True
 
     def _fill_disk(self) -> None:
-        self._count("disk full")
+        self.count("disk full")
         self.disk.is_full = True
         self.time.after(self.random.choice((1.0, 20.0, 90.0)), self._empty_disk)
 
@@ -246,11 +270,11 @@ class World:
 
     def _fail_disk(self) -> None:
         kind = self.random.choice(("write", "sync", "fsync"))
-        self._count(f"EIO at {kind}")
+        self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
 
     def _set_clock(self) -> None:
-        self._count("clock set")
+        self.count("clock set")
         self.machine.unix_time += self.random.choice((-3600.0, -20.0, 20.0, 3600.0))
 
     # -- what is seen

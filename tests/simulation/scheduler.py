@@ -21,7 +21,7 @@ _SWITCH_S = 20e-6
 """How much time a turn takes on average."""
 _PREEMPTED = 0.03
 """How often a thread loses its turn at a point."""
-MAX_TURNS = 50_000
+MAX_TURNS = 150_000
 """More turns than this without an end are a run that does not end."""
 
 

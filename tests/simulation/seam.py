@@ -13,18 +13,21 @@ import platform
 import sys
 import types
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from labledger import fault_points
 from labledger.checks import image_supply
+from labledger.engine import container_files
 from labledger.engine import engine as engine_module
 from labledger.execution import process_identity
+from labledger.hosts import host_identity
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.runner import run_start
+from labledger.runner import run_hosts, run_start
 from labledger.trial import collect, disk_space
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
@@ -62,6 +65,9 @@ def install() -> None:
     _replace(inputs.prepare_trial_folder, prepare_trial_folder)
     worker._collect_result = collect_made_up
     run_start.RunStart.check = _check
+    _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
+    _replace(run_hosts.require_limits, lambda *_, **__: None)
+    host_identity._name_locked = lambda *_: nullcontext()
     platform.node = lambda: world().current.process.machine.name
     _watch_statements()
     _watch_file_system()

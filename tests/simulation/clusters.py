@@ -1,0 +1,313 @@
+"""A world with a cluster: hosts that run the product's own service, and a lossy network.
+
+Coordinator and hosts exchange the product's messages, as bytes. The network delays, loses, repeats
+and reorders them, and cuts hosts off; hosts are killed, lose their power, their disk's space, their
+engine, or are declared lost and come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import LabLedgerError
+from labledger.files.artifact_store import ArtifactStore
+from labledger.hosts import connect
+from labledger.hosts.host_service import HostService, HostSettings
+from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
+from labledger.ledger.writer import LedgerWriter
+from labledger.trial.contract import Labels
+from labledger.upkeep.container_cleanup import clean_hosts
+from simulation import disk, labs
+from simulation.engine import SimulatedEngine
+from simulation.runs import UNIX_TIME, World
+from simulation.scheduler import Machine, Process, world
+
+ADDRESS = "tcp://127.0.0.1:8786"
+_HOSTS = 3
+_SLOTS = 2
+
+
+class Host:
+    """A machine with an engine, on which a worker serves."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.machine = Machine(f"host{number}", UNIX_TIME)
+        self.folder = folder / self.machine.name
+        self.folder.mkdir()
+        self.disk = disk.Disk(self.folder)
+        self.engine = SimulatedEngine(self.machine)
+        self.process: Process | None = None
+        self.service: HostService | None = None
+        self.cut_until = 0.0
+        """Until when nothing reaches it, and nothing comes from it."""
+
+    @property
+    def address(self) -> str:
+        assert self.process is not None
+        return f"{self.machine.name}:{self.process.pid}"
+
+    def serve(self) -> None:
+        """Start the worker's process."""
+        process = self.process = Process(world(), self.machine, self.machine.name)
+        process.on_death.append(lambda: disk.disks().forget(process))
+        self.service = None
+
+        def main() -> None:
+            try:
+                with ExitStack() as stack:
+                    self.service = HostSettings(_SLOTS, self.folder, min_free_bytes=1).open(stack)
+                    world().wait(None, "serving")
+            except LabLedgerError as error:
+                world().note(f"{type(error).__name__}: {error.message[:150]}")
+            finally:
+                world().kill(process)
+
+        world().note(f"{self.machine.name} serves")
+        world().spawn(process, "main", main)
+
+
+class Transport:
+    """What the product calls a transport, in the place of Dask."""
+
+    name = "the simulated cluster"
+
+    def __init__(self, hosts: list[Host]) -> None:
+        self._hosts = hosts
+
+    async def open(self) -> None:
+        return None
+
+    async def addresses(self) -> Mapping[str, str]:
+        await asyncio.sleep(_delay())
+        now = world().now
+        return {
+            host.address: f"{host.machine.name}@1"
+            for host in self._hosts
+            if host.service is not None
+            and host.process is not None
+            and host.process.is_alive
+            and host.cut_until < now
+        }
+
+    async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        caller = world().current.process
+        host = next((each for each in self._hosts if each.address == address), None)
+        if host is None or world().random.random() < 0.01:
+            await asyncio.sleep(_delay())
+            raise HostUnreachable(f"nothing answers at {address}")
+
+        def arrive(reply: bytes) -> None:
+            if caller.is_alive and not future.done():
+                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(reply))
+
+        copies = 2 if world().random.random() < 0.03 else 1
+        for _ in range(copies):
+            world().after(_delay(), lambda: _deliver(host, address, request, arrive))
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise HostUnreachable(f"{address} did not answer in time") from None
+
+    async def close(self) -> None:
+        return None
+
+
+def _delay() -> float:
+    chance = world().random
+    return chance.expovariate(1 / 0.005) + (chance.uniform(0, 20) if chance.random() < 0.01 else 0)
+
+
+def _is_lost(host: Host) -> bool:
+    return host.cut_until >= world().now or world().random.random() < 0.005
+
+
+def _deliver(host: Host, address: str, request: bytes, arrive: Any) -> None:
+    """Have a host answer a request, unless it is lost on the way; so with the reply."""
+    process, service = host.process, host.service
+    is_there = process is not None and process.is_alive and service is not None
+    if not is_there or host.address != address or _is_lost(host):
+        return
+
+    def answer() -> None:
+        reply = service.answer(request)
+        if not _is_lost(host):
+            world().after(_delay(), lambda: arrive(reply))
+
+    world().spawn(process, "answer", answer)
+
+
+class ClusterWorld(World):
+    """A lab whose run is on a cluster."""
+
+    def __init__(self, seed: int, template: Path, folder: Path, design: str) -> None:
+        super().__init__(seed, template, folder, design)
+        self.hosts = [Host(number, folder) for number in range(_HOSTS)]
+        for host in self.hosts:
+            self.engines[host.machine.name] = host.engine
+            self.disks.append(host.disk)
+        self._is_over = False
+
+    def begin(self) -> None:
+        connect._connection = lambda _: ClusterConnection(Transport(self.hosts))
+        for host in self.hosts:
+            self._serve(host)
+
+    def _serve(self, host: Host) -> None:
+        """Keep a worker running on a host."""
+        if self._is_over:
+            return
+        if host.process is None or not host.process.is_alive:
+            host.serve()
+            if self.has_faults and self.random.random() < 0.3:
+                host.process.dies_at = round(self.random.lognormvariate(6.0, 1.3)) + 1
+        self.time.after(self.random.uniform(0.5, 8.0), lambda: self._serve(host))
+
+    def fault_kinds(self) -> list[Any]:
+        of_hosts = [
+            self._kill_host,
+            self._host_loses_power,
+            self._pause_host,
+            self._cut_host,
+            self._cut_host,
+            self._lose_host,
+            self._host_engine_away,
+            self._host_engine_forgets,
+            self._host_engine_fails,
+            self._fill_host,
+            self._fail_host_disk,
+            self._set_host_clock,
+        ]
+        return [*super().fault_kinds(), *of_hosts, *of_hosts]
+
+    def _kill_host(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"{host.machine.name} killed")
+        for process in host.machine.living():
+            process.dies_at = process.steps + self.random.randrange(200)
+
+    def _host_loses_power(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"{host.machine.name} loses power")
+        self.lose_power_of(host.machine, host.disk, host.engine)
+
+    def _pause_host(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"{host.machine.name} pauses")
+        seconds = self.random.choice((1.0, 10.0, 45.0, 120.0))
+        for process in host.machine.living():
+            process.paused_until = self.time.now + seconds
+
+    def _cut_host(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"{host.machine.name} is cut off")
+        host.cut_until = self.time.now + self.random.choice((1.0, 10.0, 40.0, 150.0))
+
+    def _lose_host(self) -> None:
+        """Have a person declare a host lost."""
+        host = self.random.choice(self.hosts)
+        process = Process(self.time, self.machine, "declare-lost")
+        process.on_death.append(lambda: disk.disks().forget(process))
+
+        def main() -> None:
+            try:
+                names = [name for (name,) in self._host_names(host)]
+                store = ArtifactStore(self.lab.artifacts)
+                with LedgerWriter.open(self.lab.ledger, store) as writer:
+                    for name in names:
+                        self.count(f"{name} is declared lost")
+                        writer.declare_host_lost(labs.RUN, name, "a simulated person said so")
+                        self.lost.add(name)
+            except LabLedgerError as error:
+                self.time.note(f"{type(error).__name__}: {error.message[:150]}")
+            finally:
+                self.time.kill(process)
+
+        self.time.spawn(process, "main", main)
+
+    def _host_names(self, host: Host) -> list[tuple[str]]:
+        return self.fresh_rows(
+            "SELECT DISTINCT host FROM dispatch WHERE host LIKE ?", f"{host.machine.name}/%"
+        )
+
+    def _host_engine_away(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"engine of {host.machine.name} away")
+        host.engine.go_away(self.random.choice((0.5, 5.0, 30.0, 90.0)))
+
+    def _host_engine_fails(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"engine error of {host.machine.name}")
+        host.engine.fails_after += self.random.choices(("create", "start", "remove"), k=2)
+
+    def _host_engine_forgets(self) -> None:
+        self.remove_container_of(self.random.choice(self.hosts).engine)
+
+    def _fill_host(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"disk of {host.machine.name} full")
+        host.disk.is_full = True
+
+        def empty() -> None:
+            host.disk.is_full = False
+
+        self.time.after(self.random.choice((1.0, 20.0, 90.0)), empty)
+
+    def _fail_host_disk(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"EIO of {host.machine.name}")
+        host.disk.fails_at["fsync"] = self.random.randrange(5)
+
+    def _set_host_clock(self) -> None:
+        host = self.random.choice(self.hosts)
+        self.count(f"clock of {host.machine.name} set")
+        host.machine.unix_time += self.random.choice((-3600.0, -20.0, 20.0, 3600.0))
+
+    def end(self) -> None:
+        """Have a person clean up the hosts that were away when the run ended."""
+        for host in self.hosts:
+            host.cut_until = 0.0
+            if host.process is None or not host.process.is_alive:
+                host.serve()
+        self.time.sleep(5.0)
+        while not self._clean():
+            self.time.sleep(5.0)
+        self._is_over = True
+        # A removal may go on after the answer.
+        self.time.sleep(30.0)
+
+    def _clean(self) -> bool:
+        """Run `labledger clean --on`. Return whether every host was reached."""
+        process = Process(self.time, self.machine, "clean")
+
+        def main() -> None:
+            try:
+                process.result = clean_hosts(self.lab, ADDRESS, labs.RUN)
+                self.time.note("; ".join(process.result))
+            except LabLedgerError as error:
+                self.time.note(f"{type(error).__name__}: {error.message[:150]}")
+            finally:
+                self.time.kill(process)
+
+        self.time.spawn(process, "main", main)
+        while process.is_alive:
+            self.time.sleep(0.5)
+        said = " ".join(process.result or ["does not answer"])
+        return all(host.machine.name in said for host in self.hosts) and "not answer" not in said
+
+    def left(self) -> list[str]:
+        """Return what is left on hosts of attempts."""
+        found = []
+        for host in self.hosts:
+            for path in host.folder.glob("runs/*/*/*/*"):
+                if path.parent.name in {"trials", "traces", "accepted", "outbox", "stores"}:
+                    found.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
+        return found
+
+
+__all__ = ["ClusterWorld", "Labels"]
