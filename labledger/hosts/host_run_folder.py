@@ -165,7 +165,9 @@ class HostRunFolder:
 
     def forget(self, key: AttemptKey) -> None:
         """Delete the record that an attempt was accepted."""
-        self._accept_file(key).unlink(missing_ok=True)
+        path = self._accept_file(key)
+        path.unlink(missing_ok=True)
+        delete_unfinished(path)
 
     def accepted(self) -> Iterator[AttemptKey]:
         """Yield the attempts that this host has accepted and not forgotten."""

@@ -222,7 +222,7 @@ class ClusterWorld(World):
                     for name in names:
                         self.count(f"{name} is declared lost")
                         writer.declare_host_lost(labs.RUN, name, "a simulated person said so")
-                        self.lost.add(name)
+                        self.lost.add(host.machine.name)
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
             finally:

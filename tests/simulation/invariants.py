@@ -147,7 +147,8 @@ def _starts_are_documented(world: World) -> Iterator[str]:
 def _results_are_of_their_containers(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
         last = starts[-1]
-        if not last.ended_by_itself or last.was_removed:
+        is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
+        if not last.ended_by_itself or last.was_removed or is_lost:
             continue
         container, reason = world.evidence(run_id, idx, attempt)
         if container != last.container_id[-8:]:

@@ -36,6 +36,8 @@ def write_experiment(folder: Path, design: str, *, replications: int = REPLICATI
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("agent.py", "grader.py"):
         (folder / name).write_text("pass\n", "utf-8")
+    (folder / "other").mkdir(exist_ok=True)
+    (folder / "other" / "grader.py").write_text("pass  # better\n", "utf-8")
     rows = [{"id": f"task-{number}", "task": {"prompt": "?"}} for number in range(TASKS)]
     (folder / "tasks.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     step = {"command": ["python3", "agent.py"], "files": ["agent.py"], "timeout_s": 30}
@@ -68,6 +70,7 @@ def write_experiment(folder: Path, design: str, *, replications: int = REPLICATI
 def make_template(folder: Path, design: str) -> None:
     """Make a lab with a run that has not begun, below `folder`."""
     experiment_path = write_experiment(folder / "experiment", design)
+    write_experiment(folder / "more", design, replications=REPLICATIONS + 1)
     lab = LabFolder(folder / "lab")
     lab.create()
     migrations.upgrade(lab.ledger)

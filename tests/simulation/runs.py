@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import LabLedgerError
+from labledger.ledger.reader import LedgerReader
 from labledger.runner import run_start
-from labledger.runner.run_options import RunOptions
+from labledger.runner.extend import extend_run
+from labledger.runner.regrade import regrade_run
+from labledger.runner.rerun import RerunSelection, choose_slots, rerun_slots
+from labledger.runner.run_options import RunOptions, RunOutcome
 from labledger.trial.contract import ExitStatus
 from simulation import disk, engine, invariants, labs, scheduler, seam
 from simulation.engine import Container, SimulatedEngine
@@ -23,6 +27,10 @@ _PATIENCE_S = 60.0
 _LIMIT_S = 900.0
 """When a run must have ended after the last fault, in simulated seconds."""
 UNIX_TIME = 1_780_000_000.0
+
+
+Action = Callable[[RunOptions], RunOutcome]
+"""What a command does with its options."""
 
 
 class World:
@@ -112,14 +120,26 @@ class World:
         return []
 
     def _operate(self) -> None:
-        """Start coordinators until the run is complete."""
+        """Run the run to its end; then perhaps extend it, run a part again, or grade it again."""
+        self._complete(labs.RUN)
+        further = [self._extend, self._rerun, self._regrade]
+        self.random.shuffle(further)
+        for stage in further[: self.random.choice((0, 0, 1, 2))]:
+            stage()
+
+    def _complete(self, run_id: str) -> None:
+        """Resume a run until a coordinator that is alone says that it is complete."""
+
+        def resume(options: RunOptions) -> RunOutcome:
+            return run_start.resume_run(run_id, options)
+
         end = self.time.now + _FAULTS_END_S + _LIMIT_S
         while self.time.now < end:
-            process, is_alone = self._start_coordinator(), True
+            process, is_alone = self._command(f"resume {run_id}", resume), True
             if self.has_faults and self.random.random() < 0.15:
                 # Somebody else wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
-                self._start_coordinator()
+                self._command(f"resume {run_id}", resume)
                 is_alone = False
             while self.machine.living() and self.time.now < end:
                 self.time.sleep(0.5)
@@ -127,12 +147,60 @@ class World:
             if is_alone and process.result is not None and process.result.complete:
                 return
             self.time.sleep(self.random.choice((0.1, 2.0, 10.0, 30.0)))
-        raise Violation("every run ends: the run has not ended in time")
+        raise Violation(f"every run ends: {run_id} has not ended in time")
 
-    def _start_coordinator(self) -> Process:
-        number = self.events["coordinators"]
-        self.events["coordinators"] += 1
-        process = Process(self.time, self.machine, f"resume-{number}")
+    def _until_registered(
+        self, name: str, action: Action, is_registered: Callable[[], bool]
+    ) -> None:
+        """Repeat a command until it has stored what it adds."""
+        end = self.time.now + _FAULTS_END_S + _LIMIT_S
+        while not is_registered():
+            if self.time.now > end:
+                raise Violation(f"every run ends: {name} has not begun in time")
+            self._command(name, action)
+            while self.machine.living() and self.time.now < end:
+                self.time.sleep(0.5)
+
+    def _extend(self) -> None:
+        slots = self._slots()
+        more = self.template / "more" / "experiment.yaml"
+        self._until_registered(
+            "extend",
+            lambda options: extend_run(labs.RUN, more, options),
+            lambda: self._slots() > slots,
+        )
+        self._complete(labs.RUN)
+
+    def _rerun(self) -> None:
+        slots = self._slots()
+        selection = RerunSelection(tasks=("task-1",), despite_verdict=True, because="a simulation")
+
+        def rerun(options: RunOptions) -> RunOutcome:
+            with LedgerReader.open(self.lab.ledger) as reader:
+                plan = choose_slots(reader, labs.RUN, selection)
+            return rerun_slots(plan, options)
+
+        self._until_registered("rerun", rerun, lambda: self._slots() > slots)
+        self._complete(labs.RUN)
+
+    def _regrade(self) -> None:
+        grader = self.template / "experiment" / "other" / "grader.py"
+        self._until_registered(
+            "regrade",
+            lambda options: regrade_run(labs.RUN, grader, options),
+            lambda: bool(self.rows("SELECT 1 FROM run WHERE run_id = ?", f"{labs.RUN}.g2")),
+        )
+        self._complete(f"{labs.RUN}.g2")
+
+    def _slots(self) -> int:
+        count = "SELECT count(*) FROM slot JOIN run ON run.run_no = slot.run_no WHERE run_id = ?"
+        return int(self.rows(count, labs.RUN)[0][0])
+
+    def _command(self, name: str, action: Action) -> Process:
+        """Start a command in a process of its own."""
+        number = self.events["commands"]
+        self.events["commands"] += 1
+        process = Process(self.time, self.machine, f"{name}-{number}")
         process.on_death.append(lambda: disk.disks().forget(process))
         self._maybe_kill(process)
         options = RunOptions(
@@ -152,7 +220,7 @@ class World:
 
         def main() -> None:
             try:
-                process.result = run_start.resume_run(labs.RUN, options)
+                process.result = action(options)
                 how = "complete" if process.result.complete else "not complete"
                 self.time.note(f"ended, {how}")
             except LabLedgerError as error:

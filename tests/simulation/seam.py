@@ -27,7 +27,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.runner import run_hosts, run_start
+from labledger.runner import regrade, run_hosts, run_start
 from labledger.trial import collect, disk_space
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
@@ -66,6 +66,7 @@ def install() -> None:
     worker._collect_result = collect_made_up
     run_start.RunStart.check = _check
     _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
+    regrade._check_requirements = lambda *_: None
     _replace(run_hosts.require_limits, lambda *_, **__: None)
     host_identity._name_locked = lambda *_: nullcontext()
     platform.node = lambda: world().current.process.machine.name
