@@ -1,11 +1,14 @@
-"""Times as labledger stores them: UTC, ISO 8601, milliseconds, `Z`; and delays of repetitions.
+"""The time, the one place that asks the system for it, and delays of repetitions.
 
-Text in this form sorts as the times do, so that SQL can compare it.
+Times are stored as text: UTC, ISO 8601, milliseconds, `Z`. It sorts as the times do, so that SQL
+can compare it. What waits, or measures how long something took, does so with this module, so that
+the simulation can run it with a time of its own.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -13,9 +16,21 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _FINER = re.compile(r"(\.\d{6})\d+")
 
 
-def utc_now() -> str:
+monotonic = time.monotonic
+"""Returns seconds that only ever grow. Only differences mean something, within one process."""
+unix_time = time.time
+"""Returns the seconds since 1970, by this machine's clock, which may be set."""
+sleep = time.sleep
+
+
+def now() -> datetime:
     """Return the present time."""
-    return iso(datetime.now(UTC))
+    return of_timestamp(unix_time())
+
+
+def utc_now() -> str:
+    """Return the present time as text."""
+    return iso(now())
 
 
 def iso(moment: datetime) -> str:

@@ -5,7 +5,6 @@ Reading works while runs write. Modules that compare and report are imported whe
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
@@ -190,7 +189,7 @@ class Ledger:
             yield state
             if not state.owned:
                 return
-            time.sleep(interval_s)
+            clock.sleep(interval_s)
 
     def is_owned(self, run: RunInfo) -> bool:
         """Return whether a coordinator owns a run and may be alive.

@@ -8,7 +8,6 @@ collected. Nothing is written, and the container is not touched.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
+from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem, SecretsUnknown
@@ -87,13 +87,13 @@ def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator
     looked_at, collected = -_LOOK_S, False
     with live:
         while True:
-            if time.monotonic() - looked_at >= _LOOK_S or not follow:
-                looked_at, collected = time.monotonic(), live.is_collected()
+            if clock.monotonic() - looked_at >= _LOOK_S or not follow:
+                looked_at, collected = clock.monotonic(), live.is_collected()
             # Read after the look: what a collected trial wrote is then complete.
             yield from live.new_pieces(is_last=collected)
             if collected or not follow:
                 break
-            time.sleep(_POLL_S)
+            clock.sleep(_POLL_S)
         # The folder may have gone before a late output, such as the grader's, could be opened.
         if collected and (unread := [name for name in live.names if not live.is_opened(name)]):
             yield from _stored_pieces(reader, live, unread)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.engine.image_builds import (
     BuildFailed,
@@ -119,9 +118,9 @@ class ImageBuilds:
         finally:
             for task in self._tasks:
                 task.interruption.request()
-            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            deadline = clock.monotonic() + _STOP_TIMEOUT_S
             for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(max(0.0, deadline - clock.monotonic()))
         return [task.obtained() for task in self._tasks]
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
@@ -129,7 +128,7 @@ class ImageBuilds:
         while any(thread.is_alive() for thread in threads):
             if self._stop.level:
                 raise ImageBuildsStopped
-            time.sleep(_POLL_S)
+            clock.sleep(_POLL_S)
             for task in self._tasks:
                 self._report(task)
                 if task.is_too_long():
@@ -142,7 +141,7 @@ class ImageBuilds:
         began = task.began
         if began is None or task.was_reported:
             return
-        now = time.monotonic()
+        now = clock.monotonic()
         facts = {"image": task.wanted.build.ref, "log": str(task.log.path)}
         if task.reported_at is None:
             task.reported_at = now
@@ -228,11 +227,11 @@ class _Task:
     def is_too_long(self) -> bool:
         if self.began is None or self.ended is not None:
             return False
-        return time.monotonic() - self.began > self.wanted.build.timeout_s
+        return clock.monotonic() - self.began > self.wanted.build.timeout_s
 
     def run(self) -> None:
         """Obtain the image. Every error is recorded, none raised."""
-        self.began = time.monotonic()
+        self.began = clock.monotonic()
         try:
             with closing(Engine()) as engine:
                 self.was_pulled = self.wanted.may_pull and self._pull(engine)
@@ -247,7 +246,7 @@ class _Task:
         except Exception as error:  # Nothing else would report it.
             self.error = f"{type(error).__name__}: {error}"
         finally:
-            self.ended = time.monotonic()
+            self.ended = clock.monotonic()
 
     def _build(self, engine: Engine) -> None:
         wanted = self.wanted
@@ -272,8 +271,8 @@ class _Task:
         return True
 
     def obtained(self) -> ObtainedImage:
-        began = self.began if self.began is not None else time.monotonic()
-        ended = self.ended if self.ended is not None else time.monotonic()
+        began = self.began if self.began is not None else clock.monotonic()
+        ended = self.ended if self.ended is not None else clock.monotonic()
         error = self.error if self.ended is not None else self.error or "stopped"
         return ObtainedImage(
             self.wanted.build.ref,
@@ -298,7 +297,7 @@ def _work(queue: SimpleQueue[_Task]) -> None:
 def _log_path(folder: Path, ref: str) -> Path:
     """Return a new name for the log of an image, and create the file."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", ref)[:100]
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    stamp = clock.now().strftime("%Y%m%d-%H%M%S")
     for number in range(1, 1000):
         suffix = "" if number == 1 else f"-{number}"
         path = folder / f"{name}-{stamp}{suffix}.log"

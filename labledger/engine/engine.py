@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -282,11 +281,11 @@ class Engine:
 
     def _await_removal(self, container: str) -> None:
         """Return when a container does not exist any more. Polls: its event may be over already."""
-        deadline = time.monotonic() + _API_TIMEOUT_S
+        deadline = clock.monotonic() + _API_TIMEOUT_S
         while self.inspect(container) is not None:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ContainerFailed(f"container {container} is still being removed")
-            time.sleep(_POLL_S)
+            clock.sleep(_POLL_S)
 
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         """Return every container, running or not, that has all of `labels`."""

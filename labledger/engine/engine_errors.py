@@ -13,12 +13,12 @@ import pwd
 import random
 import re
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 
 if TYPE_CHECKING:
@@ -173,6 +173,6 @@ def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None =
         try:
             return action()
         except EngineServerError:
-            time.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
+            clock.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
             action = retry or action
     return action()

@@ -5,10 +5,10 @@ Journals of trials on hosts of a cluster are there: only those of this machine a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from labledger import clock
 from labledger.records import JsonObject
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.trial.attempt_spec import AttemptSpec
@@ -32,7 +32,7 @@ class CallsInFlight:
 
         Returns None, and reads nothing, if it was called just before.
         """
-        began = time.monotonic()
+        began = clock.monotonic()
         if began < self._next_look:
             return None
         calls = {}
@@ -41,7 +41,7 @@ class CallsInFlight:
                 with suppress(OSError, ValueError):
                     calls[spec.key] = read_calls(spec.folder / JOURNAL)
         self._calls = calls
-        now = time.monotonic()
+        now = clock.monotonic()
         self._next_look = now + max(_INTERVAL_S, (now - began) / _MAX_SHARE)
         return calls
 

@@ -14,12 +14,12 @@ order, so that no decision depends on which trial ended first. Time-outs under p
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from labledger import clock
 from labledger.clock import Backoff
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
@@ -67,7 +67,7 @@ class DispatchPause:
         if self.active:
             return
         self.active = True
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._paused_since is None:
             self._paused_since = now
             self._backoff.reset()
@@ -92,7 +92,7 @@ class DispatchPause:
         Return a reason to stop the run once the pause has lasted longer than `patience_s`, else
         None.
         """
-        now = time.monotonic()
+        now = clock.monotonic()
         if not self.active or self._paused_since is None or now < self._next_check:
             return None
         remaining_cause = self.check_cause()
@@ -109,7 +109,7 @@ class DispatchPause:
         """Resume dispatch."""
         if self.active and self._paused_since is not None:
             self.active = False
-            seconds = round(time.monotonic() - self._paused_since, 1)
+            seconds = round(clock.monotonic() - self._paused_since, 1)
             self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
 
     def _schedule_check(self, now: float) -> None:
@@ -128,7 +128,7 @@ class Refusals:
 
     def record(self, message: str) -> None:
         self.in_row += 1
-        self.last = time.monotonic()
+        self.last = clock.monotonic()
         self.message = message
 
     def record_start(self, created: float) -> bool:

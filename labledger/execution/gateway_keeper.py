@@ -6,11 +6,10 @@ it serves the open attempts by their grants.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
+from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
@@ -48,7 +47,7 @@ def prices_of(experiment: ExperimentPlan) -> PriceTable:
         for each in models
         for name, model in each.granted_models()
     )
-    return price_table(granted, own, datetime.now(UTC))
+    return price_table(granted, own, clock.now())
 
 
 def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
@@ -108,7 +107,7 @@ class GatewayKeeper:
 
         It does nothing if it was called just before.
         """
-        if time.monotonic() < self._next_look:
+        if clock.monotonic() < self._next_look:
             return []
         was_away, self._is_away = self._is_away, False
         problem = None
@@ -116,7 +115,7 @@ class GatewayKeeper:
             self.start()
         except (LabLedgerError, OSError) as error:
             self._is_away, problem = True, str(error)
-        self._next_look = time.monotonic() + _INTERVAL_S
+        self._next_look = clock.monotonic() + _INTERVAL_S
         if self._is_away and not was_away:
             return [f"agents reach no model for now: {problem}"]
         if was_away and not self._is_away:

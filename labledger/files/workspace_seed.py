@@ -10,11 +10,11 @@ import errno
 import os
 import shutil
 import tarfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger import clock
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.tars import TarEntry, tar_chunks
 from labledger.files.untrusted_files import is_safe_name, parents
@@ -158,7 +158,7 @@ def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
 
     Raises `UnsafeSeed`.
     """
-    return tar_chunks(_members(entries, workspace.strip("/"), int(time.time())))
+    return tar_chunks(_members(entries, workspace.strip("/"), int(clock.unix_time())))
 
 
 def _members(

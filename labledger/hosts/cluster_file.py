@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
 from labledger.files.lab_folder import expand_home
@@ -331,7 +332,7 @@ def _certificate(
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
+    now = clock.now()
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.execution.agent_folders import targets_of
 from labledger.execution.gateway_keeper import models_of, providers_of
@@ -105,15 +105,15 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[FoundHost]:
 
 def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
     """Return the workers of a cluster. Waits a moment if there are none yet."""
-    deadline = time.monotonic() + _FIND_S
+    deadline = clock.monotonic() + _FIND_S
     while True:
         try:
             addresses = connection.run(connection.transport.addresses()).result()
         except LabLedgerError:
             addresses = {}
-        if addresses or time.monotonic() > deadline:
+        if addresses or clock.monotonic() > deadline:
             return connection.run(connection.describe(addresses)).result()
-        time.sleep(0.1)
+        clock.sleep(0.1)
 
 
 def find_images(

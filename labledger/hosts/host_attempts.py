@@ -9,7 +9,6 @@ they are acknowledged, and tries again by itself what its engine or disk prevent
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from labledger import clock
 from labledger.clock import Backoff
 from labledger.engine.engine import EnginePool
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
@@ -115,7 +115,7 @@ class HostAttempts:
         self.limiter = StartLimiter(
             self.slots,
             permits=self.permits,
-            clock=time.monotonic,
+            clock=clock.monotonic,
             owns_attempts=True,
             is_held_back=self.lacks_space,
         )
@@ -217,11 +217,14 @@ class HostAttempts:
     def _left(self, key: AttemptKey, future: Future[None], *, is_final: bool) -> None:
         """Record that a removal has ended. One that failed is repeated by the next cleanup."""
         error = None if future.cancelled() else future.exception()
+        if error is None and is_final and not future.cancelled():
+            try:
+                self._forget(key)
+            except OSError as failed:
+                error = failed
         if error is not None:
             with self.changed:
                 self._warnings.append(f"attempt {attempt_name(key)} was not cleaned up: {error}")
-        elif is_final and not future.cancelled():
-            self._forget(key)
         self._end_leaving(key)
 
     def _end_leaving(self, key: AttemptKey) -> None:
@@ -372,10 +375,10 @@ class HostAttempts:
             begun, ended = set(self._open), set(self._ended)
         restarts = tuple((spec.key, why) for spec, why in self._executor.restart_notices())
         created = self._executor.last_start_created
-        age_s = time.monotonic() - created
+        age_s = clock.monotonic() - created
         return ExchangeReply(
             session=request.session,
-            monotonic=time.monotonic(),
+            monotonic=clock.monotonic(),
             results=tuple(self._outbox.batch(waiting)),
             failures=failures,
             removed=removed,

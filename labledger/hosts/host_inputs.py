@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
+from labledger import clock
 from labledger.engine import container_files
 from labledger.engine.engine import EnginePool
 from labledger.errors import LabLedgerError
@@ -174,7 +174,7 @@ class HostInputs:
 
     def delete_unused(self) -> None:
         """Delete artifacts that no attempt has used for a week, and what has not arrived whole."""
-        oldest = time.time() - _UNUSED_AFTER_S
+        oldest = clock.unix_time() - _UNUSED_AFTER_S
         for path in [*(self.store.root / "sha256").glob("??/*"), *self._incoming.glob("*")]:
             with suppress(OSError):
                 status = path.stat()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from labledger import clock
 from labledger.agents.agent_trees import (
     MANIFEST,
     TREE,
@@ -130,7 +130,7 @@ class AgentFolders:
 
     def delete_unused(self) -> None:
         """Delete files that were sent and that no run has used for a week. Nothing may run."""
-        oldest = time.time() - _UNUSED_AFTER_S
+        oldest = clock.unix_time() - _UNUSED_AFTER_S
         for entry in self._folder.glob("*"):
             manifest = entry / MANIFEST
             if read_entry(entry) is None or manifest.stat().st_mtime < oldest:
@@ -184,7 +184,7 @@ class RunPreparation:
     def _start(self, needs: ModelNeeds, sent: Mapping[KeySource, str]) -> None:
         keys = sent if needs.are_keys_sent else read_keys(needs.providers)
         with self._lock:
-            self._has_keys, self._needed_at = True, time.monotonic()
+            self._has_keys, self._needed_at = True, clock.monotonic()
             self.keeper.take(keys)
 
     def is_ready_for(self, setup: RunSetup) -> bool:
@@ -199,7 +199,7 @@ class RunPreparation:
         with self._lock:
             if not self._has_keys:
                 return []
-            now = time.monotonic()
+            now = clock.monotonic()
             if is_needed:
                 self._needed_at = now
             elif now - self._needed_at > _KEYS_KEPT_S:

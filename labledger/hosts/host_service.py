@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -147,7 +146,9 @@ class HostService:
 
     def describe(self) -> host_messages.Described:
         """Return which host this is, and its state."""
-        return host_messages.Described(self.session, self.state(), time.monotonic(), time.time())
+        return host_messages.Described(
+            self.session, self.state(), clock.monotonic(), clock.unix_time()
+        )
 
     def state(self) -> HostState:
         """Return the state of the host."""
@@ -318,7 +319,7 @@ class HostService:
 
     def _find_shortage(self) -> str | None:
         """Return which disk has too little space for further trials, looked at a moment ago."""
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - self._shortage_read > _SHORTAGE_AGE_S:
             space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
             self._shortage, self._shortage_read = space.find_shortage(), now
@@ -326,7 +327,7 @@ class HostService:
 
     def _read_engine(self) -> None:
         """Read the engine's settings and images, unless they were read a moment ago."""
-        age_s = time.monotonic() - self._engine_read
+        age_s = clock.monotonic() - self._engine_read
         if age_s < (_STATE_AGE_S if self._engine_problem is None else _RETRY_S):
             return
         # An engine may take a minute to fail: meanwhile what was read last is reported.
@@ -340,7 +341,7 @@ class HostService:
                 self._engine_problem = None
             except EngineUnavailable as error:
                 self._engine_problem = error.message
-            self._engine_read = time.monotonic()
+            self._engine_read = clock.monotonic()
         finally:
             self._engine_lock.release()
 

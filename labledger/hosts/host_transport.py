@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.hosts.host_messages import REPLIES, Describe, Described, HostRefused, Refusal
 from labledger.hosts.message_bytes import BadMessage, decode, encode
@@ -145,7 +145,7 @@ class ClusterConnection:
         return list(await asyncio.gather(*map(self._describe_one, workers, workers.values())))
 
     async def _describe_one(self, address: str, worker_name: str) -> FoundHost:
-        asked = time.time()
+        asked = clock.unix_time()
         try:
             described: Described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
         except LabLedgerError as error:
@@ -154,7 +154,7 @@ class ClusterConnection:
         if (problem := state.find_fault()) is not None:
             problem = f"the worker at {address} says of itself {problem}"
             return FoundHost(address, None, problem, name=worker_name)
-        offset_s = described.unix_time - (asked + time.time()) / 2
+        offset_s = described.unix_time - (asked + clock.unix_time()) / 2
         return FoundHost(address, described, clock_offset_s=offset_s, name=state.name)
 
     def close(self) -> None:

@@ -13,13 +13,13 @@ import hashlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.durable_files import make_folder, sync_folder
 from labledger.files.lab_folder import scratch_folder
@@ -196,9 +196,9 @@ class ObjectStore:
                 outcome.set_exception(error)
 
         _start(call)
-        deadline = time.monotonic() + self._timeout_s
+        deadline = clock.monotonic() + self._timeout_s
         while not outcome.done():
-            if self._closed.is_set() or time.monotonic() > deadline:
+            if self._closed.is_set() or clock.monotonic() > deadline:
                 raise StoreUnusable(f"{self.place.url} did not answer in {self._timeout_s:.0f} s")
             with suppress(Exception):
                 outcome.exception(_CLOSE_POLL_S)

@@ -10,13 +10,13 @@ coordinator finds every trial again: committed, staged, or in its container.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.execution.calls_in_flight import CallsInFlight
 from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
@@ -112,7 +112,7 @@ class Coordinator:
         advanced = self._dispatch() or advanced
         if advanced:
             self._is_stuck = False
-            if time.monotonic() - self._last_report > _POLL_S:
+            if clock.monotonic() - self._last_report > _POLL_S:
                 self._report_state()
             return True
         if self._is_over:
@@ -283,7 +283,7 @@ class Coordinator:
         self._update_stop_cause(self.pauses.check)
 
     def _report_state(self) -> None:
-        self._last_report = time.monotonic()
+        self._last_report = clock.monotonic()
         # This checks the disks, also while nothing is dispatched: when a running trial ends, it
         # must be known whether a disk was full.
         self.pauses.allowed_dispatches(0)
@@ -301,9 +301,9 @@ class Coordinator:
 
     def _hosts_due(self) -> JsonObject:
         """Return what a `tick` says of the hosts of a cluster, now and then, else nothing."""
-        if self.run.on is None or time.monotonic() - self._last_hosts < _HOSTS_INTERVAL_S:
+        if self.run.on is None or clock.monotonic() - self._last_hosts < _HOSTS_INTERVAL_S:
             return {}
-        self._last_hosts = time.monotonic()
+        self._last_hosts = clock.monotonic()
         trials = Counter(spec.host for spec in self._pending)
         return {
             "hosts": [

@@ -9,7 +9,6 @@ gone with the process. Nothing that belongs to the run is removed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -58,11 +57,11 @@ class Heartbeat:
     def is_due(self) -> bool:
         """Whether the lease is to be renewed now."""
         interval_s = self.lease.ttl_s / RENEWALS_PER_LEASE
-        return self._last_renewal is None or time.monotonic() - self._last_renewal > interval_s
+        return self._last_renewal is None or clock.monotonic() - self._last_renewal > interval_s
 
     def renew(self) -> None:
         """Renew the lease. Raises `LeaseLost`."""
-        now = time.monotonic()
+        now = clock.monotonic()
         renewal = self.writer.leases.renew(self.lease, is_dead=process_is_dead)
         self._last_renewal = now
         expires = clock.parse(renewal.expires_at).timestamp()
@@ -161,7 +160,7 @@ def _wait_for_takeover(
                 f"{lease.owner.machine}",
                 hint=f"`labledger status {run_id}` shows its progress",
             )
-        time.sleep(min(ttl_s / _POLLS_PER_LEASE, _MAX_POLL_INTERVAL_S))
+        clock.sleep(min(ttl_s / _POLLS_PER_LEASE, _MAX_POLL_INTERVAL_S))
 
 
 def _waiting_event(lease: LeaseInfo) -> dict[str, object]:

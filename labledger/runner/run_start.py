@@ -13,11 +13,10 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from labledger import __version__
+from labledger import __version__, clock
 from labledger.checks.check_results import CheckResult
 from labledger.checks.engine_checks import (
     check_controllers,
@@ -381,7 +380,7 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
 
 def new_run_id(experiment_id: str) -> str:
     """Return an id for a run: the experiment's id, the time, and a random suffix."""
-    timestamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    timestamp = clock.now().strftime("%Y%m%d-%H%M%S")
     return f"{experiment_id[:40]}-{timestamp}-{secrets.token_hex(2)}"
 
 

@@ -15,12 +15,12 @@ import errno
 import math
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger import clock
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.errors import DiskFull, LabLedgerError
 from labledger.records import JsonObject
@@ -80,7 +80,7 @@ class FullDisks:
         with suppress(OSError):
             device = path.stat().st_dev
             with self._lock:
-                self._last_full[device] = time.monotonic()
+                self._last_full[device] = clock.monotonic()
 
     def record_write_error(self, path: Path, error: BaseException) -> None:
         """Record a full disk if `error` says that the disk at `path` is full."""

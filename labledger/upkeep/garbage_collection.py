@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,19 +90,19 @@ def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollecti
         finally:
             engine.dispose()
     store = ArtifactStore(lab.artifacts)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = clock.monotonic() + _PATIENCE_S
     while True:
         with store.alone() as is_alone:
             if is_alone:
                 _refuse_live_runs(lab)
                 return _collect(lab)
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             _refuse_live_runs(lab)
             raise LeaseHeld(
                 f"another labledger process writes in {lab.root}; nothing was removed",
                 hint="try again when it has ended; `dry_run=True` counts what would be removed",
             )
-        time.sleep(_WAIT_S)
+        clock.sleep(_WAIT_S)
 
 
 def _refuse_live_runs(lab: LabFolder) -> None:

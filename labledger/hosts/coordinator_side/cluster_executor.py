@@ -7,7 +7,6 @@ that belong to it; see `host_run`, and `host_exchanges` for the other thread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from labledger import clock
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, RunRecords
@@ -123,13 +123,13 @@ class ClusterExecutor:
     def open(self) -> ClusterExecutor:
         """Find the hosts, and return when those that answer have told what they have."""
         self._exchanges.hosts.spawn(self._exchanges.hosts.discover, None)
-        deadline = time.monotonic() + _FIRST_CONTACT_S
-        while time.monotonic() < deadline:
+        deadline = clock.monotonic() + _FIRST_CONTACT_S
+        while clock.monotonic() < deadline:
             with self._state.lock:
                 links = list(self._state.links.values())
                 if links and not any(link.is_awaited for link in links):
                     break
-            time.sleep(0.02)
+            clock.sleep(0.02)
         return self
 
     # -- what the coordinator asks
@@ -156,7 +156,7 @@ class ClusterExecutor:
     def may_start(self) -> bool:
         return (
             not (self._state.abandoned or self._state.superseded)
-            and time.monotonic() < self._state.allowed_until
+            and clock.monotonic() < self._state.allowed_until
         )
 
     @property
@@ -315,7 +315,7 @@ class ClusterExecutor:
         return not link.is_connected or is_new
 
     def allow_starts_until(self, unix_time: float) -> None:
-        self._state.allowed_until = time.monotonic() + (unix_time - time.time())
+        self._state.allowed_until = clock.monotonic() + (unix_time - clock.unix_time())
 
     def abandon(self) -> None:
         self._state.abandoned = True
@@ -329,8 +329,8 @@ class ClusterExecutor:
 
     def shutdown(self) -> None:
         self.stop_starting()
-        deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
-        while time.monotonic() < deadline:
+        deadline = clock.monotonic() + _SHUTDOWN_TIMEOUT_S
+        while clock.monotonic() < deadline:
             with self._state.lock:
                 waiting = [
                     each.future

@@ -9,10 +9,10 @@ a host is lost is never concluded.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from labledger import clock
 from labledger.execution.executor import HostState, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import input_digests
@@ -123,7 +123,7 @@ class BlockedHosts:
     """When anything of a run last advanced, and what it waits for."""
 
     def __init__(self) -> None:
-        self._last_activity = time.monotonic()
+        self._last_activity = clock.monotonic()
         self._too_large: AttemptSpec | None = None
         """The attempt to place next, if it asks for more than any host with room offers."""
 
@@ -133,11 +133,11 @@ class BlockedHosts:
 
     def record_activity(self) -> None:
         """Record that an attempt was submitted, or that a result arrived."""
-        self._last_activity = time.monotonic()
+        self._last_activity = clock.monotonic()
 
     def stop_cause(self, links: Sequence[HostLink], patience_s: float) -> str | None:
         """Return why the run cannot continue, None while any trial may still advance."""
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - self._last_activity <= patience_s:
             return None
         blocked = [link for link in links if link.problem is not None and link.lost_because is None]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -150,12 +149,12 @@ class HostDiscovery:
                     for link in self._state.links.values():
                         if link.address is not None and link.address not in workers:
                             self.disconnect(link)
-                recently = time.monotonic() - _NOT_A_HOST_FOR_S
+                recently = clock.monotonic() - _NOT_A_HOST_FOR_S
                 not_hosts = {a: t for a, t in not_hosts.items() if t > recently}
                 new = {a: workers[a] for a in workers if a not in known and a not in not_hosts}
                 for found in await self._describe(new, workers):
                     if found.described is None:
-                        not_hosts[found.address] = time.monotonic()
+                        not_hosts[found.address] = clock.monotonic()
                     self._add(found)
             await asyncio.sleep(_DISCOVERY_INTERVAL_S)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -153,7 +152,7 @@ class HostExchanges:
     def _record_supply_problem(self, link: HostLink, problem: str) -> None:
         with self._state.lock:
             if link.problem is None:
-                link.blocked_since = time.monotonic()
+                link.blocked_since = clock.monotonic()
             link.supply_problem = problem
             self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {problem}")
@@ -181,13 +180,13 @@ class HostExchanges:
             if not link.is_connected:
                 await asyncio.sleep(RETRY_S / 2)
                 continue
-            wants_state = time.monotonic() >= state_due or not link.has_answered
-            lease_s = self._state.allowed_until - time.monotonic()
+            wants_state = clock.monotonic() >= state_due or not link.has_answered
+            lease_s = self._state.allowed_until - clock.monotonic()
             wait_s = 0.0 if wants_state else min(_MAX_WAIT_S, max(lease_s / 3, 0.2))
             if await self._exchange(link, wait_s=wait_s, wants_state=wants_state):
                 backoff.reset()
                 if wants_state:
-                    state_due = time.monotonic() + _STATE_INTERVAL_S
+                    state_due = clock.monotonic() + _STATE_INTERVAL_S
                 await self._keep_pace()
             else:
                 await asyncio.sleep(backoff.next_s())
@@ -250,7 +249,7 @@ class HostExchanges:
             if link.session != request.session:
                 return
             if link.problem is None:
-                link.blocked_since = time.monotonic()
+                link.blocked_since = clock.monotonic()
             link.bad_replies[to_orders] = problem
             self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {problem}")
@@ -272,10 +271,10 @@ class HostExchanges:
             link.state = replace(reply.state, last_seen=clock.utc_now())
             link.started = reply.started
         if link.problem is not None and not was_blocked:
-            link.blocked_since = time.monotonic()
+            link.blocked_since = clock.monotonic()
             self._state.tell(f"{link.name}: {link.problem}")
         if reply.last_start_age_s is not None:
-            created = time.monotonic() - reply.last_start_age_s
+            created = clock.monotonic() - reply.last_start_age_s
             self._state.last_start_created = max(self._state.last_start_created, created)
         self._record_ends(link, reply)
         for key, reason in reply.restarts:

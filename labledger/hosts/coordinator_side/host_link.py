@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from labledger import clock
 from labledger.execution.executor import HostState
 from labledger.hosts.host_messages import (
     AttemptKey,
@@ -73,7 +73,7 @@ class HostLink:
     """Why somebody declared it lost."""
     last_contact: float | None = None
     """When it last answered, by this machine's monotonic clock."""
-    blocked_since: float = field(default_factory=time.monotonic)
+    blocked_since: float = field(default_factory=clock.monotonic)
     """Since when nothing of it can advance; only meaningful while `problem` is not None."""
     needs_preparation: bool = False
     """Whether a process of it has to be prepared for the run's agents."""
@@ -188,7 +188,7 @@ class HostLink:
 
         It may not once it knows of that, or once all that it was granted has run out.
         """
-        return not self._loss_delivered and time.monotonic() < self._granted_until
+        return not self._loss_delivered and clock.monotonic() < self._granted_until
 
     def connect(self, address: str, described: Described) -> list[AttemptKey]:
         """Use the process of the host that answers at an address.
@@ -224,13 +224,13 @@ class HostLink:
     def disconnect(self) -> None:
         """Forget where the process of the host is: it did not answer, or has gone."""
         if self.problem is None:
-            self.blocked_since = time.monotonic()
+            self.blocked_since = clock.monotonic()
         self.address = self.session = None
         self.has_answered = False
 
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
-        self.last_contact = time.monotonic()
+        self.last_contact = clock.monotonic()
         self._clock_base = (monotonic, self.last_contact)
         self.has_answered = True
 

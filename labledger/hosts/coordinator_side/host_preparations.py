@@ -7,11 +7,11 @@ that a host does not have are sent as a tar, which lies among the coordinator's 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from labledger import clock
 from labledger.agents.agent_trees import tar_of_tree
 from labledger.clock import Backoff
 from labledger.errors import LabLedgerError
@@ -117,7 +117,7 @@ class HostPreparation:
             if link.session != session:
                 return
             if problem is not None and link.preparation_problem is None:
-                link.blocked_since = time.monotonic()
+                link.blocked_since = clock.monotonic()
             link.is_prepared, link.preparation_problem = problem is None, problem
             self._state.host_capacity.update(link)
         if problem is not None:

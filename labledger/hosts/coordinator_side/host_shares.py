@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError
 from labledger.files.durable_files import replace_file
 from labledger.hosts.coordinator_side.host_discovery import ClusterState
@@ -144,7 +144,7 @@ class HostShares:
             with self._state.lock:
                 address, session = link.address, link.session
                 is_due, is_lost = link.is_ready, link.lost_because is not None
-            owns_run = time.monotonic() < self._state.allowed_until
+            owns_run = clock.monotonic() < self._state.allowed_until
             if not is_due or is_lost or address is None or session is None:
                 self._leave(link.name, is_lost=is_lost)
             elif owns_run:

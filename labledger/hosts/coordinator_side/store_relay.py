@@ -9,11 +9,11 @@ the event loop of the connection.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from labledger import clock
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import (
     AttemptKey,
@@ -168,7 +168,7 @@ class StoreRelay:
         """Return whether a file of this size is worth trying, and both machines can be."""
         if self._place is None or (size is not None and size < MIN_BYTES):
             return False
-        now = time.monotonic()
+        now = clock.monotonic()
         return all(self._retry_at.get(name, now) <= now for name in (_COORDINATOR, link.name))
 
     async def _put(
@@ -204,7 +204,7 @@ class StoreRelay:
                 f"{machine} cannot use the object store: {problem}; its files go through the "
                 "scheduler instead"
             )
-        self._retry_at[machine] = time.monotonic() + _RETRY_S
+        self._retry_at[machine] = clock.monotonic() + _RETRY_S
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()

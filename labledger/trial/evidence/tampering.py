@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
+from labledger import clock
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
@@ -59,7 +60,7 @@ class AgentPhase:
         fields = phase_fields(folder)
         if "agent" not in fields:
             return None
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        booted = clock.unix_time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         after_setup = "setup" in fields
         # Noted times are rounded down.
         begin = booted + (fields["agent"][1] + after_setup) / 100

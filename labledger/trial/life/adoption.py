@@ -8,7 +8,6 @@ left to run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,7 +81,7 @@ def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> Conta
         return None
     if folder_exists(spec):
         # When it ran is not known: the interval has no duration.
-        return ContainerExit(None, *_interval_since(time.monotonic()), container_removed=True)
+        return ContainerExit(None, *_interval_since(clock.monotonic()), container_removed=True)
     context.record_restart(spec, _CONTAINER_AND_FOLDER_GONE)
     return None
 
@@ -93,7 +92,7 @@ def _wait_for_container(
     """Wait for a container that has started, unless it has ended, and return how it ended."""
     if spec.uses_models:
         model_access.serve_again(spec, context.gateway)
-    wait_start, container = time.monotonic(), state.container_id
+    wait_start, container = clock.monotonic(), state.container_id
     engine, limiter = context.engine, context.limiter
     if state.has_ended:
         if two_part_trials.grading_is_due(spec, state) or spec.has_grader_container:
@@ -176,7 +175,7 @@ def _with_disks_and_times(
 
 def _interval_since(start: float) -> tuple[str, str, int]:
     """Return start, end and duration (ms) of the time from the monotonic time `start` to now."""
-    elapsed = timedelta(seconds=time.monotonic() - start)
+    elapsed = timedelta(seconds=clock.monotonic() - start)
     now = clock.parse(clock.utc_now())
     return clock.iso(now - elapsed), clock.iso(now), round(elapsed.total_seconds() * 1000)
 

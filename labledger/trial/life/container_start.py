@@ -11,7 +11,6 @@ filled in the new container, before its start, and read in the stopped one, for 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -103,7 +102,7 @@ def create_container(
 
     Raises `ContainerNameTaken` if another container has its name.
     """
-    created = time.monotonic()
+    created = clock.monotonic()
     config = container_config(spec, token)
 
     def create() -> str:
@@ -140,7 +139,7 @@ def monotonic_start(state: ContainerState) -> float:
     Wrong if the clock was set meanwhile.
     """
     age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
-    return time.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
+    return clock.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
 
 
 def kill_overdue(engine: Engine, container: str) -> None:

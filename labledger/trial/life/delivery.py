@@ -11,7 +11,6 @@ had ended.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 from labledger import clock, fault_points
@@ -96,9 +95,9 @@ class _Report:
         """Return True if the agent has ended according to the report, and to the engine."""
         folder = self._spec.folder / "state"
         seen = self._identity()
-        if not seen or (seen == self._seen and time.monotonic() < self._check_at):
+        if not seen or (seen == self._seen and clock.monotonic() < self._check_at):
             return False
-        self._seen, self._check_at = seen, time.monotonic() + _CHECK_AGAIN_S
+        self._seen, self._check_at = seen, clock.monotonic() + _CHECK_AGAIN_S
         content, _ = untrusted_files.read_optional(
             folder, contract.AGENT_ENDED_FILE, untrusted_files.PHASES_CAP
         )
@@ -146,7 +145,7 @@ def _store_agent_part(
     state = engine.inspect_existing(container)
     changes = inspect_changes(engine, isolation_of(spec), container, "before_grading", state)
     started = clock.parse(state.started_at)
-    ended = max(started, clock.of_timestamp(min(report.written_at, time.time())))
+    ended = max(started, clock.of_timestamp(min(report.written_at, clock.unix_time())))
     agent_part = AgentPart.of(
         state,
         ContainerExit(
@@ -185,7 +184,7 @@ def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str
         for _ in range(_LOOKS_FOR_PROCESSES):
             if len(lasting) <= 1:
                 return False
-            time.sleep(_BETWEEN_LOOKS_S)
+            clock.sleep(_BETWEEN_LOOKS_S)
             lasting &= context.engine.processes(container)
     except NoSuchContainer:
         raise

@@ -8,7 +8,6 @@ runs a program of labledger's in an image with Python, as nobody, without capabi
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Self
 
+from labledger import clock
 from labledger.engine import allowed_hosts, forwarder_program, proxy_program, relay
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ContainerNameTaken
@@ -125,16 +125,16 @@ class Helper:
         return container
 
     def _await_listening(self, engine: Engine) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = clock.monotonic() + _START_TIMEOUT_S
         while not any(row.get("what") == "listening" for row in self.log(engine)):
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 with engine.api(f"read the output of {self.name}") as client:
                     output = client.logs(self.name, tail=5).decode("utf-8", "replace")
                 raise ContainerFailed(
                     f"the {self.kind.noun} {self.name} did not start in {_START_TIMEOUT_S:g} s: "
                     f"{output.strip()[-300:]}"
                 )
-            time.sleep(_POLL_S)
+            clock.sleep(_POLL_S)
 
     def log(self, engine: Engine) -> list[JsonObject]:
         """Return what its program logged, one object a line. Raises `ContainerFailed`."""

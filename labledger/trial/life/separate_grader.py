@@ -10,13 +10,12 @@ because what it gets is durable; no container is started twice.
 from __future__ import annotations
 
 import shutil
-import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labledger import fault_points
+from labledger import clock, fault_points
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
@@ -93,7 +92,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
 
     Return how the trial ended, and the monotonic time since which it was waited for.
     """
-    wait_start = time.monotonic()
+    wait_start = clock.monotonic()
     agent_part = AgentPart.read(spec.folder)
     assert agent_part is not None
     state = find_container(context.engine, grader_spec(spec))

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.gateway.client import GatewayClient
@@ -90,7 +90,7 @@ class StartLimiter:
         width: int,
         *,
         permits: RunPermits | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.unix_time,
         owns_attempts: bool = False,
         is_held_back: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -192,7 +192,7 @@ class StartLimiter:
         `WaitAbandoned` if the run belongs to another coordinator by then.
         """
         status = None
-        start, limit_s = time.monotonic(), spec.deadline_s if deadline_s is None else deadline_s
+        start, limit_s = clock.monotonic(), spec.deadline_s if deadline_s is None else deadline_s
         while (left := _left_s(spec, start, limit_s)) > 0:
             status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
             if status is None:
@@ -219,17 +219,17 @@ class StartLimiter:
         that the engine's own wait is likely to return soon. Raises as `wait` does, and
         `NoSuchContainer`.
         """
-        start = time.monotonic()
+        start = clock.monotonic()
         while (left := _left_s(spec, start, deadline_s)) > 0:
-            status, until = None, time.monotonic() + min(_MAX_FILE_WAIT_S, left)
-            while time.monotonic() < until and not self._abandoned:
+            status, until = None, clock.monotonic() + min(_MAX_FILE_WAIT_S, left)
+            while clock.monotonic() < until and not self._abandoned:
                 if happened():
                     self.require_starting_allowed()
                     return True, None
                 if stops_soon():
                     status = engine.wait(container, _MAX_FILE_WAIT_S)
                     break
-                time.sleep(_FILE_POLL_S)
+                clock.sleep(_FILE_POLL_S)
             if status is None:
                 # Unlike the engine's own wait, polled files do not tell that a container is gone.
                 engine.inspect_existing(container)
@@ -314,7 +314,7 @@ def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
     its own.
     """
     waited_s = attempt_notes.waited_s(spec.folder) if spec.uses_models else 0.0
-    return start + limit_s + waited_s - time.monotonic()
+    return start + limit_s + waited_s - clock.monotonic()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -274,7 +273,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         with limiter.running(spec.slot.schedule_idx):
             container_start.fill_container(spec, context, container)
             attempt_notes.clear_not_started(spec.folder)
-            started_at, start = clock.utc_now(), time.monotonic()
+            started_at, start = clock.utc_now(), clock.monotonic()
             container_start.start_container(context, container, created)
             fault_points.fault_point("agent_running", spec.slot.schedule_idx)
             is_waiting = spec.sealing is Sealing.DELIVERED
@@ -282,7 +281,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             has_ended = exit_status is not None
             if has_ended and spec.sealing in _IN_PARTS:
                 return finish_stopped_container(spec, context, container, start)
-            elapsed = timedelta(seconds=time.monotonic() - start)
+            elapsed = timedelta(seconds=clock.monotonic() - start)
     except (StartRefused, ContainerFailed, DiskFull):
         if not has_ended and not is_waiting:
             _remove_unstarted(spec, context, container)
