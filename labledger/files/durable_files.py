@@ -176,7 +176,13 @@ def make_folder(folder: Path) -> None:
     """Create a folder and those above it if they are missing, with durable names."""
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            # Another process may have been first.
+            if not folder.is_dir():
+                reason = os.strerror(errno.ENOTDIR)
+                raise NotADirectoryError(errno.ENOTDIR, reason, str(folder)) from None
         sync_folder(folder.parent)
 
 

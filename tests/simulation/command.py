@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,8 @@ from simulation import clusters, disk, labs, runs, scheduler, seam
 
 SEEDS = Path(__file__).with_name("seeds.json")
 """The seeds that ever failed, each with what it found."""
-_PER_PROCESS = 8
-"""How many worlds one process simulates: threads that died stay until it ends."""
+_PER_PROCESS = 1
+"""How many worlds one process simulates: in each, caches are as empty as in the others."""
 _MAX_WORLD_S = 25
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
@@ -62,6 +62,7 @@ def main() -> None:
     choice.add_argument("--known", action="store_true", help="the seeds that ever failed")
     choice.add_argument("--worlds", type=int, help="so many new seeds")
     parser.add_argument("--first", type=int, help="the first of the new seeds")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     options = parser.parse_args()
     with prepared() as folder:
@@ -90,7 +91,7 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
         return is_late or (options.until_failure and bool(tally.failures))
 
-    for found in _in_processes(seeds, folder, ends):
+    for found in _in_processes(seeds, folder, ends, options.processes):
         tally.add(found)
         if found["failure"] is not None:
             print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
@@ -146,11 +147,13 @@ def _import_everything() -> None:
                 importlib.import_module(module.name)
 
 
-def _in_processes(seeds: Iterator[int], folder: Path, ends: Any) -> Iterator[dict[str, Any]]:
-    """Simulate worlds, as many at once as there are processors, and yield what each did."""
+def _in_processes(
+    seeds: Iterator[int], folder: Path, ends: Callable[[], bool], processes: int
+) -> Iterator[dict[str, Any]]:
+    """Simulate worlds in so many processes at once, and yield what each did."""
     running: dict[int, tuple[int, list[int]]] = {}
     while True:
-        while len(running) < (os.cpu_count() or 1) and not ends():
+        while len(running) < processes and not ends():
             batch = [seed for _, seed in zip(range(_PER_PROCESS), seeds, strict=False)]
             if not batch:
                 break
@@ -211,7 +214,12 @@ def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
 
 
 def _show(seed: int, folder: Path) -> int:
+    """Simulate one world, in a process of its own as always: SQLite begins anew in each."""
+    sys.stdout.flush()
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     world, failure = _one(seed, folder)
     print("\n".join(world.time.log).replace(str(folder), ""))
     print(f"seed {seed}, {world.design}: {failure or 'every guarantee held'}")
-    return int(failure is not None)
+    sys.stdout.flush()
+    os._exit(int(failure is not None))

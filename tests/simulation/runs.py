@@ -226,6 +226,9 @@ class World:
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
                 process.exit = error
+            except OSError as error:
+                self.time.note(f"{type(error).__name__}: {error}")
+                process.exit = error
             except Exception as error:
                 self.time.fail(error)
             finally:

@@ -27,7 +27,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     code, said = labledger(tmp_path, "import", tmp_path / "there")
     assert code == 3
     assert "Errno" not in said
-    assert f"`labledger import` failed at {runs}/theirs: Not a directory" in said
+    assert f"`labledger import` failed at {runs}: Not a directory" in said
     assert f"{runs} is a file where a folder is needed; move it away, and try again" in said
 
 

@@ -1,0 +1,68 @@
+"""Simulated worlds: the seeds that ever failed, new ones, and one that is repeated exactly."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+_NEW_SEEDS_S = 60
+
+
+def simulate(*words: object) -> subprocess.CompletedProcess[str]:
+    """Simulate in a process of its own: clocks and threads of that process are replaced."""
+    return subprocess.run(
+        [sys.executable, "-m", "simulation", *map(str, words)],
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(PROJECT / "tests")},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_seeds_that_ever_failed() -> None:
+    done = simulate("--known", "--processes", 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_new_seeds() -> None:
+    done = simulate("--seconds", _NEW_SEEDS_S, "--processes", 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    worlds = re.search(r"(\d+) runs, (\d+) slots committed", done.stdout)
+    assert worlds is not None, done.stdout
+    assert int(worlds[1]) > 0
+    assert int(worlds[2]) >= 20 * int(worlds[1])
+
+
+@pytest.mark.parametrize("seed", [7, 11, 13])
+def test_a_seed_is_one_world(seed: int) -> None:
+    """The same log to the microsecond, in another process."""
+    first, second = simulate("--seed", seed), simulate("--seed", seed)
+    assert first.returncode == 0, first.stdout
+    assert first.stdout.count("\n") > 20
+    assert first.stdout == second.stdout
+
+
+def test_each_guarantee_that_is_checked_is_documented() -> None:
+    listed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from simulation import invariants as i; print(*i.AFTER_COMMIT, *i.AT_END, sep='\\n')",
+        ],
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "tests")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    page = (PROJECT / "docs/explanation/guarantees.md").read_text("utf-8")
+    section = page.partition("## Checked in simulated worlds\n")[2].partition("\n## ")[0]
+    documented = re.findall(r"^- \*\*(.+?)\.\*\*", section, re.MULTILINE)
+    names = [name[0].upper() + name[1:] for name in listed.stdout.splitlines()]
+    assert documented == names
