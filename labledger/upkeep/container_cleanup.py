@@ -256,7 +256,9 @@ def _clean_run(
         f"{host} does not answer: repeat this when it does, or what it has of {run_id} stays"
         for host in away
     ]
-    names = ", ".join(host.name for host in known if not host.problem)
+    in_trouble = {warning.partition(" ")[0] for warning in warnings}
+    done = (host.name for host in known if not host.problem and host.name not in in_trouble)
+    names = ", ".join(done)
     verb = "would be" if dry_run else "was"
     end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
     return [*decisions, *warnings, end]

@@ -18,6 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.reader import LedgerReader
 from labledger.upkeep.verify_lab import verify_lab
 from simulation.labs import RUN
+from simulation.seam import COST_USD
 
 if TYPE_CHECKING:
     from simulation.runs import World
@@ -47,6 +48,8 @@ class Observed:
     )
     committed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     """Epoch and payload digest of each slot that was ever seen committed, by run and slot."""
+    dispatched: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of each dispatch that was seen."""
     next_idx: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
 
@@ -121,6 +124,26 @@ def _epochs_grow(world: World) -> Iterator[str]:
         yield f"slot {idx} of {run_id} was committed in epoch {epoch}, after one of {before}"
 
 
+@after_commit("the budget is exceeded by what was in flight alone")
+def _budget_holds(world: World) -> Iterator[str]:
+    dispatched = {
+        (idx, attempt): at
+        for idx, attempt, at in world.rows(
+            "SELECT schedule_idx, attempt, min(dispatched_at) FROM dispatch GROUP BY 1, 2"
+        )
+    }
+    new, world.observed.dispatched = dispatched.keys() - world.observed.dispatched, set(dispatched)
+    limits = world.rows("SELECT amount FROM budget WHERE kind = 'cost_usd'") if new else []
+    if not limits:
+        return
+    ((count,),) = world.rows(
+        "SELECT (SELECT count(*) FROM metric WHERE metric_id = 'cost_usd') + "
+        "(SELECT count(*) FROM staged_result WHERE payload LIKE '%\"cost_usd\"%')"
+    )
+    if count * COST_USD >= limits[0][0]:
+        yield f"{sorted(new)} were dispatched when {count * COST_USD} of {limits[0][0]} were spent"
+
+
 @at_end("every run ends")
 def _is_complete(world: World) -> Iterator[str]:
     for run_id, next_idx, total, status in world.rows(
@@ -159,12 +182,6 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
                 f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]} and "
                 f"ended, and its evidence is of {container!r} ({reason})"
             )
-
-
-@at_end("the budget is exceeded by what was in flight alone")
-def _budget_holds(world: World) -> Iterator[str]:
-    if world.overspent is not None:
-        yield world.overspent
 
 
 @at_end(DURABLE)

@@ -51,7 +51,6 @@ class World:
         self.lost: set[str] = set()
         """The hosts that were declared lost."""
         self.observed = Observed()
-        self.overspent: str | None = None
         self.events: Counter[str] = Counter()
         self._connection: Any = None
         """The connection of the transaction that was committed just now."""
