@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from labledger.agents.installation import find_installed, unsupported
 from labledger.checks.check_results import CheckResult
 from labledger.errors import ExtraMissing, InvalidInput
 from labledger.execution.agent_folders import targets_of
@@ -30,7 +29,13 @@ def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
 
     Hosts of a cluster get the files of those that are installed here.
     """
-    for target in {str(each): each for each in targets_of(plan).values()}.values():
+    targets = {str(each): each for each in targets_of(plan).values()}
+    if not targets:
+        return
+    # Imported late: most runs have no profile.
+    from labledger.agents.installation import find_installed, unsupported
+
+    for target in targets.values():
         installed = find_installed(target)
         if (reason := unsupported(target.profile)) is not None:
             yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)

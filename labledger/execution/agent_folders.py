@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from labledger.agents.agent_trees import InstalledAgent
-from labledger.agents.installation import AgentTarget, install
-from labledger.agents.profiles import load_profile
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan import ExperimentPlan
+
+if TYPE_CHECKING:
+    from labledger.agents.installation import AgentTarget
 
 
 def targets_of(experiment: ExperimentPlan) -> dict[str, AgentTarget]:
@@ -18,13 +20,18 @@ def targets_of(experiment: ExperimentPlan) -> dict[str, AgentTarget]:
 
     Raises `InvalidInput` for a profile that is not there.
     """
-    if experiment.regrades is not None:
+    profiled = [variant for variant in experiment.variants if variant.profile is not None]
+    if experiment.regrades is not None or not profiled:
         return {}
+    # Imported late: most runs have no profile, and what installs one takes long to import.
+    from labledger.agents.installation import AgentTarget
+    from labledger.agents.profiles import load_profile
+
     return {
         variant.variant_id: AgentTarget(
             load_profile(variant.profile.profile), variant.profile.version
         )
-        for variant in experiment.variants
+        for variant in profiled
         if variant.profile is not None
     }
 
@@ -38,6 +45,8 @@ def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, I
     targets = targets_of(experiment)
     if not targets:
         return {}
+    from labledger.agents.installation import install
+
     lines: SimpleQueue[str | None] = SimpleQueue()
     with ThreadPoolExecutor(1, "agents") as pool:
         installing = pool.submit(install, list(targets.values()), report=lines.put)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from labledger.agents.installation import check_version
 from labledger.agents.launch import AgentLaunch
 from labledger.agents.launch import resolve as resolve_launch
-from labledger.agents.profiles import AgentProfile, load_profile
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
 from labledger.experiment.authored_fields import (
@@ -39,6 +38,9 @@ from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverri
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.model_grants import ProviderConfig
+
+if TYPE_CHECKING:
+    from labledger.agents.profiles import AgentProfile
 
 DEPS = "/agentlab/deps"
 """Folder of the staged files in the container, with a subfolder for each phase."""
@@ -267,6 +269,10 @@ def resolve_agents(
 
 
 def _resolved_agent(data: JsonObject, variant: JsonObject, given: JsonObject) -> ResolvedAgent:
+    # Imported late: most experiments have no profile.
+    from labledger.agents.installation import check_version
+    from labledger.agents.profiles import load_profile
+
     bindings = bound_texts(variant.get("bindings", {}))
     profile = load_profile(_bound(given["profile"], bindings))
     version = _bound(given.get("version", profile.version), bindings)

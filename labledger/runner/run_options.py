@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import InvalidInput, Problem
 from labledger.execution.dispatch_rules import PATIENCE_S
 from labledger.execution.executor import FolderRetention
@@ -25,6 +25,9 @@ from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.trial.disk_space import MIN_FREE_BYTES
+
+if TYPE_CHECKING:
+    from labledger.compare.run_differences import OutcomeChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from pathlib import Path
 from labledger import fault_points
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.checks.engine_checks import egress_image_ref
-from labledger.compare.run_differences import outcome_changes
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerReplaced
 from labledger.execution.agent_folders import install_agents
@@ -178,6 +177,9 @@ class Session:
         """Return the changed outcomes of a regrading, or None for any other run."""
         if experiment.regrades is None:
             return None
+        # Imported late: only regradings are compared.
+        from labledger.compare.run_differences import outcome_changes
+
         gradings = reader.gradings(self.run_id)
         generation = experiment.regrades.generation
         earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
