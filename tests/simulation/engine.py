@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from labledger.engine.engine_errors import (
 )
 from labledger.engine.engine_facts import ContainerState
 from labledger.errors import EngineUnavailable
-from labledger.trial.contract import Labels
+from labledger.trial.contract import ExitStatus, Labels
 from simulation.scheduler import Machine, Task, world
 
 _NEVER = "0001-01-01T00:00:00Z"
@@ -51,7 +52,11 @@ class Container:
     container_id: str
     name: str
     labels: dict[str, str]
-    mounts: tuple[str, ...]
+    folder: Path | None = None
+    """The folder of its trial, which it writes to."""
+    parts: int = 1
+    """How often it is to be started: twice where its grader comes when the agent has ended."""
+    starts: int = 0
     status: str = "created"
     exit_status: int = 0
     started_at: str = _NEVER
@@ -113,7 +118,9 @@ class SimulatedEngine:
         if self.find(name) is not None:
             raise ContainerNameTaken(f"the name {name} is taken")
         number = next(self._numbers)
-        container = Container(f"{number:064x}", name, dict(config.get("Labels") or {}), ())
+        labels = dict(config.get("Labels") or {})
+        container = Container(f"{number:064x}", name, labels, config.get("Folder"))
+        container.parts = config.get("Parts", 1)
         self.containers[container.container_id] = container
         return container.container_id
 
@@ -121,6 +128,7 @@ class SimulatedEngine:
         container = self._existing(name_or_id)
         if container.status == "running":
             return
+        container.starts += 1
         lasts, status = self.on_start(container)
         container.status, container.started_at = "running", self.iso()
         container.ends_at = world().now + lasts
@@ -135,6 +143,9 @@ class SimulatedEngine:
     def end(self, container: Container, status: int) -> None:
         container.status, container.exit_status = "exited", status
         container.finished_at = self.iso()
+        state = None if container.folder is None else container.folder / "state"
+        if status == ExitStatus.AGENT_ENDED and state is not None and state.is_dir():
+            (state / "phases").write_text("agent 0 100 200 0\n", "ascii")
         self.on_end(container)
         self._wake(container)
 

@@ -25,6 +25,7 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "retries": {"retry": {"max_attempts": 3, "retry_on": ["infra_error", "agent_error"]}},
     "pruned": {"prune": {"max_consecutive_failures": 2}},
     "budget": {},
+    "sealed": {"retry": {"max_attempts": 3, "retry_on": ["infra_error", "agent_error"]}},
     "cluster": {"retry": {"max_attempts": 3, "retry_on": ["infra_error"]}},
 }
 BUDGET_USD = 2.0
@@ -51,7 +52,12 @@ def write_experiment(folder: Path, design: str, *, replications: int = REPLICATI
             "adapter_id": "sim",
             "name": "sim",
             "split": "test",
-            "grader": {**step, "command": ["python3", "grader.py"], "files": ["grader.py"]},
+            "grader": {
+                **step,
+                "command": ["python3", "grader.py"],
+                "files": ["grader.py"],
+                "mode": "after_agent" if design == "sealed" else "same",
+            },
             "evaluator": {"name": "sim", "mode": "custom"},
         },
         "metrics": [{"id": "cost_usd", "from": "result", "pointer": "/cost_usd"}],

@@ -351,7 +351,8 @@ class World:
 
     def _started(self, container: Container) -> tuple[float, int]:
         key = container.attempt
-        if key is not None:
+        is_agent = container.starts == 1 or container.parts == 1
+        if key is not None and is_agent:
             by = self.time.current.process.name
             self.time.note(f"container of slot {key[1]}-{key[2]} starts")
             self.observed.starts[key].append(Start(container.container_id, self.time.now, by))
@@ -361,6 +362,8 @@ class World:
             status = self.random.choice(
                 (ExitStatus.AGENT_FAILED, ExitStatus.GRADER_FAILED, ExitStatus.SETUP_FAILED, 137)
             )
+        elif container.starts < container.parts:
+            status = ExitStatus.AGENT_ENDED
         return lasts, status
 
     def _ended(self, container: Container) -> None:

@@ -22,6 +22,7 @@ from labledger.checks import image_supply
 from labledger.engine import container_files
 from labledger.engine import engine as engine_module
 from labledger.execution import process_identity
+from labledger.experiment.grading import Sealing
 from labledger.hosts import host_identity
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import LeaseInfo, Owner
@@ -32,7 +33,9 @@ from labledger.trial import collect, disk_space
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.disk_space import FreeSpace
+from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.tampering import FilesystemChanges
 from labledger.trial.life import adoption, container_config, container_start, inputs, worker
 from labledger.trial.life.start_limiter import TrialContext
 from simulation import disk, engine
@@ -61,7 +64,9 @@ def install() -> None:
     _replace(disk_space.free_space, free_space)
     _replace(fault_points.fault_point, fault_point)
     _replace(fault_points.fault_is_set, lambda *_: False)
-    _replace(container_config.container_config, lambda spec, _token: {"Labels": spec.labels()})
+    _replace(container_config.container_config, _container_config)
+    _replace(tampering.inspect_changes, lambda *_: FilesystemChanges("before_grading"))
+    _replace(inputs.unseal, lambda *_: None)
     _replace(inputs.prepare_trial_folder, prepare_trial_folder)
     worker._collect_result = collect_made_up
     run_start.RunStart.check = _check
@@ -190,6 +195,11 @@ def _check(self: run_start.RunStart, experiment: Any, cluster: str | None) -> An
     return types.SimpleNamespace(images={IMAGE: engine.IMAGE_ID}, checks=())
 
 
+def _container_config(spec: AttemptSpec, _token: str | None = None) -> dict[str, Any]:
+    is_two_part = spec.sealing is Sealing.AFTER_AGENT and spec.runs_agent
+    return {"Labels": spec.labels(), "Folder": spec.folder, "Parts": 2 if is_two_part else 1}
+
+
 def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """Make the folder of a trial, under another name first, as the product does."""
     incoming = spec.plan.run_dir / inputs.INCOMING
@@ -197,6 +207,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     partial = incoming / f"{spec.folder.name}.{os.urandom(4).hex()}"
     try:
         (partial / "out").mkdir(parents=True)
+        (partial / "state").mkdir()
         context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
