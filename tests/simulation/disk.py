@@ -24,7 +24,9 @@ from simulation.scheduler import Process, world
 
 _OK, _BUSY, _IOERR, _FULL = 0, 5, 10, 13
 _IOERR_WRITE, _IOERR_FSYNC = _IOERR | (3 << 8), _IOERR | (4 << 8)
-_UNLOCK, _EXCLUSIVE = 1, 8
+_UNLOCK, _LOCK, _EXCLUSIVE = 1, 2, 8
+_WRITE_LOCK = 0
+"""The number of the lock for writing among those in the shared memory of a log."""
 _SECTOR = 512
 
 
@@ -128,6 +130,8 @@ class Disk:
     prefix: str = ""
     """The same folder, as text."""
     is_full: bool = False
+    locked_until: float = 0.0
+    """Until when nobody gets SQLite's lock for writing, as if another program held it."""
     fails_at: dict[str, int] = field(default_factory=dict)
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
@@ -317,8 +321,12 @@ class _SimulatedVfs:
         return _OK
 
     def _xShmLock(self, file: int, first: int, number: int, flags: int) -> int:
-        result = int(self._by_file[file].xShmLock(file, first, number, flags))
         opened = self.disks.open.get(file)
+        if opened is not None and first == _WRITE_LOCK and flags == _LOCK | _EXCLUSIVE:
+            on = self.disks.of(opened.path)
+            if on is not None and on.locked_until > world().now:
+                return _BUSY
+        result = int(self._by_file[file].xShmLock(file, first, number, flags))
         if opened is not None and (result == _OK):
             mask = ((1 << number) - 1) << first
             if flags & _UNLOCK:

@@ -263,6 +263,7 @@ class World:
             self._engine_forgets,
             self._fill_disk,
             self._fail_disk,
+            self._lock_ledger,
             self._set_clock,
         ]
 
@@ -342,6 +343,10 @@ class World:
         kind = self.random.choice(("write", "sync", "fsync"))
         self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
+
+    def _lock_ledger(self) -> None:
+        self.count("ledger locked")
+        self.disk.locked_until = self.time.now + self.random.choice((0.5, 10.0, 28.0, 45.0))
 
     def _set_clock(self) -> None:
         self.count("clock set")
