@@ -17,6 +17,7 @@ from labledger.export.mirrors import ALL_PATHS
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.reader import LedgerReader
 from labledger.upkeep.verify_lab import verify_lab
+from simulation import scheduler
 from simulation.labs import RUN
 from simulation.seam import COST_USD
 
@@ -221,5 +222,12 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
 
 
 def query(path: Path, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(sql, parameters).fetchall()
+    """Ask on a connection of its own. While the ledger is locked, wait and ask again."""
+    while True:
+        try:
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            if "lock" not in str(error):
+                raise
+            scheduler.world().sleep(1.0)
