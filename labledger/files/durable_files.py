@@ -66,7 +66,7 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
     if descriptor is None:
         with new_file(path.parent, f".{path.name}.") as handle:
             yield handle
-            _refuse_existing(path)
+            refuse_existing(path)
             publish(handle, path)
         return
     with os.fdopen(descriptor, "w+b") as handle:
@@ -96,7 +96,8 @@ def _open_path(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def _refuse_existing(path: Path) -> None:
+def refuse_existing(path: Path) -> None:
+    """Raise `FileExistsError` if there is anything at `path`."""
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 

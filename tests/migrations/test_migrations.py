@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -418,6 +419,22 @@ def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Pa
     with pytest.raises(LedgerError, match="exists"):
         migrations.backup(path, target)
     assert target.read_bytes() == content
+
+
+def test_a_backup_has_its_name_when_it_is_durable(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a copy is synced nothing has its name; if that fails, nothing is left of it."""
+    target = tmp_path / "copy.sqlite"
+
+    def failing(_: int) -> None:
+        assert not target.exists()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(LedgerError, match=r"could not make the backup .*Input/output error"):
+        migrations.backup(path, target)
+    assert list(tmp_path.glob("copy.sqlite*")) == []
 
 
 def test_opening_a_current_ledger_does_not_import_alembic(path: Path) -> None:

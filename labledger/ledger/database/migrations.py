@@ -13,6 +13,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from typing import Any
 from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.files import lab_folder
-from labledger.files.durable_files import sync_folder
+from labledger.files.durable_files import refuse_existing, sync_folder
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import (
@@ -356,17 +357,20 @@ def _refuse_live_runs(connection: Connection, path: Path) -> None:
 def copy_open_ledger(connection: Connection, target: Path) -> None:
     """Copy the ledger that a connection has open to the new file `target`, and check the copy.
 
-    The connection's path may name another file by now. Raises as `backup` does.
+    The copy has another name until it is complete and durable, so that nobody takes a part of one
+    for a backup. The connection's path may name another file by now. Raises as `backup` does.
     """
+    partial = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        refuse_existing(target)
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:
         raise LedgerError(
             f"could not make the backup {target}: {error.strerror}",
             hint="choose a file that does not exist, in a folder that can be written",
         ) from error
     try:
-        copy = DRIVER.connect(str(target), isolation_level=None)
+        copy = DRIVER.connect(str(partial), isolation_level=None)
         try:
             connection.driver.backup(copy)
             integrity = copy.execute("PRAGMA integrity_check").fetchone()[0]
@@ -375,14 +379,16 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
             copy.close()
         if integrity != "ok":
             raise LedgerError(f"the backup {target} is damaged: {integrity}")
-        with target.open("rb") as handle:
+        with partial.open("rb") as handle:
             os.fsync(handle.fileno())
+        refuse_existing(target)
+        partial.rename(target)
         sync_folder(target.parent)
-    except BaseException as error:
-        target.unlink(missing_ok=True)
-        if isinstance(error, DRIVER.Error):
-            raise LedgerError(f"could not make the backup {target}: {error}") from error
-        raise
+    except (OSError, DRIVER.Error) as error:
+        raise LedgerError(f"could not make the backup {target}: {error}") from error
+    finally:
+        for suffix in ("", "-journal"):
+            Path(f"{partial}{suffix}").unlink(missing_ok=True)
 
 
 def _create_folder(folder: Path) -> None:
