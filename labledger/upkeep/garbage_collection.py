@@ -42,6 +42,8 @@ from labledger.records.outcomes import RunStatus
 
 DELETED_PREFIX = ".deleted-"
 """How the names of run folders begin that are being removed."""
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
+"""The name of a run folder that an import was writing: see `durable_files.filled_folder`."""
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _MIN_FREE_BYTES = 1 << 20
@@ -190,8 +192,9 @@ def _unnamed_files(lab: LabFolder, connection: Connection) -> Iterator[tuple[Pat
 
 
 def _leftovers(lab: LabFolder) -> Iterator[Path]:
-    """Yield unfinished artifacts, events of results that are committed, and deleted run folders."""
+    """Yield what is unfinished or deleted: artifacts, run folders, events of committed results."""
     yield from _entries(lab.artifacts / "incoming")
+    yield from (path for path in _entries(lab.root / "runs") if _UNFINISHED.fullmatch(path.name))
     yield from (lab.root / "runs").glob(f"{DELETED_PREFIX}*")
     with LedgerReader.open(lab.ledger) as reader:
         deleted = reader.deleted_run_ids()

@@ -9,7 +9,7 @@ a run that this ledger holds already, slots are only added. Then the run's files
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,7 @@ from labledger.execution.process_identity import process_is_dead
 from labledger.export import mirrors, summary
 from labledger.export.mirrors import create_run_folder
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import filled_folder, make_folder, sync_folder
 from labledger.files.lab_folder import FOLDER, LabFolder, scratch_folder
 from labledger.files.tars import is_archive
 from labledger.ledger import stored_runs
@@ -191,9 +192,15 @@ def import_source(
             _require_artifacts(lab, source, run_histories)
         if dry_run:
             return [_imported(history) for history in run_histories]
-        lab.create()
-        migrations.upgrade(lab.ledger)
-        return list(_import_all(lab, source, chosen_ids))
+        try:
+            lab.create()
+            migrations.upgrade(lab.ledger)
+            return list(_import_all(lab, source, chosen_ids))
+        except OSError as error:
+            raise LedgerError(
+                f"could not import {path} into {lab.root}: {error}",
+                hint="import it again when the disk has been checked; what is complete is kept",
+            ) from error
 
 
 def _choose_runs(source: Source, run_ids: Sequence[str]) -> list[str]:
@@ -356,7 +363,10 @@ def _imported(history: History, missing: int = 0) -> ImportedRun:
 
 
 def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
-    """Regenerate the files of a run folder, unless a coordinator owns the run."""
+    """Regenerate the files of a run folder, unless a coordinator owns the run.
+
+    A new folder appears with all of them.
+    """
     run = reader.run(run_id)
     if run.lease is not None and not process_is_dead(run.lease.owner):
         return
@@ -365,8 +375,11 @@ def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None
     path = folder / summary.PATH
     if path.is_file() and path.read_bytes() == summary.summary_bytes(expected):
         return
-    create_run_folder(folder, run)
-    mirrors.rebuild_all(reader, run_id, folder)
-    mirrors.write_chain(reader, run_id, folder / mirrors.CHAIN_PATH)
-    # Last, because its presence means that the other files are complete.
-    summary.write_summary(folder, expected)
+    make_folder(folder.parent)
+    with nullcontext(folder) if folder.is_dir() else filled_folder(folder) as written:
+        create_run_folder(written, run)
+        mirrors.rebuild_all(reader, run_id, written)
+        mirrors.write_chain(reader, run_id, written / mirrors.CHAIN_PATH)
+        # Last, because its presence means that the other files are complete.
+        summary.write_summary(written, expected)
+    sync_folder(folder.parent)

@@ -147,9 +147,10 @@ def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
     assert rows(lab)["trial"] == before["trial"]
 
 
-def test_what_a_killed_deletion_left_of_a_folder_is_removed(lab: Path) -> None:
-    """A folder that was renamed to be removed goes with all that is in it; other folders stay."""
-    for name in (".deleted-0a1b", kit.RUN):
+@pytest.mark.parametrize("left", [".deleted-0a1b", ".run-9.0123456789abcdef"])
+def test_what_was_left_of_a_run_folder_is_removed(lab: Path, left: str) -> None:
+    """A folder that a killed deletion or import left goes with what is in it; others stay."""
+    for name in (left, kit.RUN):
         (lab / "runs" / name / "traces").mkdir(parents=True)
         (lab / "runs" / name / "traces" / "log").write_bytes(b"left")
     collected = collect_garbage(lab_dir=lab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -535,6 +536,29 @@ def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> N
     again = command(*words)
     assert (again.returncode, again.stdout) == (0, "imported run-1: 6 of 6 slots committed\n")
     assert rows(here.root) == rows(there)
+
+
+@pytest.mark.parametrize("name", ["sha256", "facts"])
+def test_a_disk_that_fails(
+    there: Path, here: LabFolder, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A file that cannot be made durable is an error of ours; no part of a run folder is left."""
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if f"/{name}" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", failing)
+        with pytest.raises(LabLedgerError, match=r"could not .*Input/output error"):
+            import_source(here, there)
+    assert list((here.root / "runs").glob("*")) == []
+    assert verify_lab(here, None).findings == ()
+    import_source(here, there)
+    assert rows(here.root) == rows(there)
+    assert (here.run_folder(kit.RUN) / mirrors.CHAIN_PATH).exists()
 
 
 def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
