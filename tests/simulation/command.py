@@ -129,7 +129,7 @@ def prepared() -> Iterator[Path]:
         disk.install()
         for design in labs.DESIGNS:
             labs.make_template(folder / "templates" / design, design)
-        _import_everything()
+        import_everything()
         seam.install()
         gc.collect()
         gc.freeze()
@@ -139,7 +139,7 @@ def prepared() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
     """Import the whole product: in a world nothing is imported late."""
     for module in pkgutil.walk_packages(labledger.__path__, "labledger."):
         if "__main__" not in module.name and "dask" not in module.name:

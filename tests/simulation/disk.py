@@ -23,7 +23,7 @@ from typing import Any
 from simulation.scheduler import Process, world
 
 _OK, _BUSY, _IOERR, _FULL = 0, 5, 10, 13
-_IOERR_WRITE, _IOERR_FSYNC = _IOERR | (3 << 8), _IOERR | (4 << 8)
+_IOERR_WRITE, _IOERR_FSYNC, _IOERR_TRUNCATE = (_IOERR | (code << 8) for code in (3, 4, 6))
 _UNLOCK, _LOCK, _EXCLUSIVE = 1, 2, 8
 _WRITE_LOCK = 0
 """The number of the lock for writing among those in the shared memory of a log."""
@@ -132,6 +132,8 @@ class Disk:
     is_full: bool = False
     locked_until: float = 0.0
     """Until when nobody gets SQLite's lock for writing, as if another program held it."""
+    before: Callable[[str], None] = lambda _kind: None
+    """Called with the kind of each operation that can fail, before it happens."""
     fails_at: dict[str, int] = field(default_factory=dict)
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
@@ -286,6 +288,7 @@ class _SimulatedVfs:
         disk = self.disks.of(opened.path)
         assert disk is not None
         world().point("write", os.path.basename(opened.path))
+        disk.before("write")
         if disk.is_full:
             return _FULL
         if disk.fails("write"):
@@ -303,6 +306,9 @@ class _SimulatedVfs:
         disk = self.disks.of(opened.path)
         assert disk is not None
         world().point("truncate", os.path.basename(opened.path))
+        disk.before("truncate")
+        if disk.fails("truncate"):
+            return _IOERR_TRUNCATE
         if opened.descriptor < 0:
             opened.descriptor = os.open(opened.path, os.O_RDONLY)
         length = os.fstat(opened.descriptor).st_size
@@ -315,6 +321,7 @@ class _SimulatedVfs:
         disk = self.disks.of(opened.path)
         assert disk is not None
         world().point("sync", os.path.basename(opened.path))
+        disk.before("sync")
         if disk.fails("sync"):
             return _IOERR_FSYNC
         disk.unsynced.pop(opened.path, None)
@@ -402,6 +409,7 @@ def _fsync(descriptor: int | Any) -> None:
     if disk is None:
         return
     world().point("fsync", os.path.basename(path))
+    disk.before("fsync")
     if disk.is_full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     if disk.fails("fsync"):
