@@ -322,10 +322,31 @@ SPIES = "for n in $(seq {}); do cat /agentlab/sealed/in/grader.sh && break; slee
 
 def test_early_report_is_not_believed(trials: Trials) -> None:
     """An agent that reports its end while it runs learns nothing, and is graded as ever."""
-    result = trials.run(f"{REPORT}; {SPIES.format(40)}", GRADER, **DELIVERED)
+    agent = f"{REPORT}; {SPIES.format(40)}; rm /agentlab/state/agent_ended"
+    result = trials.run(agent, GRADER, **DELIVERED)
     assert brief(result) == ("completed", None, 0)
     assert SECRET.encode() not in trials.content(result, "agent_stdout")
     assert isolation(result)["processes"] == "killed"
+
+
+@thorough
+@pytest.mark.parametrize(("place", "status"), [("before", 73), ("after", 0)])
+def test_early_report_that_is_left(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, place: str, status: int
+) -> None:
+    """A forged report that the host reads before a slow `trial.sh` replaces it gives no score."""
+    script = resources.trial_script().read_text("utf-8")
+    check, wait = '! exists "$IN/agent_ended" || finish 73\n', "sleep 3\n"
+    slow = script.replace(check, wait + check if place == "before" else check + wait)
+    assert slow != script
+    path = trials.root / "trial.sh"
+    path.write_text(slow, "utf-8")
+    monkeypatch.setattr(resources, "trial_script", lambda: path)
+    result = trials.run(f"{REPORT}; {SPIES.format(4)}", GRADER, **DELIVERED)
+    assert brief(result) == ("agent_error", "status_forged", status)
+    assert SECRET.encode() not in trials.content(result, "agent_stdout")
+    assert result.scores == result.predictions == ()
+    assert result.phases == {}
 
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
