@@ -61,10 +61,18 @@ def main() -> None:
     choice.add_argument("--seed", type=int, help="this world alone, with all that happens in it")
     choice.add_argument("--known", action="store_true", help="the seeds that ever failed")
     choice.add_argument("--worlds", type=int, help="so many new seeds")
+    choice.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="the product broken on purpose"
+    )
     parser.add_argument("--first", type=int, help="the first of the new seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     options = parser.parse_args()
+    if options.mutants is not None:
+        # In a process whose time is real.
+        arguments = (f"--first={options.first or 1}", f"--processes={options.processes}")
+        command = [sys.executable, "-m", "simulation.mutants", *options.mutants, *arguments]
+        os.execv(sys.executable, command)
     with prepared() as folder:
         if options.seed is not None:
             code = _show(options.seed, folder)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.reader import LedgerReader
 from labledger.upkeep.verify_lab import verify_lab
 from simulation import scheduler
-from simulation.labs import RUN
+from simulation.labs import DESIGNS, RETRY, RUN, SLOTS
 from simulation.seam import COST_USD
 
 if TYPE_CHECKING:
@@ -53,18 +53,26 @@ class Observed:
     """Slot and attempt of each dispatch that was seen."""
     next_idx: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    journaled: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many containers were journaled in earlier epochs, by run and epoch."""
 
 
 Check = Callable[["World"], Iterator[str]]
 AFTER_COMMIT: dict[str, Check] = {}
 """Checked after each transaction of the ledger, by the names under which they are documented."""
 DURABLE = "digests and mirrors fit the ledger"
+AT_REST: dict[str, Check] = {}
+"""Checked whenever no coordinator is alive."""
 AT_END: dict[str, Check] = {}
 """Checked when the faults are over, and every run has ended."""
 
 
 def after_commit(name: str) -> Callable[[Check], Check]:
     return lambda check: AFTER_COMMIT.setdefault(name, check)
+
+
+def at_rest(name: str) -> Callable[[Check], Check]:
+    return lambda check: AT_REST.setdefault(name, check)
 
 
 def at_end(name: str) -> Callable[[Check], Check]:
@@ -78,6 +86,27 @@ def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
             continue
         for problem in function(world):
             raise Violation(f"{name}: {problem}")
+
+
+@after_commit("who has lost a run writes nothing of it")
+def _is_written_by_its_owner(world: World) -> Iterator[str]:
+    """Is checked first: what was observed is from before the transaction."""
+    observed = world.observed
+    for run_id, idx, epoch in world.rows(
+        "SELECT run.run_id, c.schedule_idx, c.epoch FROM schedule_progress p "
+        "JOIN run ON run.run_no = p.run_no JOIN slot_commit c ON c.run_no = p.run_no "
+        "AND c.schedule_idx = p.next_schedule_idx - 1"
+    ):
+        is_new = idx >= observed.next_idx.get(run_id, 0)
+        if is_new and epoch < observed.epochs.get(run_id, 0):
+            yield f"slot {idx} of {run_id} was committed in epoch {epoch}, which is over"
+    for run_id, epoch, count in world.rows(
+        "SELECT run.run_id, p.epoch, (SELECT count(*) FROM dispatch d "
+        "WHERE d.run_no = p.run_no AND d.epoch < p.epoch) "
+        "FROM run JOIN schedule_progress p ON p.run_no = run.run_no"
+    ):
+        if count > observed.journaled.setdefault((run_id, epoch), count):
+            yield f"a container of {run_id} was journaled in an epoch before {epoch}"
 
 
 @after_commit("no finished result is lost")
@@ -145,6 +174,18 @@ def _budget_holds(world: World) -> Iterator[str]:
         yield f"{sorted(new)} were dispatched when {count * COST_USD} of {limits[0][0]} were spent"
 
 
+@after_commit("a run stops for its budget when that is spent, and not before")
+def _stops_in_time(world: World) -> Iterator[str]:
+    if not world.rows("SELECT 1 FROM schedule_progress WHERE stop_cause = 'budget'"):
+        return
+    # A slot that is committed has the cost of its last attempt alone.
+    attempts = "SELECT (SELECT count(*) FROM attempt) + (SELECT count(*) FROM staged_result)"
+    most = world.rows(attempts)[0][0] * COST_USD
+    for (limit,) in world.rows("SELECT amount FROM budget WHERE kind = 'cost_usd'"):
+        if most < limit:
+            yield f"it stopped when at most {most} of {limit} were spent"
+
+
 @at_end("every run ends")
 def _is_complete(world: World) -> Iterator[str]:
     for run_id, next_idx, total, status in world.rows(
@@ -173,7 +214,10 @@ def _starts_are_documented(world: World) -> Iterator[str]:
 @at_end("what a trial has done is what is committed")
 def _results_are_of_their_containers(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
-        last = starts[-1]
+        *earlier, last = starts
+        for start in earlier if run_id == RUN else ():
+            if start.ended_by_itself and not start.was_removed and start.by not in world.lost:
+                yield f"slot {idx}, attempt {attempt} of {run_id} had ended, and was run again"
         is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
         if not last.ended_by_itself or last.was_removed or is_lost:
             continue
@@ -183,6 +227,46 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
                 f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]} and "
                 f"ended, and its evidence is of {container!r} ({reason})"
             )
+
+
+@at_end("a slot gets the attempts that its experiment says")
+def _retries_are_as_told(world: World) -> Iterator[str]:
+    retry = DESIGNS[world.design].get("retry", RETRY)
+    ended: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+    for idx, attempt, status in world.rows(
+        "SELECT a.schedule_idx, a.attempt, a.status FROM attempt a JOIN run ON "
+        "run.run_no = a.run_no WHERE run.run_id = ? ORDER BY a.schedule_idx, a.attempt",
+        RUN,
+    ):
+        ended[idx].append((attempt, status in retry["retry_on"]))
+    for idx, attempts in ended.items():
+        count = len(attempts)
+        *earlier, last = [is_retried for _, is_retried in attempts]
+        is_enough = not last or count == retry["max_attempts"]
+        numbers = [number for number, _ in attempts]
+        if numbers != [*range(1, count + 1)] or not all(earlier) or not is_enough:
+            yield f"slot {idx} has the attempts {attempts}"
+
+
+@at_end("pruning follows the schedule alone")
+def _is_pruned_after_failures(world: World) -> Iterator[str]:
+    limit = DESIGNS[world.design].get("prune", {}).get("max_consecutive_failures")
+    in_row: Counter[int] = Counter()
+    pruned: set[int] = set()
+    for idx, variant, status in world.rows(
+        "SELECT c.schedule_idx, slot.variant_idx, c.status FROM slot_commit c "
+        "JOIN run ON run.run_no = c.run_no JOIN slot ON slot.run_no = c.run_no "
+        "AND slot.schedule_idx = c.schedule_idx "
+        "WHERE run.run_id = ? AND c.schedule_idx < ? ORDER BY c.schedule_idx",
+        *(RUN, SLOTS),
+    ):
+        if status == "skipped_pruned":
+            if variant not in pruned:
+                yield f"slot {idx} is pruned after {in_row[variant]} failures in a row"
+            continue
+        in_row[variant] = 0 if status == "completed" else in_row[variant] + 1
+        if in_row[variant] == limit:
+            pruned.add(variant)
 
 
 @at_end(DURABLE)
@@ -203,6 +287,18 @@ def _nothing_left(world: World) -> Iterator[str]:
             left = [name for name in left if name != "trial.sh"]
         if left:
             yield f"{folder} holds {left}"
+    for (run_id,) in world.rows(
+        "SELECT run.run_id FROM run JOIN lease ON lease.run_no = run.run_no"
+    ):
+        yield f"{run_id} is still owned"
+
+
+@at_rest("mirrors hold nothing that is not committed")
+def _mirrors_are_prefixes(world: World) -> Iterator[str]:
+    if world.disk.locked_until > world.time.now:
+        return
+    for (run_id,) in world.rows("SELECT run_id FROM run"):
+        yield from mirrors_are_prefixes(world.lab.root, world.lab.ledger, run_id)
 
 
 def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[str]:

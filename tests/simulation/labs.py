@@ -28,6 +28,8 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "sealed": {"retry": {"max_attempts": 3, "retry_on": ["infra_error", "agent_error"]}},
     "cluster": {"retry": {"max_attempts": 3, "retry_on": ["infra_error"]}},
 }
+RETRY = {"max_attempts": 2, "retry_on": ["infra_error"]}
+"""What an experiment retries that does not say."""
 BUDGET_USD = 2.0
 """What the run of the design `budget` may spend at first."""
 

@@ -21,9 +21,14 @@ from simulation.engine import Container, SimulatedEngine
 from simulation.invariants import Observed, Start, Violation
 from simulation.scheduler import Machine, Process, Scheduler
 
-_LEASE_S = 30.0
+_LEASES_S = (3.0, 30.0)
 _FAULTS_END_S = 400.0
 _PATIENCE_S = 60.0
+_DEADLY = (
+    *("engine_create_answered", "engine_start_answered", "engine_remove_answered"),
+    *("after COMMIT", "rename", "unlink"),
+)
+"""Where a kill finds what is half done: after a step that others see."""
 _LIMIT_S = 900.0
 """When a run must have ended after the last fault, in simulated seconds."""
 UNIX_TIME = 1_780_000_000.0
@@ -52,6 +57,9 @@ class World:
         """The hosts that were declared lost."""
         self.observed = Observed()
         self.events: Counter[str] = Counter()
+        self.lease_s = self.random.choice(_LEASES_S)
+        self.resume: Callable[[], object] = lambda: None
+        """Resume the run that is not complete."""
         self._connection: Any = None
         """The connection of the transaction that was committed just now."""
 
@@ -134,14 +142,16 @@ class World:
 
         end = self.time.now + _FAULTS_END_S + _LIMIT_S
         while self.time.now < end:
-            process, is_alone = self._command(f"resume {run_id}", resume), True
+            self.resume = lambda: self._command(f"resume {run_id}", resume)
+            process, commands = self.resume(), self.events["commands"]
             if self.has_faults and self.random.random() < 0.15:
                 # Somebody else wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
-                self._command(f"resume {run_id}", resume)
-                is_alone = False
+                self.resume()
             while self.machine.living() and self.time.now < end:
                 self.time.sleep(0.5)
+            invariants.check(self, invariants.AT_REST)
+            is_alone = self.events["commands"] == commands
             # One that has died at its last step has left something to the next one.
             if is_alone and process.result is not None and process.result.complete:
                 return
@@ -205,17 +215,22 @@ class World:
         options = RunOptions(
             lab_dir=self.lab.root,
             frozen=True,
-            lease_ttl_s=_LEASE_S,
+            lease_ttl_s=self.lease_s,
             patience_s=_PATIENCE_S,
             take_over=self.random.random() < 0.3,
             max_concurrency=self.random.choice((1, 2, 4, 8)),
             budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
+            on_event=self._emitted,
         )
         if self.has_faults and self.random.random() < 0.15:
             stop = options.stop_request
-            for _ in range(self.random.choice((1, 2))):
+            levels = self.random.choice((1, 2))
+            for _ in range(levels):
                 delay = self.random.expovariate(1 / 5.0)
                 self.time.after(delay, lambda: stop.raise_level("a person"))
+            if levels == 2 and self.random.random() < 0.5:
+                # A person who asks twice may lose patience while containers are removed.
+                process.dies_at_name = ("engine_remove_answered", self.random.randrange(8))
 
         def main() -> None:
             try:
@@ -245,7 +260,10 @@ class World:
 
     def _maybe_kill(self, process: Process) -> None:
         if self.has_faults and self.random.random() < 0.5:
-            process.dies_at = round(self.random.lognormvariate(6.5, 1.3)) + 1
+            if self.random.random() < 0.7:
+                process.dies_at = round(self.random.lognormvariate(6.5, 1.3)) + 1
+            else:
+                process.dies_at_name = self.random.choice(_DEADLY), self.random.randrange(20)
 
     def _plan_faults(self) -> None:
         kinds = self.fault_kinds()
@@ -298,6 +316,9 @@ class World:
         seconds = self.random.choice((1.0, 10.0, 45.0, 120.0))
         for process in self._coordinators():
             process.paused_until = self.time.now + seconds
+        if self.random.random() < 0.5:
+            # Somebody takes the run for dead.
+            self.time.after(self.random.uniform(0, seconds), lambda: self.resume())
 
     def _engine_away(self) -> None:
         self.count("engine away")
@@ -371,10 +392,20 @@ class World:
             status = ExitStatus.AGENT_ENDED
         return lasts, status
 
+    def _emitted(self, event: dict[str, Any]) -> None:
+        """Check that no pause of dispatch is longer than the patience of its run."""
+        is_over = event["event"] == "dispatch_resumed" and event["cause"] in ("engine", "disk")
+        if is_over and event["seconds"] > _PATIENCE_S + 0.1:
+            problem = f"every run ends: it waited {event['seconds']} s ({event['cause']})"
+            self.time.fail(Violation(problem))
+
     def _ended(self, container: Container) -> None:
         key = container.attempt
-        if key is not None and container.exit_status not in (137, 255):
-            self.observed.starts[key][-1].ended_by_itself = True
+        if key is not None:
+            # An agent's part that has ended waits for the grader's, which a person may end.
+            by_others = (137, 255, ExitStatus.AGENT_ENDED)
+            is_whole = container.exit_status not in by_others
+            self.observed.starts[key][-1].ended_by_itself = is_whole
 
     def _committed(self, connection: Any) -> None:
         """Check what must hold after each transaction, on the connection that has committed it.

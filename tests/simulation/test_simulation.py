@@ -12,6 +12,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 _NEW_SEEDS_S = 60
+_LISTS = "*i.AFTER_COMMIT, *i.AT_REST, *i.AT_END"
 
 
 def simulate(*words: object) -> subprocess.CompletedProcess[str]:
@@ -54,7 +55,7 @@ def test_each_guarantee_that_is_checked_is_documented() -> None:
         [
             sys.executable,
             "-c",
-            "from simulation import invariants as i; print(*i.AFTER_COMMIT, *i.AT_END, sep='\\n')",
+            f"import simulation.invariants as i; print({_LISTS}, sep='\\n')",
         ],
         env={**os.environ, "PYTHONPATH": str(PROJECT / "tests")},
         capture_output=True,
