@@ -53,6 +53,8 @@ class Observed:
     """Slot and attempt of each dispatch that was seen."""
     next_idx: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    leases: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Process and end of each lease."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -152,6 +154,20 @@ def _epochs_grow(world: World) -> Iterator[str]:
         "JOIN run ON run.run_no = c.run_no WHERE c.epoch < b.epoch"
     ):
         yield f"slot {idx} of {run_id} was committed in epoch {epoch}, after one of {before}"
+
+
+@after_commit("no lease is taken while it lasts and its owner lives")
+def _leases_are_respected(world: World) -> Iterator[str]:
+    before, world.observed.leases = world.observed.leases, {}
+    living = {process.pid for process in world.machine.living()}
+    for run_id, pid, since, until in world.rows(
+        "SELECT run.run_id, lease.pid, lease.acquired_at, lease.expires_at "
+        "FROM lease JOIN run ON run.run_no = lease.run_no"
+    ):
+        world.observed.leases[run_id] = pid, until
+        owner, end = before.get(run_id, (pid, ""))
+        if owner != pid and owner in living and end > since:
+            yield f"process {pid} took {run_id} at {since} from {owner}, whose lease ended at {end}"
 
 
 @after_commit("the budget is exceeded by what was in flight alone")
