@@ -16,10 +16,11 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
@@ -373,10 +374,13 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
         copy = DRIVER.connect(str(partial), isolation_level=None)
         try:
             connection.driver.backup(copy)
-            integrity = copy.execute("PRAGMA integrity_check").fetchone()[0]
-            copy.execute("PRAGMA journal_mode = DELETE")
+            # It returns the mode that it could not leave, and raises nothing.
+            mode = copy.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
         finally:
             copy.close()
+        if mode != "delete":
+            raise LedgerError(f"could not make the backup {target}: it could not be written whole")
+        integrity = _integrity_of_file(partial)
         if integrity != "ok":
             raise LedgerError(f"the backup {target} is damaged: {integrity}")
         with partial.open("rb") as handle:
@@ -389,6 +393,13 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
     finally:
         for suffix in ("", "-journal"):
             Path(f"{partial}{suffix}").unlink(missing_ok=True)
+
+
+def _integrity_of_file(path: Path) -> str:
+    """Check what a database's file holds by itself, without a journal and what was in memory."""
+    uri = f"file:{quote(str(path.absolute()))}?immutable=1"
+    with closing(DRIVER.connect(uri, uri=True)) as file:
+        return str(file.execute("PRAGMA integrity_check").fetchone()[0])
 
 
 def _create_folder(folder: Path) -> None:
