@@ -28,7 +28,7 @@ SEEDS = Path(__file__).with_name("seeds.json")
 """The seeds that ever failed, each with what it found."""
 _PER_PROCESS = 1
 """How many worlds one process simulates: in each, caches are as empty as in the others."""
-_MAX_WORLD_S = 25
+_MAX_WORLD_S = 120
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
 """The clock of the machine: that of `time` is simulated."""
