@@ -8,6 +8,7 @@ a run that this ledger holds already, slots are only added. Then the run's files
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.json_codec import JsonForm
 from labledger.upkeep import archives
+
+_OF_DISKS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
+"""Failures that say nothing of the paths that were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +201,10 @@ def import_source(
             migrations.upgrade(lab.ledger)
             return list(_import_all(lab, source, chosen_ids))
         except OSError as error:
+            if error.errno not in _OF_DISKS:
+                raise
             raise LedgerError(
-                f"could not import {path} into {lab.root}: {error}",
+                f"could not import {path} into {lab.root}: {error.strerror}",
                 hint="import it again when the disk has been checked; what is complete is kept",
             ) from error
 

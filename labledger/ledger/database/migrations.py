@@ -389,7 +389,8 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
         partial.rename(target)
         sync_folder(target.parent)
     except (OSError, DRIVER.Error) as error:
-        raise LedgerError(f"could not make the backup {target}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LedgerError(f"could not make the backup {target}: {reason}") from error
     finally:
         for suffix in ("", "-journal"):
             Path(f"{partial}{suffix}").unlink(missing_ok=True)
