@@ -19,7 +19,6 @@ from labledger.hosts import connect
 from labledger.hosts.host_service import HostService, HostSettings
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.ledger.writer import LedgerWriter
-from labledger.trial.contract import Labels
 from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
@@ -309,6 +308,3 @@ class ClusterWorld(World):
                 if path.parent.name in {"trials", "traces", "accepted", "outbox", "stores"}:
                     found.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
         return found
-
-
-__all__ = ["ClusterWorld", "Labels"]

@@ -46,8 +46,6 @@ class Machine:
 class Process:
     """A simulated process."""
 
-    _numbers = count(1000)
-
     def __init__(self, world: Scheduler, machine: Machine, name: str) -> None:
         self.world = world
         self.machine = machine

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from labledger import fault_points
-from labledger.checks import image_supply
 from labledger.engine import container_files
 from labledger.engine import engine as engine_module
 from labledger.execution import process_identity
@@ -274,6 +273,3 @@ def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> Attempt
         scores=(score,) if is_graded else (),
         metrics=(Metric("cost_usd", "result", COST_USD),),
     )
-
-
-__all__ = ["IMAGE", "image_supply", "install"]

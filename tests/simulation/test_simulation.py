@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -30,6 +31,9 @@ def simulate(*words: object) -> subprocess.CompletedProcess[str]:
 def test_seeds_that_ever_failed() -> None:
     done = simulate("--known", "--processes", 1)
     assert done.returncode == 0, done.stdout + done.stderr
+    seeds = json.loads((PROJECT / "tests/simulation/seeds.json").read_text("utf-8"))["seeds"]
+    assert seeds
+    assert f"simulate: {len(seeds)} runs" in done.stdout
 
 
 def test_new_seeds() -> None:
