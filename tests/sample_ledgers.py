@@ -301,6 +301,9 @@ def make_older(path: Path, revision: str) -> None:
     for table in tables:
         columns = ", ".join(row[1] for row in raw.execute(f"PRAGMA table_info({table})"))
         raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
+    if "run_tally" in tables:
+        there = ", ".join(f"'{table}'" for table in sorted(tables))
+        raw.execute(f"DELETE FROM run_tally WHERE table_name NOT IN ({there})")
     raw.close()
     with engine.connect() as connection, connection.begin():
         for name, view in views_and_triggers.ALL_VIEWS.items():
@@ -314,6 +317,7 @@ def make_older(path: Path, revision: str) -> None:
                 "deleted_run",
                 "run_part",
                 "host_fence",
+                "control_request",
                 "run_tally",
                 "model_price",
                 "model_call",

@@ -17,7 +17,8 @@ from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import digest_chain, run_rows
+from labledger.ledger import control_requests, digest_chain, run_rows
+from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine, batched
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
@@ -26,10 +27,10 @@ from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import IsDead, LeaseWriter, UnitOfWork
 from labledger.ledger.lookup import Tombstone, ledger_id, run_number
 from labledger.ledger.slot_rows import slot_records, slot_rows
-from labledger.records import canonical_json
+from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
-from labledger.records.outcomes import NEVER_RUN, SlotStatus
+from labledger.records.outcomes import NEVER_RUN, RequestKind, SlotStatus
 
 if TYPE_CHECKING:
     from labledger.ledger.exchange.import_writer import ImportWriter
@@ -189,6 +190,36 @@ class LedgerWriter:
         with self._work.transaction(f"declare a host of run {run_id} lost") as connection:
             run_no = run_number(connection, run_id)
             run_rows.declare_lost(connection, run_no, run_id, host, because, self._work.now())
+
+    def add_request(
+        self,
+        run_id: str,
+        kind: RequestKind,
+        what: JsonObject,
+        requested_by: str,
+        because: str | None = None,
+    ) -> ControlRequest:
+        """Store a request about a run, whoever owns it. Raises `RunNotFound`."""
+        with self._work.transaction(f"write a request about run {run_id}") as connection:
+            run_no, now = run_number(connection, run_id), self._work.now()
+            return control_requests.add_request(
+                connection, run_no, kind, what, requested_by, because, now
+            )
+
+    def apply_request(
+        self, lease: Lease, request: ControlRequest, outcome: JsonObject
+    ) -> ControlRequest:
+        """Record what the run's owner did about a request, with the limits that it sets.
+
+        Raises `LeaseLost`, and `LedgerError` if the request is applied already.
+        """
+        action = f"apply request {request.number} of run {lease.run_id}"
+        with self._work.owned(lease, action) as connection:
+            applied = control_requests.apply_request(
+                connection, lease.run_no, lease.epoch, request, outcome, self._work.now()
+            )
+            fault_points.fault_point("inside_apply")
+            return applied
 
     def add_note(self, run_id: str, note: str) -> None:
         """Append a note to a run, whoever owns it. Raises `RunNotFound`."""

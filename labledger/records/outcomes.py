@@ -37,8 +37,8 @@ class Verdict(StrEnum):
 class Reason(StrEnum):
     """Why a slot's status is not `completed`, as an identifier that programs can rely on.
 
-    Grouped by the status that goes with the reason. The reason of a `skipped_pruned` slot is a
-    sentence and none of these. A ledger may contain reasons of other versions of labledger:
+    Grouped by the status that goes with the reason. The reason of a slot that is `skipped_pruned`
+    or `cancelled` is a sentence and none of these. A ledger may contain reasons of other versions of labledger:
     reasons that are read from it remain plain text.
     """
 
@@ -62,6 +62,10 @@ class Reason(StrEnum):
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"
     """The agent exceeded its time limit."""
+
+    CANCELLED = "cancelled"
+    """Somebody cancelled the slot (`labledger cancel`) while its trial ran. With the status
+    `infra_error`, the slot waited for another attempt."""
 
     # setup_error
     SETUP_EXIT_NONZERO = "setup_exit_nonzero"
@@ -156,7 +160,7 @@ NOT_STARTED: frozenset[str] = frozenset(
 """Reasons of an `infra_error` that mean that nothing of the trial has run."""
 
 
-NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS})
+NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS, Reason.CANCELLED})
 """Reasons for which a retry of its status alone is no use: another attempt would end the same."""
 
 
@@ -168,11 +172,21 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
 
 
+class RequestKind(StrEnum):
+    """What people ask of a run."""
+
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    SET = "set"
+    STOP = "stop"
+    CANCEL = "cancel"
+
+
 class StopCause(StrEnum):
     """Why a coordinator stopped before every slot of its run was committed."""
 
     INTERRUPT = "interrupt"
-    """Ctrl-C, TERM, or a terminal that was closed."""
+    """Ctrl-C, TERM, a terminal that was closed, or `labledger stop`."""
     BUDGET = "budget"
     """The trials have spent as much as the run's budget allows."""
     ERROR_RATE = "error_rate"

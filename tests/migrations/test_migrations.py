@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0015": "7b00396db4d4ad860d6ee69dcd67dcf52b37e4923ea5343dd2a6cd396a03c023"
+        "0016": "b4c00472944913c071f24dfb275fef857c4261f2fb3bc34a75052863e47ba6af"
     }
 
 

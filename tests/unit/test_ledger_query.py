@@ -63,7 +63,9 @@ def dump(path: Path) -> list[object]:
         raw.close()
 
 
-EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs", "steps"}
+EMPTY_VIEWS = {
+    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "steps"),
+}
 """Those that have no row for the runs of these tests."""
 
 

@@ -27,7 +27,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import Finding, verify
 from labledger.records.attempt_result import Artifact
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus
 from labledger.upkeep.verify_lab import verify_lab
 
 
@@ -357,7 +357,16 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
     assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
 
 
-COUNTED = ("budget", "dispatch", "host_fence", "lease", "run_note", "run_setting", "run_tag")
+COUNTED = (
+    "budget",
+    "control_request",
+    "dispatch",
+    "host_fence",
+    "lease",
+    "run_note",
+    "run_setting",
+    "run_tag",
+)
 
 
 @built_once
@@ -374,6 +383,8 @@ def counted_runs(folder: Path) -> Path:
         name = f"labledger-{writer.ledger_id[:8]}-run-2-2-1"
         writer.journal_dispatch(lease, [Dispatch(2, 1, name, "10.0.0.1/other", kit.TIMES[0])])
         writer.declare_host_lost("run-2", "10.0.0.1/other", "it burns")
+        request = writer.add_request("run-2", RequestKind.PAUSE, {}, "ann@box", "lunch")
+        writer.apply_request(lease, request, {"text": "paused"})
     assert verify(path).findings == ()
     return path
 

@@ -419,7 +419,9 @@ def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader)
     assert record["message"] == result.message
 
 
-EMPTY_VIEWS = {"flaky_tasks", "notes", "reruns", "deleted_runs", "steps"}
+EMPTY_VIEWS = {
+    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "steps"),
+}
 """Those that have no row for one committed slot."""
 
 

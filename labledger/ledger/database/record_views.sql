@@ -211,6 +211,13 @@ CREATE VIEW notes AS SELECT run.run_id, run_note.note_no, run_note.noted_at, run
 FROM run_note
 JOIN run ON run.run_no = run_note.run_no;
 
+-- one row per request that somebody made about a run: to pause it, to cancel slots, and so on
+CREATE VIEW control_requests AS SELECT
+    run.run_id, request.request_no, request.requested_at, request.requested_by, request.kind,
+    request.what, request.because, request.applied_at, request.outcome ->> '$.text' AS outcome
+FROM control_request AS request
+JOIN run ON run.run_no = request.run_no;
+
 -- one row per run that was deleted, with what is left of it
 CREATE VIEW deleted_runs AS SELECT
   run_id, experiment_id, created_at, deleted_at, because, committed, chain_head

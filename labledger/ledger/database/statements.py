@@ -123,6 +123,7 @@ TALLIED = (
     "run_tag",
     "run_setting",
     "host_fence",
+    "control_request",
     "dispatch",
     "staged_result",
 )

@@ -188,6 +188,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "run_tag": ("run_no", "tag", "tagged_at"),
     "run_setting": ("run_no", "name", "value"),
     "host_fence": ("run_no", "host", "declared_at", "because"),
+    "control_request": (
+        *("run_no", "request_no", "requested_at", "requested_by", "kind", "what", "because"),
+        *("asked_epoch", "applied_at", "applied_epoch", "outcome"),
+    ),
     "deleted_run": (
         *("deletion_no", "former_run_no", "run_id", "experiment_id", "created_at"),
         *("genesis_digest", "committed", "chain_head", "deleted_at", "because", "digest"),
@@ -240,6 +244,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "run_tag": ("run_no", "tag"),
     "run_setting": ("run_no", "name"),
     "host_fence": ("run_no", "host"),
+    "control_request": ("run_no", "request_no"),
     "deleted_run": ("deletion_no",),
     "dispatch": ("run_no", "schedule_idx", "attempt", "epoch"),
     "staged_result": ("run_no", "schedule_idx", "attempt"),
@@ -260,6 +265,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 DIGESTED = (
     *("schedule_progress", "lease", "claim", "budget", "run_note", "run_tag", "run_setting"),
-    *("host_fence", "dispatch", "staged_result", "run_tally"),
+    *("host_fence", "control_request", "dispatch", "staged_result", "run_tally"),
 )
 """Tables with a column `row_digest`: those whose rows change or go."""

@@ -32,7 +32,7 @@ from sqlalchemy.types import UserDefinedType
 
 from labledger.records.model_calls import CallState
 from labledger.records.model_costs import USUAL_METRICS
-from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
+from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, Verdict
 
 
 class AnyValue(UserDefinedType[Any]):
@@ -91,7 +91,9 @@ def _check(name: str, condition: str) -> CheckConstraint:
 
 
 def _one_of(
-    table: str, column: str, values: type[SlotStatus | Verdict | RunStatus | CallState]
+    table: str,
+    column: str,
+    values: type[SlotStatus | Verdict | RunStatus | CallState | RequestKind],
 ) -> CheckConstraint:
     literals = ", ".join(f"'{value.value}'" for value in values)
     return _check(f"{table}_{column}", f"{column} IN ({literals})")
@@ -340,6 +342,34 @@ host_fence = _clustered(
     _references("run", "run_no"),
 )
 """The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
+
+control_request = _clustered(
+    "control_request",
+    *_integers("run_no", "request_no", key=True),
+    *_texts("requested_at", "requested_by", "kind", "what"),
+    *_texts("because", null=True),
+    *_integers("asked_epoch"),
+    *_texts("applied_at", null=True),
+    *_integers("applied_epoch", null=True),
+    *_texts("outcome", null=True),
+    _row_digest(),
+    _references("run", "run_no"),
+    _one_of("control_request", "kind", RequestKind),
+    _check("control_request_request_no", "request_no >= 1"),
+    _check(
+        "control_request_applied",
+        "(applied_at IS NULL) = (applied_epoch IS NULL) "
+        "AND (applied_at IS NULL) = (outcome IS NULL)",
+    ),
+    Index(
+        *("ix_control_request_waiting", "run_no", "request_no"),
+        sqlite_where=text("applied_at IS NULL"),
+    ),
+)
+"""What people asked of a run. Its owner applies each request once, and says then what it did.
+
+Like a budget, a request says nothing about results: the chain does not cover it.
+"""
 
 deleted_run = _table(
     "deleted_run",

@@ -25,7 +25,7 @@ from typing import Any
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.statements import NO_ROWS, TALLIED
-from labledger.ledger.database.table_rows import SLOT_TABLES
+from labledger.ledger.database.table_rows import COLUMNS, SLOT_TABLES
 
 APPEND_ONLY = (
     "ledger_meta",
@@ -90,6 +90,14 @@ def _refuse(table: str, action: str, message: str, when: str = "") -> tuple[str,
     )
 
 
+_ASKED_CHANGED = " OR ".join(
+    f"NEW.{name} IS NOT OLD.{name}"
+    for name in COLUMNS["control_request"]
+    if not name.startswith("applied") and name != "outcome"
+)
+"""Whether an update changes what was asked, and not only what was done."""
+
+
 def _triggers() -> Iterator[tuple[str, str]]:
     for table in APPEND_ONLY:
         yield _refuse(table, "UPDATE", f"{table} is append-only: its rows are never changed")
@@ -112,6 +120,13 @@ def _triggers() -> Iterator[tuple[str, str]]:
         "NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) "
         "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
     )
+    yield _refuse(
+        "control_request",
+        "UPDATE",
+        "control_request: a request is applied once, and never changed",
+        f"OLD.applied_at IS NOT NULL OR NEW.applied_at IS NULL OR {_ASKED_CHANGED}",
+    )
+    yield _refuse("control_request", "DELETE", "control_request: a request is never removed")
     yield from _tally_triggers()
     for match in _TRIGGER.finditer(_read("triggers.sql")):
         yield match[1], match[0]

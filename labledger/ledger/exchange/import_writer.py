@@ -17,6 +17,7 @@ from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import leases, run_rows
+from labledger.ledger.control_requests import copy_requests
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Owner
@@ -166,7 +167,8 @@ class ImportWriter:
                 _copy_rows(theirs, ours, table, history.committed_in_target)
             journal_hosts(connection, ours.run_no, run_id, history.committed_in_target)
             _write_progress(theirs, ours, history)
-            run_rows.copy_annotations(theirs.connection, theirs.run_no, connection, ours.run_no)
+            for copy in (run_rows.copy_annotations, copy_requests):
+                copy(theirs.connection, theirs.run_no, connection, ours.run_no)
             fault_points.fault_point("inside_import")
             return history
 
