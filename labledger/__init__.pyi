@@ -6,6 +6,8 @@ from .api.agents import AgentOption as AgentOption
 from .api.agents import find_agent as find_agent
 from .api.agents import install_agents as install_agents
 from .api.agents import list_agents as list_agents
+from .api.control import ControlReply as ControlReply
+from .api.control import request_control as request_control
 from .api.experiments import BenchmarkCheck as BenchmarkCheck
 from .api.experiments import CheckedTrial as CheckedTrial
 from .api.experiments import Finding as Finding
@@ -44,6 +46,7 @@ from .api.maintenance import import_runs as import_runs
 from .api.maintenance import ledger_revision as ledger_revision
 from .api.maintenance import upgrade_ledger as upgrade_ledger
 from .api.maintenance import verify as verify
+from .api.run_state import Pause as Pause
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState
 from .api.runs import RunExtension as RunExtension
@@ -69,6 +72,7 @@ from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
 from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text
+from .compare.rerun_sentences import cancelled_sentences as cancelled_sentences
 from .compare.rerun_sentences import rerun_sentences as rerun_sentences
 from .compare.run_differences import OutcomeChange as OutcomeChange
 from .compare.size_plan import Design as Design
@@ -122,7 +126,9 @@ from .gateway.status import CallTotals as CallTotals
 from .gateway.status import GatewayStatus as GatewayStatus
 from .gateway.status import KeyPace as KeyPace
 from .gateway.status import VariantTotals as VariantTotals
+from .ledger.control_requests import ControlRequest as ControlRequest
 from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
+from .ledger.database.model import CancelledSlots as CancelledSlots
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import Grading as Grading
 from .ledger.database.model import LostHost as LostHost
@@ -136,6 +142,7 @@ from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
+from .records.outcomes import RequestKind as RequestKind
 from .records.outcomes import RunStatus as RunStatus
 from .records.outcomes import SlotStatus as SlotStatus
 from .records.outcomes import StopCause as StopCause

@@ -45,6 +45,9 @@ POINTS = (
     "before_append",
     "inside_append",
     "after_append",
+    "before_apply",
+    "inside_apply",
+    "after_apply",
     "inside_upgrade",
     "inside_import",
     "inside_archive",
@@ -56,8 +59,8 @@ POINTS = (
     "call_ended",
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
-the end of a run, of a part that is appended to one, of a migration, an import, an archive, a
-garbage collection and a deletion, and of a call of an agent to a model."""
+the end of a run, of a part that is appended to one, of a request that is applied, a migration, an
+import, an archive, a garbage collection and a deletion, and of a call of an agent to a model."""
 
 _STOP_PREFIX = "stop@"
 

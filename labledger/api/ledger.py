@@ -15,17 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import RunSelection, RunState, sort_runs
+from labledger.api.run_state import Pause, RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
+from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.database.model import (
+    CancelledSlots,
+    Grading,
+    Note,
+    Rerun,
+    RunInfo,
+    Spent,
+    VariantCounts,
+)
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.model_usage import ModelUse, together, use_of_trial
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
+from labledger.records.identity import Slot
 from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
 
@@ -151,6 +161,7 @@ class Ledger:
         """Return how far a run is, who owns it, and what it spent."""
         run = self._reader.run(run_id)
         request = run.takeover_request
+        requests = self._reader.control_requests(run_id)
         return RunState(
             run=run,
             variants=tuple(self.counts(run_id)),
@@ -162,6 +173,9 @@ class Ledger:
             reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
             model_usage=self._model_usage(run),
+            cancelled=tuple(self.cancelled(run_id)),
+            waiting_requests=tuple(each for each in requests if each.waits),
+            pauses=tuple(Pause.of(*each) for each in Controls.of(requests).pauses.items()),
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
@@ -230,6 +244,23 @@ class Ledger:
         """Return what people wrote about a run, the oldest first."""
         return self._reader.notes(run_id)
 
+    def control_requests(self, run_id: str) -> list[ControlRequest]:
+        """Return what people asked of a run, the oldest first: request N is the Nth."""
+        return self._reader.control_requests(run_id)
+
+    def task_ids(self, run_id: str) -> list[str]:
+        """Return the ids of a run's tasks, in the order of the dataset."""
+        return list(self._reader.task_ids(run_id))
+
+    def open_slots(self, run_id: str) -> list[tuple[Slot, str, str]]:
+        """Return each slot whose trial was dispatched and has no result yet, with host and time."""
+        run = self._reader.run(run_id)
+        dispatches = self._reader.last_dispatches(run_id, run.next_schedule_idx)
+        return [
+            (self._reader.slot(run_id, idx), host, dispatches[idx].dispatched_at)
+            for idx, host in self._open_slots(run).items()
+        ]
+
     def counts(self, run_id: str) -> list[VariantCounts]:
         """Return the slots of each variant by status and verdict."""
         return self._reader.counts(run_id)
@@ -247,6 +278,10 @@ class Ledger:
         if run.regrades is None:
             return self._reader.reruns(run_id)
         return self._reader.reruns(run.regrades["run_id"], run.total_slots)
+
+    def cancelled(self, run_id: str) -> list[CancelledSlots]:
+        """Return which slots of a run people cancelled, by variant and request."""
+        return self._reader.cancelled(run_id)
 
     def begun(self, run_id: str) -> int:
         """Return how many slots were dispatched or finished and are not committed yet."""

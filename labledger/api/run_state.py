@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.ledger.control_requests import ControlRequest, Latch
 from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
+    CancelledSlots,
     Grading,
     Note,
     Rerun,
@@ -22,8 +24,29 @@ from labledger.ledger.database.model import (
 )
 from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject
-from labledger.records.json_codec import members
+from labledger.records.json_codec import JsonForm, members
 from labledger.records.outcomes import RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(JsonForm):
+    """Something of a run that is paused."""
+
+    scope: str
+    """``run``, ``variant``, ``task`` or ``host``."""
+    name: str
+    """The variant, a glob of tasks, or the host; empty for the run."""
+    since: str
+    requested_by: str
+    because: str | None
+
+    @classmethod
+    def of(cls, latch: Latch, request: ControlRequest) -> Self:
+        """Return what an applied request has paused."""
+        return cls(
+            *(latch.scope, latch.name, request.applied_at or request.requested_at),
+            *(request.requested_by, request.because),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +75,12 @@ class RunState:
     model_usage: tuple[ModelUse, ...]
     """What its trials used of models as the gateway counted it, by variant and model: committed
     ones, those that wait for it, and those that run on this machine; empty for a regrading."""
+    cancelled: tuple[CancelledSlots, ...]
+    """Which slots people cancelled, by variant and request."""
+    waiting_requests: tuple[ControlRequest, ...]
+    """What people asked of the run and nobody has applied yet, the oldest first."""
+    pauses: tuple[Pause, ...]
+    """What is paused because somebody asked for it."""
     owned: bool
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None
@@ -59,7 +88,7 @@ class RunState:
 
     _JSON = (
         *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
-        "model_usage",
+        *("model_usage", "cancelled", "waiting_requests", "pauses"),
     )
     _KEYS: ClassVar = {"open_slots": "open"}
 

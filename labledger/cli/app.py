@@ -22,6 +22,7 @@ from labledger import Exit, LabLedgerError, __version__
 from labledger.cli.commands import (
     agents,
     compare,
+    control,
     experiments,
     gateway,
     hosts,
@@ -121,6 +122,7 @@ experiments.register(app)
 runs.register(app)
 experiments.register_check(app)
 stored_runs.register(app)
+control.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)

@@ -237,6 +237,16 @@ def parse_budget(option: str, text: str | None) -> float | None:
         raise InvalidInput("the budget", [Problem(option, message)]) from None
 
 
+def parse_count(option: str, text: str) -> int | None:
+    """Return a number of trials, None for `none`. Raises `InvalidInput`."""
+    if text == "none":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        message = f"found {text!r}; expected 1 or more, or none for no limit"
+        raise InvalidInput("the number", [Problem(option, message)])
+    return int(text)
+
+
 def parse_environment(words: Sequence[str] | None) -> dict[str, str]:
     """Return the variables of `--env` words. A bare `NAME` takes this process's value.
 

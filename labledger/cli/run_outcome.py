@@ -15,10 +15,18 @@ from labledger import (
     RunStatus,
     SlotStatus,
     StopCause,
+    cancelled_sentences,
     rerun_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
-from labledger.cli.run_progress import VERDICT_COLUMNS, VERDICTS, spent_texts, without_verdict
+from labledger.cli.run_progress import (
+    VERDICT_COLUMNS,
+    VERDICTS,
+    paused_text,
+    spent_texts,
+    waiting_requests_text,
+    without_verdict,
+)
 from labledger.text import counted, counted_of, percent, usd
 
 if TYPE_CHECKING:
@@ -159,10 +167,13 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(f"note of {note.noted_at}: {note.note}")
     if why := _why_stopped(state):
         out(why)
+    for line in filter(None, (paused_text(state), waiting_requests_text(state))):
+        out(line)
     for line in (
         *grading_lines(run.run_id, state.gradings),
         *part_lines(run),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
+        *cancelled_sentences(run.run_id, state.cancelled),
     ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):
@@ -274,7 +285,7 @@ def print_summary(summary: JsonObject) -> None:
         numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
         rate, value = percent(passes.rate), variant["primary_metric_mean"]
         rows.append((variant["variant_id"], *numbers, rate, value))
-        left_out += ext["committed"] - passes.counted
+        left_out += passes.left_out
         no_verdict += failed
     columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
     _print_outcomes(columns, rows, right=columns[1:])

@@ -177,10 +177,8 @@ class RunProgress:
                 self.note = event["message"]
             case "dispatch_resumed":
                 self.note = ""
-            case "waiting_for_lease" | "run_wanted":
-                self.note = owner_line(event)
-            case "stopping":
-                self.note = stopping_note(event["level"])
+            case "waiting_for_lease" | "run_wanted" | "control_applied" | "stopping":
+                self.note = notable_line(event) or ""
 
     def _add_image(self, event: JsonObject) -> None:
         image = event["image"]
@@ -209,6 +207,7 @@ class RunProgress:
         self.max_concurrency = limit if run.on is None else max(limit, self.in_flight)
         self.hosts = [] if run.on is None else hosts_of_slots(state.open_slots)
         self._count_earlier(counts.as_json() for counts in state.variants)
+        self.note = " · ".join(filter(None, (paused_text(state), waiting_requests_text(state))))
         self.spent |= dict(state.spent)
         self.model_usage = state.model_usage
 
@@ -364,6 +363,8 @@ def notable_line(event: JsonObject) -> str | None:
             return stopping_note(event["level"])
         case "budget_spent":
             return str(event["message"])
+        case "control_applied":
+            return control_line(event)
         case "trial_finished" if event["status"] != "completed":
             return failed_line(event)
         case _:
@@ -419,6 +420,33 @@ def failed_line(event: JsonObject) -> str:
         f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
         f"{event['status']}: {event['reason']}{starved}{again}"
     )
+
+
+def control_line(event: JsonObject) -> str:
+    """Return what somebody asked of the run and what was done, as one line."""
+    because = f" ({event['because']})" if event["because"] else ""
+    return f"{event['requested_by']} asked{because}: {event['text']}"
+
+
+def paused_text(state: RunState) -> str:
+    """Return what of a run is paused, and since when; empty if nothing is."""
+    return "; ".join(
+        f"{_scope(pause.scope, pause.name)} is paused since {pause.since} by {pause.requested_by}"
+        + (f": {pause.because}" if pause.because else "")
+        for pause in state.pauses
+    )
+
+
+def waiting_requests_text(state: RunState) -> str:
+    """Return which requests wait for the run's owner; empty if none do."""
+    return "; ".join(
+        f"request {each.number} of {each.requested_by} waits: {each.phrase}"
+        for each in state.waiting_requests
+    )
+
+
+def _scope(scope: str, name: str) -> str:
+    return f"{'tasks' if scope == 'task' else scope} {name}" if name else "the run"
 
 
 def stopping_note(level: int) -> str:

@@ -3,8 +3,8 @@
 Decisions and gates use the same intervals, which hold together for all comparisons of the family.
 Their sentences are in `comparison_sentences`. A fixed-sample test that is looked at again and again
 while slots are committed shows differences that do not exist. So a comparison of runs that can
-grow, or have grown after a look, uses a confidence sequence, which holds at all looks together, or
-states no interval and no decision.
+grow, have grown after a look, or of which slots were cancelled, uses a confidence sequence, which
+holds at all looks together, or states no interval and no decision.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from labledger.compare.comparison_document import (
     Nearness,
 )
 from labledger.compare.pairs import LeftOut, Paired
+from labledger.compare.rerun_sentences import cancelled_sentences
 from labledger.compare.side_trials import CombinedRuns, Side, Trials
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.records.outcomes import RunStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 _EXTENDED_SQL = """
 SELECT count(*) FROM json_each(:variants) AS asked
@@ -42,6 +43,8 @@ WHERE EXISTS (
 )"""
 
 _NOT_COMMITTED = "not_committed"
+_OPEN = (_NOT_COMMITTED, SlotStatus.CANCELLED.value)
+"""Why a slot is left out whose result somebody may have chosen not to get."""
 _TASK_NOT_FINISHED = "task_not_finished"
 
 EXTENDED = (
@@ -64,11 +67,24 @@ def validity(
         for graded in combined.runs
     )
     is_extended = any(_was_extended(reader, side, runs[side.run_id]) for side in sides)
-    if not is_unfinished and not is_extended:
+    cancelled = tuple(
+        sentence for side in sides for sentence in _cancelled(reader, side, runs[side.run_id])
+    )
+    if not is_unfinished and not is_extended and not cancelled:
         return Validity.FIXED_SAMPLE, ()
     if options.is_rate and options.estimand is Estimand.TASKS:
-        return Validity.ANYTIME, ()
-    return (Validity.NONE, ()) if is_unfinished else (Validity.FIXED_SAMPLE, (EXTENDED,))
+        return Validity.ANYTIME, cancelled
+    if is_unfinished:
+        return Validity.NONE, cancelled
+    return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *cancelled)
+
+
+def _cancelled(reader: LedgerReader, side: Side, runs: CombinedRuns) -> Iterator[str]:
+    """Yield which slots of a side people cancelled: whoever saw results may have chosen by them."""
+    for root_id in runs.roots:
+        all_cancelled = reader.cancelled(root_id)
+        of_side = [each for each in all_cancelled if each.variant_id == side.variant_id]
+        yield from cancelled_sentences(root_id, of_side)
 
 
 def _was_extended(reader: LedgerReader, side: Side, runs: CombinedRuns) -> bool:
@@ -87,7 +103,7 @@ def _was_extended(reader: LedgerReader, side: Side, runs: CombinedRuns) -> bool:
 
 
 def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Paired:
-    """Leave out each task (or each cluster) of which a slot is not committed.
+    """Leave out each task (or each cluster) of which a slot is not committed, or cancelled.
 
     What remains of it to come depends on what is known of it, so that a part of it is not yet one
     of the independent observations that a confidence sequence counts.
@@ -96,7 +112,7 @@ def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Pai
     open_units = {
         units.get(left.task_id, left.task_id)
         for left in paired.left_out
-        if _NOT_COMMITTED in left.reason
+        if any(reason in left.reason for reason in _OPEN)
     }
     rows = list(zip(paired.task_ids, paired.a, paired.b, strict=True))
     whole = [row for row in rows if units.get(row[0], row[0]) not in open_units]

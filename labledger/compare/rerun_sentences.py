@@ -1,4 +1,4 @@
-"""Say in sentences how many slots of a run were run again, and why.
+"""Say in sentences how many slots of a run were run again or cancelled, by whom, and why.
 
 Choosing which results to repeat can bias them: a rerun of slots that had a verdict is said with the
 reason that was given for it, in the head of every report and every comparison of the run. Apart
@@ -8,9 +8,9 @@ from the other sentences, since `labledger status` shows these and must start fa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from labledger.ledger.database.model import Rerun
+from labledger.ledger.database.model import CancelledSlots, Rerun
 from labledger.text import count, counted
 
 
@@ -32,6 +32,31 @@ def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
         ...         print(sentence)
     """
     return tuple(_sentences(run_id, reruns))
+
+
+def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tuple[str, ...]:
+    """Return which slots of a run people cancelled, and how they count, a sentence for each way.
+
+    Args:
+        run_id: What to call the run.
+        cancelled: Those of `Ledger.cancelled`.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for sentence in labledger.cancelled_sentences("demo", ledger.cancelled("demo")):
+        ...         print(sentence)
+    """
+    return tuple(
+        f"{counted(each.slots, 'slot')} of {each.variant_id} in {run_id} "
+        f"{'was' if each.slots == 1 else 'were'} {each.reason} "
+        + (
+            "while running, and did not pass"
+            if each.ran
+            else "before anything of it ran, and left out of the pass rate"
+        )
+        for each in cancelled
+    )
 
 
 def _sentences(run_id: str, reruns: Sequence[Rerun]) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Budget:
     _running: dict[tuple[int, int], Mapping[str, Spent]] = field(default_factory=dict)
     """What the calls of attempts in flight have spent so far, by slot and attempt."""
     _warned: set[str] = field(default_factory=set)
-    _at_stop: Mapping[str, Spent] = field(default_factory=dict)
+    at_stop: Mapping[str, Spent] = field(default_factory=dict)
     """What was spent when dispatch was stopped; empty before."""
 
     @classmethod
@@ -87,6 +87,11 @@ class Budget:
             for kind, spent in self.spent.items()
         }
 
+    def change_limits(self, limits: Mapping[str, float]) -> None:
+        """Replace the limits of these kinds; an infinite one is removed."""
+        changed = {**self.limits, **limits}
+        self.limits = {kind: limit for kind, limit in changed.items() if math.isfinite(limit)}
+
     def attempt_spending(self, result: AttemptResult) -> dict[str, Spent]:
         """Return what an attempt spent of each kind. Empty for a regrading."""
         return attempt_spending(result, self.prices) if self.spent else {}
@@ -113,16 +118,16 @@ class Budget:
         `in_flight` is the largest number of trials that may be running: they finish and add to the
         spending.
         """
-        if self._at_stop:
+        if self.at_stop:
             return
-        self._at_stop = self._so_far()
+        self.at_stop = self._so_far()
         for kind in self.exhausted():
             self.emit(
                 run_event(
                     "budget_spent",
                     budget=kind,
                     limit=self.limits[kind],
-                    spent=self._at_stop[kind].as_json(),
+                    spent=self.at_stop[kind].as_json(),
                     in_flight=in_flight,
                     message=self._stop_message(kind, in_flight),
                 )
@@ -130,7 +135,7 @@ class Budget:
 
     def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
-        spent_of_limit = _spent_of_limit(self._at_stop[kind], kind, self.limits[kind])
+        spent_of_limit = _spent_of_limit(self.at_stop[kind], kind, self.limits[kind])
         message = f"{spent_of_limit}: nothing more is started"
         if not in_flight:
             return message
@@ -145,10 +150,10 @@ class Budget:
         """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
         so_far = self._so_far()
         for kind in self.exhausted():
-            spent, spent_at_stop = so_far[kind], self._at_stop.get(kind)
+            spent, spentat_stop = so_far[kind], self.at_stop.get(kind)
             message = _spent_of_limit(spent, kind, self.limits[kind])
-            if spent_at_stop is not None and spent.total > spent_at_stop.total:
-                added = spent.total - spent_at_stop.total
+            if spentat_stop is not None and spent.total > spentat_stop.total:
+                added = spent.total - spentat_stop.total
                 message += f", {added:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
                 message += f"; {_count_of_trials(spent.unknown)} did not report theirs"

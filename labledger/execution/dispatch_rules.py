@@ -27,7 +27,7 @@ from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.schedule import Prune
 from labledger.ledger.database.model import Stop
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import SlotStatus, StopCause
+from labledger.records.outcomes import NEVER_RUN, SlotStatus, StopCause
 from labledger.records.resource_pressure import TimeoutCounts, pressure_of
 
 PATIENCE_S = 600.0
@@ -268,7 +268,7 @@ class ErrorRate:
 
     def count(self, status: SlotStatus, slots: int = 1) -> None:
         """Count committed slots of one status. Slots that were never run do not count."""
-        if status is not SlotStatus.SKIPPED_PRUNED:
+        if status not in NEVER_RUN:
             self.committed += slots
             self.errors += slots * (status in self.error_statuses)
 
@@ -314,7 +314,7 @@ class Pruning:
         """Count a slot that is committed."""
         if status is SlotStatus.COMPLETED:
             self._failures[variant_id] = 0
-        elif status is not SlotStatus.SKIPPED_PRUNED:
+        elif status not in NEVER_RUN:
             self._failures[variant_id] += 1
 
     def is_pruned(self, variant_id: str) -> bool:

@@ -96,6 +96,18 @@ class RunRecords:
     """Called with slot and attempt of a durable one. Whether its trial folder is retained."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many attempts of a run may be placed, and where."""
+
+    max_concurrency: int | None = None
+    """How many trials run at once; None for as many as the hosts take."""
+    at_most_per_host: int | None = None
+    """How many attempts a host of a cluster has at once; None for as many as it takes."""
+    is_closed: Callable[[str], bool] = lambda _: False
+    """Called with a host's name. Whether nothing may be placed there."""
+
+
 class TrialExecutor(Protocol):
     """Runs the attempts of one run. See the module for the rules that every executor keeps."""
 
@@ -142,7 +154,16 @@ class TrialExecutor(Protocol):
         """Record why an attempt will run again, and remove its container and folder."""
 
     def kill(self, spec: AttemptSpec) -> None:
-        """Kill the containers of an attempt, if there are any. Raises `LabLedgerError`."""
+        """Kill the containers of an attempt, if there are any, and start none for it any more.
+
+        Raises `LabLedgerError`. It may be called before `submit`, and again.
+        """
+
+    def recall(self, spec: AttemptSpec) -> None:
+        """Let a submitted attempt not start, if it has not: its future raises `StartRefused`.
+
+        Submitted again, it may.
+        """
 
     def has_started(self, spec: AttemptSpec) -> bool:
         """Return whether a container has been started for an attempt; False if it is unknown."""
@@ -183,6 +204,9 @@ class TrialExecutor(Protocol):
         what it had prepared is removed. Nothing that the host delivers afterwards is accepted,
         nothing is placed on it, and `remove` of its attempts ends at once.
         """
+
+    def limit(self, limits: Limits) -> None:
+        """Place further attempts within other limits. What is placed already goes on."""
 
     def stop_cause(self, patience_s: float) -> str | None:
         """Return why the run cannot continue for now: hosts were unreachable for `patience_s`.

@@ -20,7 +20,7 @@ from labledger import __version__, clock
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, RunRecords, move_to_kept
+from labledger.execution.executor import HostState, Limits, RunRecords, move_to_kept
 from labledger.execution.gateway_keeper import GatewayKeeper
 from labledger.gateway.client import GatewayClient
 from labledger.records.attempt_result import AttemptResult
@@ -82,6 +82,7 @@ def remove_containers(engine: Engine, run: RunRecords) -> None:
             networks.remove(network.network_id)
 
 
+_MAX_THREADS = 4096
 MAX_PREPARED = 4
 """How many further containers may be prepared while `width` run."""
 
@@ -106,14 +107,17 @@ class LocalExecutor:
 
         `gateway` keeps the gateway of the agents' models running; None if no agent has any.
         """
-        self.width = width
-        self.capacity = width + min(width, MAX_PREPARED)
+        self.width = self._own_width = width
+        self._is_closed = False
+        self._killed: set[int] = set()
+        """Slots for which no container starts any more."""
         self._limiter = limiter or StartLimiter(width)
         self._gateway = gateway
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
-        self._trials: Executor = ThreadPoolExecutor(self.capacity, "trial")
+        # A thread is made when none is idle: there are never more than were needed at once.
+        self._trials: Executor = ThreadPoolExecutor(_MAX_THREADS, "trial")
         self._removals: Executor = ThreadPoolExecutor(min(width, MAX_PREPARED), "remove")
 
     @contextmanager
@@ -133,12 +137,26 @@ class LocalExecutor:
         return self._limiter.last_start_created
 
     @property
-    def has_room(self) -> bool:
-        """Always: the threads take attempts from a queue."""
-        return True
+    def capacity(self) -> int:
+        """How many attempts may be submitted at once: those that run, and a few that prepare."""
+        return self.width + min(self.width, MAX_PREPARED)
 
-    def place(self, spec: AttemptSpec) -> AttemptSpec:
+    @property
+    def has_room(self) -> bool:
+        """Whether this machine is not paused: the threads take attempts from a queue."""
+        return not self._is_closed
+
+    def limit(self, limits: Limits) -> None:
+        """Run so many trials at once from now on, none if this machine is paused."""
+        bounds = (limits.max_concurrency, limits.at_most_per_host)
+        self.width = min((each for each in bounds if each is not None), default=self._own_width)
+        self._limiter.set_width(self.width)
+        self._is_closed = limits.is_closed(platform.node())
+
+    def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt placed on this machine; a new one is marked as not started."""
+        if self._is_closed and not spec.host:
+            return None
         # After a suspension of this process, another coordinator may have started the attempt.
         if not spec.container_may_exist and self.may_start:
             attempt_notes.mark_not_started(spec.folder)
@@ -146,6 +164,8 @@ class LocalExecutor:
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         """Run an attempt in a thread. Its dispatch must be journaled already."""
+        if spec.slot.schedule_idx not in self._killed:
+            self._limiter.refuse_no_more(spec.slot.schedule_idx)
         return self._trials.submit(self._run, spec)
 
     def _run(self, spec: AttemptSpec) -> AttemptResult:
@@ -171,9 +191,15 @@ class LocalExecutor:
             cancel_attempt(spec, context, reason)
 
     def kill(self, spec: AttemptSpec) -> None:
-        """Kill the containers of an attempt, if there are any. Raises `LabLedgerError`."""
+        """Kill the containers of an attempt, and start none. Raises `LabLedgerError`."""
+        self._killed.add(spec.slot.schedule_idx)
+        self.recall(spec)
         with self._engines.engine() as engine:
             kill_container(engine, spec)
+
+    def recall(self, spec: AttemptSpec) -> None:
+        """Let a submitted attempt not start, if it has not: its future raises `StartRefused`."""
+        self._limiter.refuse([spec.slot.schedule_idx])
 
     def has_started(self, spec: AttemptSpec) -> bool:
         """Return whether a container has been started for an attempt; False if it is unknown."""

@@ -37,6 +37,7 @@ EventKind = Literal[
     "run_wanted",
     "dispatch_paused",
     "dispatch_resumed",
+    "control_applied",
     "stopping",
     "run_ended",
 ]

@@ -31,6 +31,7 @@ from labledger.hosts.host_messages import (
     ExchangeReply,
     Failure,
     ForgetAttempts,
+    Kill,
     Removal,
     input_digests,
 )
@@ -104,6 +105,8 @@ class HostAttempts:
     """Open attempts whose results are dropped when they end."""
     _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
+    _killed: set[int] = field(default_factory=set)
+    """Slots whose attempts the coordinator of this epoch wants dead."""
     _unwanted: dict[AttemptKey, CleanUp] = field(default_factory=dict)
     """Attempts that had not ended when they were to be cleaned up: each is when it ends."""
     _warnings: list[str] = field(default_factory=list)
@@ -132,6 +135,8 @@ class HostAttempts:
         self.epoch = epoch
         self.limiter.allow_until(0.0)
         self.limiter.reopen()
+        while self._killed:
+            self.limiter.refuse_no_more(self._killed.pop())
         self.is_lost = False
         self._failures.clear()
         self.unconfirmed.clear()
@@ -156,7 +161,9 @@ class HostAttempts:
             is_over = self._removed.get(key) == self.epoch or key in self._leaving or self.is_lost
             if self.closed or key in self._open or key in self._ended or is_over:
                 return
-            self._failures.pop(key, None)
+            if self._failures.pop(key, None) is not None and key[0] in self._killed:
+                self._killed.discard(key[0])
+                self.limiter.refuse_no_more(key[0])
             was_accepted = self.folder.has_accepted(key)
             here = self._on_this_host(spec, container_may_exist=was_accepted)
             if not was_accepted:
@@ -244,7 +251,15 @@ class HostAttempts:
         self._outbox.discard(key)
         self.folder.forget(key)
 
-    def kill(self, spec: AttemptSpec) -> None:
+    def kill(self, kill: Kill) -> None:
+        """Start no container for an attempt, until another epoch begins or it is sent again."""
+        with self.changed:
+            self._killed.add(kill.spec.slot.schedule_idx)
+        self.limiter.refuse([kill.spec.slot.schedule_idx])
+        if not kill.spares_started:
+            self._kill_containers(kill.spec)
+
+    def _kill_containers(self, spec: AttemptSpec) -> None:
         try:
             with self.engines.engine() as engine:
                 kill_container(engine, spec)
@@ -414,7 +429,7 @@ class HostAttempts:
         self.limiter.refuse(idx for idx, _ in unwanted)
         for key, spec in unwanted.items():
             if not self.folder.is_marked_not_started(key):
-                self.kill(spec)
+                self._kill_containers(spec)
         records = self.folder.records(request.setup, durable, request.kept)
         warnings = self._executor.clean_up(records)
         for key in durable:

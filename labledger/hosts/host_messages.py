@@ -23,7 +23,7 @@ from labledger.records.model_grants import CapShare, KeySource, ProviderConfig, 
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
@@ -218,6 +218,15 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """The order to start no container for an attempt, and to kill those that have started."""
+
+    spec: AttemptSpec
+    spares_started: bool = False
+    """Whether an attempt that has started goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One round between a run's coordinator and a host: orders in one direction, results back."""
 
@@ -238,7 +247,7 @@ class Exchange:
     """Those of them that an earlier process of the host has accepted."""
     removals: tuple[Removal, ...] = ()
     cancellations: tuple[Cancellation, ...] = ()
-    kills: tuple[AttemptSpec, ...] = ()
+    kills: tuple[Kill, ...] = ()
     received: frozenset[AttemptKey] = frozenset()
     """Ended attempts that the coordinator has, so that they are not sent again."""
     confirmed: frozenset[AttemptKey] = frozenset()

@@ -72,8 +72,8 @@ class HostRun:
             attempts.remove(removal)
         for cancellation in request.cancellations:
             attempts.cancel(cancellation)
-        for spec in request.kills:
-            attempts.kill(spec)
+        for kill in request.kills:
+            attempts.kill(kill)
         for spec in new:
             attempts.accept(spec)
         with self.attempts.changed:

@@ -106,6 +106,11 @@ class ControlRequest(JsonForm):
         return tuple(named) or (Latch("run"),)
 
     @property
+    def phrase(self) -> str:
+        """What it asks for, such as ``pause variant treatment``."""
+        return describe(self.kind, self.what)
+
+    @property
     def source(self) -> str:
         """Who asked, and why, as a phrase."""
         return self.requested_by + (f": {self.because}" if self.because else "")

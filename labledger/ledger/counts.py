@@ -22,6 +22,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     SPENT_METRICS,
+    CancelledSlots,
     PrimaryMetric,
     Spent,
     VariantCounts,
@@ -77,7 +78,7 @@ FROM run_variant
 LEFT JOIN last_completed ON last_completed.variant_idx = run_variant.variant_idx
 LEFT JOIN committed
   ON committed.variant_idx = run_variant.variant_idx
-  AND committed.status NOT IN ('completed', 'skipped_pruned')
+  AND committed.status NOT IN ('completed', 'cancelled', 'skipped_pruned')
   AND committed.schedule_idx > coalesce(last_completed.schedule_idx, -1)
 WHERE run_variant.run_no = ?1
 GROUP BY run_variant.variant_idx""")
@@ -119,6 +120,28 @@ def count_slots(
 
 def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int]:
     return {word: count for word, count in zip(words, counts, strict=True) if count}
+
+
+_CANCELLED_SQL = """
+SELECT run_variant.variant_id, ran, reason, count(*) FROM (
+  SELECT variant_idx, 0 AS ran, slot_commit.reason AS reason
+  FROM slot_outcome AS ended
+  JOIN slot_commit USING (run_no, schedule_idx)
+  WHERE ended.run_no = ?1 AND ended.status = 'cancelled'
+  UNION ALL SELECT variant_idx, 1, trial.message
+  FROM slot_outcome AS ended
+  JOIN trial USING (run_no, schedule_idx)
+  WHERE ended.run_no = ?1 AND ended.status IN ('agent_error', 'infra_error')
+    AND trial.reason = 'cancelled'
+) AS each
+JOIN run_variant ON run_variant.run_no = ?1 AND run_variant.variant_idx = each.variant_idx
+GROUP BY each.variant_idx, ran, reason ORDER BY each.variant_idx, ran, reason"""
+
+
+def read_cancelled(connection: Connection, run_no: int) -> list[CancelledSlots]:
+    """Return which slots people cancelled, by variant and request; not those that ran again."""
+    rows = connection.execute(_CANCELLED_SQL, (run_no,))
+    return [CancelledSlots(name, bool(ran), reason, slots) for name, ran, reason, slots in rows]
 
 
 def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:

@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_consecutive_failures,
     count_slots,
     count_timeouts,
+    read_cancelled,
     read_committed_spending,
     read_costs,
     read_primary_metrics,
@@ -177,6 +178,7 @@ class LedgerReader:
     replacement = _query(read_replacement)
     gradings = _query(read_gradings)
     counts = _query(count_slots)
+    cancelled = _query(read_cancelled)
     consecutive_failures = _query(count_consecutive_failures)
     primary_metrics = _query(read_primary_metrics)
     timeout_counts = _query(count_timeouts)

@@ -38,8 +38,8 @@ class Reason(StrEnum):
     """Why a slot's status is not `completed`, as an identifier that programs can rely on.
 
     Grouped by the status that goes with the reason. The reason of a slot that is `skipped_pruned`
-    or `cancelled` is a sentence and none of these. A ledger may contain reasons of other versions of labledger:
-    reasons that are read from it remain plain text.
+    or `cancelled` is a sentence and none of these. A ledger may contain reasons of other versions
+    of labledger: reasons that are read from it remain plain text.
     """
 
     # agent_error
@@ -59,13 +59,13 @@ class Reason(StrEnum):
     """The agent's command exited with a status other than 0 after the gateway had refused a call,
     because it could have exceeded a cap of the experiment."""
 
-    # agent_timeout
-    AGENT_TIMEOUT = "agent_timeout"
-    """The agent exceeded its time limit."""
-
     CANCELLED = "cancelled"
     """Somebody cancelled the slot (`labledger cancel`) while its trial ran. With the status
     `infra_error`, the slot waited for another attempt."""
+
+    # agent_timeout
+    AGENT_TIMEOUT = "agent_timeout"
+    """The agent exceeded its time limit."""
 
     # setup_error
     SETUP_EXIT_NONZERO = "setup_exit_nonzero"

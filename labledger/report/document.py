@@ -336,8 +336,8 @@ class Report:
     run: ReportedRun
     headline: Text
     missing: tuple[Text, ...]
-    """What the report lacks and why, what it takes as one, and whether the machine was too busy, as
-    sentences."""
+    """What the report lacks and why, what it takes as one, whether the machine was too busy, and
+    which slots people cancelled, as sentences."""
     reruns: Annotated[tuple[RunReruns, ...], LATER]
     """Which slots of its runs were run again, and why."""
     variants: tuple[VariantOutcomes, ...]

@@ -18,6 +18,7 @@ from typing import Self
 from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
+from labledger.compare.rerun_sentences import cancelled_sentences
 from labledger.compare.side_trials import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
@@ -144,7 +145,10 @@ def collect(
         confidence=options.confidence,
         run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
         headline=sentences.headline(variants, comparisons),
-        missing=(*missing, *_combination(combined), *_timeouts(reader, combined)),
+        missing=(
+            *(*missing, *_combination(combined), *_timeouts(reader, combined)),
+            *(text for part in parts for text in _cancelled(reader, part.graded)),
+        ),
         reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
@@ -231,6 +235,10 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
         names = ", ".join(graded.name for graded in combined.runs)
         yield f"{counted(len(combined.runs), 'run')} are taken as one: {names}."
         yield from (f"{difference}." for difference in combined.differences)
+
+
+def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
+    return cancelled_sentences(graded.root_id, reader.cancelled(graded.root_id))
 
 
 def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:

@@ -30,6 +30,7 @@ from labledger.records.model_costs import SOURCE
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryQueue
+from labledger.runner.run_control import CancelledAttempts, RunControl
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
@@ -187,6 +188,12 @@ class UnplacedAttempts:
         heappush(heap, (*spec.key, spec))
         self._count += 1
 
+    def drain(self) -> Iterator[AttemptSpec]:
+        """Remove and yield all attempts."""
+        kinds, self._kinds, self._count = self._kinds, {}, 0
+        for heap in kinds.values():
+            yield from (spec for *_, spec in sorted(heap, key=lambda each: each[:2]))
+
     def has_like(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt that asks for the same as `spec` waits."""
         return bool(self._kinds) and _kind_of(spec) in self._kinds
@@ -230,18 +237,31 @@ class NextAttempts:
     slot_queue: SlotQueue
     commit_queue: CommitQueue
     executor: TrialExecutor
+    control: RunControl
     window: int | None = None
     """How many slots may be dispatched ahead of the first that is not committed; None for the
     default."""
     retries: RetryQueue = field(default_factory=RetryQueue)
     _unplaced: UnplacedAttempts = field(default_factory=UnplacedAttempts)
     """Attempts for which no host had room when they were due. Later slots go on meanwhile."""
+    cancelled: CancelledAttempts = field(init=False)
+    _held: list[AttemptSpec] = field(default_factory=list)
+    """Attempts that must not start, because somebody paused them."""
     _schedule_exhausted: bool = False
+
+    def __post_init__(self) -> None:
+        self.cancelled = CancelledAttempts(self.control, self.executor)
 
     @property
     def unplaced(self) -> int:
-        """How many attempts wait because no host had room for them."""
-        return len(self._unplaced)
+        """How many attempts wait because no host had room for them, or because of a pause."""
+        return len(self._unplaced) + len(self._held)
+
+    def reconsider(self) -> None:
+        """Let all attempts that wait have their turn again: what is paused has changed."""
+        held, self._held = self._held, []
+        for spec in (*held, *self._unplaced.drain()):
+            self.retries.requeue(spec)
 
     def place(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
@@ -253,7 +273,7 @@ class NextAttempts:
             return []
         if only_started:
             return self._place_next(limit, only_started=True, new_first=new_first)
-        specs = self._unplaced.place(self.executor.place, limit, self._skip_if_pruned)
+        specs = self._unplaced.place(self.executor.place, limit, self._is_dropped)
         further = limit - len(specs)
         if self._unplaced and not self.executor.has_room:
             # Attempts that were placed but not submitted already have their room.
@@ -276,6 +296,12 @@ class NextAttempts:
             spec = self._next_spec(only_started=only_started, new_first=new_first)
             if spec is None:
                 break
+            if self.cancelled.take_if_cancelled(spec):
+                continue
+            if self.control.holds(spec):
+                self._held.append(spec)
+                passed_over += 1
+                continue
             must_wait = not spec.host and self._unplaced.has_like(spec)
             placed = None if must_wait else self.executor.place(spec)
             if placed is not None:
@@ -297,8 +323,10 @@ class NextAttempts:
         requeued = self.retries.next()
         return requeued or self._next_new(only_started=False) or self.retries.next_deferred()
 
-    def _skip_if_pruned(self, spec: AttemptSpec) -> bool:
+    def _is_dropped(self, spec: AttemptSpec) -> bool:
         """Skip the slot of an attempt without a host if its variant is pruned by now."""
+        if self.cancelled.take_if_cancelled(spec):
+            return True
         pruning = self.commit_queue.pruning
         if spec.attempt > 1 or not pruning.is_pruned(spec.slot.variant_id):
             return False

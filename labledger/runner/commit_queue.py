@@ -17,8 +17,10 @@ from labledger.execution.budget import Budget
 from labledger.execution.dispatch_rules import DispatchPause, ErrorRate, PressureWarning, Pruning
 from labledger.execution.run_events import Listener, run_event
 from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
@@ -58,8 +60,8 @@ class CommitQueue:
     heartbeat: Heartbeat
     emit: Listener
     pressure_warning: PressureWarning = field(default_factory=PressureWarning)
-    _skipped: dict[int, str] = field(default_factory=dict)
-    """The reason for each slot that is to be committed as not run."""
+    _skipped: dict[int, tuple[SlotStatus, str]] = field(default_factory=dict)
+    """The status and the reason of each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of results that are counted but not written yet."""
     _counted_idx: int = -1
@@ -183,9 +185,20 @@ class CommitQueue:
     def budget_exhausted(self) -> bool:
         return bool(self.budget.exhausted())
 
-    def skip_slot(self, schedule_idx: int, reason: str) -> None:
+    def skip_slot(
+        self, schedule_idx: int, reason: str, status: SlotStatus = SlotStatus.SKIPPED_PRUNED
+    ) -> None:
         """Commit a slot as not run, with this reason, when its turn comes."""
-        self._skipped[schedule_idx] = reason
+        self._skipped[schedule_idx] = status, reason
+
+    def apply_request(self, request: ControlRequest, outcome: JsonObject) -> ControlRequest | None:
+        """Record what is done about a request. Return None if the ledger's disk is full."""
+        with self._pause_if_disk_full():
+            fault_points.fault_point("before_apply")
+            applied = self.writer.apply_request(self.lease, request, outcome)
+            fault_points.fault_point("after_apply")
+            return applied
+        return None
 
     @property
     def is_ready(self) -> bool:
@@ -221,7 +234,7 @@ class CommitQueue:
                 records = self.writer.commit_staged(self.lease, idx, dispatches)
                 del self.staged[idx]
             else:
-                reason, status = self._skipped[idx], SlotStatus.SKIPPED_PRUNED
+                status, reason = self._skipped[idx]
                 records = self.writer.commit_unexecuted(self.lease, idx, status, reason, dispatches)
                 del self._skipped[idx]
             self._after_commit(records)

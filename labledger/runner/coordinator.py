@@ -30,6 +30,7 @@ from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Remov
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
+from labledger.runner.run_control import CancelledAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
@@ -104,6 +105,7 @@ class Coordinator:
         """Handle one result, commit a few slots and dispatch, or wait. Return False at the end."""
         self._apply_stop_request()
         advanced = self._handle_next_result()
+        advanced = self._cancelled.end_next(self.commit_queue) or advanced
         for _ in range(_COMMITS_PER_RESULT):
             if not self._commit_next():
                 break
@@ -184,6 +186,7 @@ class Coordinator:
             return True
         self.pauses.record_dispatches(len(specs))
         for spec in specs:
+            self._cancelled.add_if_cancelled(spec)
             self._pending.add(self.executor.submit(spec), spec)
             self.emit(run_event("slot_dispatched", **_identity_fields(spec)))
         return True
@@ -219,6 +222,10 @@ class Coordinator:
         lacks_room = self.next_attempts.unplaced > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
         return self._stopping or not (self.pauses.active or waits_for_room)
+
+    @property
+    def _cancelled(self) -> CancelledAttempts:
+        return self.next_attempts.cancelled
 
     @property
     def _stopping(self) -> bool:
@@ -268,7 +275,15 @@ class Coordinator:
         return self._dispatch_with(self.commit_queue.commit_next, specs)
 
     def _do_housekeeping(self) -> None:
-        """Do what each round needs: warnings, removals, lease renewal, checks of pauses."""
+        """Do what each round needs: requests, warnings, removals, lease renewal, pauses."""
+        control = self.next_attempts.control
+        if control.look():
+            self.next_attempts.reconsider()
+            for spec in self._pending:
+                self._cancelled.add_if_cancelled(spec)
+                if control.is_paused(spec):
+                    self.executor.recall(spec)
+        self._cancelled.kill()
         for spec, reason in self.executor.restart_notices():
             self._report_restart(spec, reason)
         for spec in self.executor.paused_attempts():
@@ -338,7 +353,9 @@ class Coordinator:
         try:
             result = future.result()
         except StartRefused:
-            return None
+            if not self._cancelled.ended_unstarted(spec) and not self._stopping:
+                # It was recalled, and waits until it may start.
+                self._requeue_uncollected(spec)
         except HostLost as error:
             self._warn(error.message)
             self._store_result(lost_attempt_result(spec, error.message), spec)
@@ -353,7 +370,7 @@ class Coordinator:
             self.stop_cause = Stop(StopCause.UNCOLLECTED, message)
             self._warn(message)
         else:
-            return result
+            return self._cancelled.ended(spec, result)
         return None
 
     def _handle_result(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:

@@ -68,6 +68,10 @@ class RetryQueue:
         """Queue the same attempt again, to be adopted if its container exists."""
         self._due.append(replace(spec, container_may_exist=True))
 
+    def requeue(self, spec: AttemptSpec) -> None:
+        """Queue an attempt that was held back, unchanged."""
+        self._due.append(spec)
+
     def count_slot(self) -> None:
         """Count a slot of the schedule that had its turn."""
         self._slots += 1

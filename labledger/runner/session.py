@@ -48,6 +48,7 @@ from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryPolicy
+from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import (
     cluster_of,
     given_settings,
@@ -275,10 +276,16 @@ class Session:
             stored_trials=self._stored_trials(experiment, reader),
             recorded_trials=RecordedTrials.of(experiment, reader),
         )
+        control = RunControl(
+            *(reader, run, commit_queue, executor, self.options.stop_request),
+            emit=self.options.on_event,
+            max_concurrency=self.options.max_concurrency,
+        )
+        control.begin()
         coordinator = Coordinator(
             run=run,
             commit_queue=commit_queue,
-            next_attempts=NextAttempts(slot_queue, commit_queue, executor, run.window),
+            next_attempts=NextAttempts(slot_queue, commit_queue, executor, control, run.window),
             executor=executor,
             retry_policy=RetryPolicy(
                 experiment.design.retry,

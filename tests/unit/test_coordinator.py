@@ -34,6 +34,7 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
+from labledger.runner.run_control import RunControl
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.disk_space import FullDisks
 from labledger.trial.trial_plan import TrialPlan
@@ -124,6 +125,7 @@ class Run:
                 SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
                 self.commit_queue,
                 self.trials,
+                RunControl(reader, run, self.commit_queue, self.trials, self.stop, self.emit),
             ),
             executor=self.trials,
             retry_policy=RetryPolicy(Retry()),

@@ -44,7 +44,6 @@ class Hosts(Trials):
 
     def __init__(self, width: int, reader: LedgerReader) -> None:
         super().__init__(width, reader)
-        self.capacity = 100
         self.taken: dict[tuple[int, int], str] = {}
         """The host of each attempt that is placed and has not ended."""
         self.placed: dict[tuple[int, int], str] = {}
@@ -53,6 +52,10 @@ class Hosts(Trials):
         """Slots that no host had room for when they were asked for."""
         self.lost: dict[str, str] = {}
         self.unreachable: str | None = None
+
+    @property
+    def capacity(self) -> int:
+        return 100
 
     def free_hosts(self) -> list[str]:
         taken = list(self.taken.values())

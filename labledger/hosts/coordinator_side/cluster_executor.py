@@ -18,7 +18,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, RunRecords
+from labledger.execution.executor import HostState, Limits, RunRecords
 from labledger.execution.local_executor import drain
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
@@ -41,6 +41,7 @@ from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,
     Cancellation,
+    Kill,
     ModelNeeds,
     Removal,
     RunKey,
@@ -145,6 +146,13 @@ class ClusterExecutor:
         host_capacity = self._state.host_capacity
         return self._limited(host_capacity.capacity) + host_capacity.blocked
 
+    def limit(self, limits: Limits) -> None:
+        self._max_concurrency = limits.max_concurrency
+        with self._state.lock:
+            self._state.host_capacity.limits = limits
+            for link in self._state.links.values():
+                self._state.host_capacity.update(link)
+
     def _limited(self, count: int) -> int:
         return count if self._max_concurrency is None else min(count, self._max_concurrency)
 
@@ -191,6 +199,7 @@ class ClusterExecutor:
                 self._end_lost(link)
                 return future
             link.received.discard(key)
+            link.recalled.discard(key)
             is_ready = self._exchanges.has_inputs(link, spec)
             link.pending[key] = Pending(spec, future, is_ready)
             self._state.host_capacity.update(link)
@@ -225,8 +234,17 @@ class ClusterExecutor:
     def kill(self, spec: AttemptSpec) -> None:
         with self._state.lock:
             link = self._exchanges.hosts.link(spec.host)
-            if spec not in link.kills:
-                link.kills.append(spec)
+            self._order(link, Kill(spec))
+
+    def recall(self, spec: AttemptSpec) -> None:
+        with self._state.lock:
+            self._order(self._exchanges.hosts.link(spec.host), Kill(spec, spares_started=True))
+
+    def _order(self, link: HostLink, kill: Kill) -> None:
+        """Deliver an order with the next exchange. With the lock."""
+        link.recalled.add(attempt_key(kill.spec))
+        if kill not in link.kills:
+            link.kills.append(kill)
         self._exchanges.wake(link)
 
     def has_started(self, spec: AttemptSpec) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labledger import clock
-from labledger.execution.executor import HostState, needs_of
+from labledger.execution.executor import HostState, Limits, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import input_digests
 from labledger.trial.attempt_spec import AttemptSpec
@@ -43,6 +43,8 @@ class HostCapacity:
     """How many attempts these hosts take at once."""
     blocked: int = 0
     """How many attempts the other hosts have."""
+    limits: Limits = field(default_factory=Limits)
+    """How many attempts a host may have; `update` every link after a change."""
     _rooms: dict[str, _Room] = field(default_factory=dict)
     _with_room: dict[_Load, dict[str, HostLink]] = field(default_factory=dict)
 
@@ -53,7 +55,7 @@ class HostCapacity:
 
     def update(self, link: HostLink) -> None:
         """Take note of a link after anything of it has changed."""
-        old, new = self._rooms.get(link.name), _room_of(link)
+        old, new = self._rooms.get(link.name), self._room_of(link)
         if old == new:
             return
         self._rooms[link.name] = new
@@ -95,6 +97,18 @@ class HostCapacity:
                         return self._best(spec, links, inputs)
         return None
 
+    def _room_of(self, link: HostLink) -> _Room:
+        taken, at_most = link.taken, self.limits.at_most_per_host
+        if link.problem is not None or link.state is None:
+            return _Room(0, 0, taken, None)
+        slots, capacity = link.slots, link.capacity
+        if at_most is not None:
+            slots, capacity = min(slots, at_most), min(capacity, at_most)
+        if taken >= capacity or self.limits.is_closed(link.name):
+            return _Room(slots, capacity, 0, None)
+        used = max(taken, link.state.busy)
+        return _Room(slots, capacity, 0, (used >= slots, used / slots if slots else 1.0))
+
     @staticmethod
     def _best(
         spec: AttemptSpec, links: Mapping[str, HostLink], inputs: Collection[str]
@@ -103,17 +117,6 @@ class HostCapacity:
         taken = {name: link.taken for name, link in links.items()}
         chosen = choose_host(spec, states, taken, inputs)
         return None if chosen is None else links[chosen]
-
-
-def _room_of(link: HostLink) -> _Room:
-    taken = link.taken
-    if link.problem is not None or link.state is None:
-        return _Room(0, 0, taken, None)
-    slots, capacity = link.slots, link.capacity
-    if taken >= capacity:
-        return _Room(slots, capacity, 0, None)
-    used = max(taken, link.state.busy)
-    return _Room(slots, capacity, 0, (used >= slots, used / slots if slots else 1.0))
 
 
 _MAX_NAMED_SLOTS = 10

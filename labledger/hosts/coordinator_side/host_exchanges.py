@@ -301,7 +301,8 @@ class HostExchanges:
             if is_lost or failure.key not in link.pending:
                 continue
             is_refusal = failure.kind == "refused"
-            if is_refusal and not self._state.stopping:
+            is_expected = self._state.stopping or failure.key in link.recalled
+            if is_refusal and not is_expected:
                 self._record_bad_result(link, failure.key, "is a refusal, of a run that goes on")
                 continue
             error = StartRefused() if is_refusal else self._uncollected(link, failure)

@@ -20,6 +20,7 @@ from labledger.hosts.host_messages import (
     Cancellation,
     Described,
     Exchange,
+    Kill,
     Removal,
     RunSetup,
 )
@@ -95,7 +96,9 @@ class HostLink:
     """The image ids of attempts that are placed here and not submitted yet."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
     leaving: dict[AttemptKey, Leaving] = field(default_factory=dict)
-    kills: list[AttemptSpec] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+    recalled: set[AttemptKey] = field(default_factory=set)
+    """Attempts that it may refuse to start, because they were killed or recalled."""
     received: set[AttemptKey] = field(default_factory=set)
     """Ended attempts that need not be reported again."""
     confirmed: set[AttemptKey] = field(default_factory=set)

@@ -228,6 +228,18 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelledSlots(JsonForm):
+    """Slots of a variant that a person cancelled, by one request."""
+
+    variant_id: str
+    ran: bool
+    """Whether their trials had begun: they count as not passed. The others are left out."""
+    reason: str
+    """Who cancelled them, and why."""
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class LostHost:
     """A host that somebody declared lost for a run."""
 

@@ -72,6 +72,13 @@ class RunPermits:
         """How many permits are taken."""
         return self.width - self.free
 
+    def set_width(self, width: int) -> None:
+        """Change how many trials run at once. Those that run go on."""
+        with self.changed:
+            self.free += width - self.width
+            self.width = width
+            self.changed.notify_all()
+
     def next_waiting(self) -> tuple[StartLimiter, int] | None:
         """Return who gets the next free permit, None if nobody who may start waits for one."""
         candidates = [each for each in self.waiting if each[0].may_start]
@@ -158,6 +165,10 @@ class StartLimiter:
         with self._changed:
             self._allowed_until = unix_time
             self._changed.notify_all()
+
+    def set_width(self, width: int) -> None:
+        """Change how many trials run at once. Those that run go on."""
+        self._permits.set_width(width)
 
     @property
     def starting_allowed(self) -> bool:

@@ -1,0 +1,343 @@
+"""Ask something of a run that may be running elsewhere: pause, limits, stop, cancelled slots.
+
+What is asked is a row of the ledger, which the run's owner applies, now or when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import math
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from labledger import clock
+from labledger.api.ledger import Ledger, open_ledger
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem, require_text
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.control_requests import ControlRequest, Controls, Latch, describe
+from labledger.ledger.database.model import RunInfo
+from labledger.records import JsonObject
+from labledger.records.identity import Slot
+from labledger.records.json_codec import JsonForm
+from labledger.records.outcomes import RequestKind
+from labledger.text import clock_time, counted
+
+_MAX_REASON = 1_000
+_POLL_S = 0.1
+_KEYS: Mapping[RequestKind, tuple[str, ...]] = {
+    RequestKind.PAUSE: ("variant", "task", "host"),
+    RequestKind.UNPAUSE: ("variant", "task", "host", "all"),
+    RequestKind.SET: ("max_concurrency", "at_most_per_host", "budget"),
+    RequestKind.STOP: ("now",),
+    RequestKind.CANCEL: ("slot", "variant"),
+}
+_DURATIONS_SQL = """
+SELECT variant_id, avg(duration_ms) FROM (
+  SELECT variant_id, duration_ms FROM trials WHERE run_id = :run_id
+  ORDER BY schedule_idx DESC LIMIT 500)
+GROUP BY variant_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReply(JsonForm):
+    """What became of something that was asked of a run."""
+
+    run_id: str
+    request: ControlRequest | None
+    """The request as it was stored; None if nothing was to be asked, and for a dry run."""
+    text: str
+    """What happens now, and when, for a person."""
+    running: int
+    """How many trials of what is meant run at present."""
+    about_s: float | None = None
+    """In how many seconds they will have ended, as earlier trials went; None if not known."""
+    slots: int = 0
+    """How many slots that are not finished are meant."""
+
+
+def request_control(
+    run_id: str,
+    kind: RequestKind | str,
+    what: JsonObject | None = None,
+    *,
+    because: str | None = None,
+    requested_by: str | None = None,
+    wait_s: float = 0.0,
+    dry_run: bool = False,
+    lab_dir: str | Path | None = None,
+) -> ControlReply:
+    """Ask something of a run. Its owner applies it, or the next one when the run is resumed.
+
+    Args:
+        run_id: The run.
+        kind: What is asked: ``pause``, ``unpause``, ``set``, ``stop`` or ``cancel``.
+        what: What exactly, such as ``{"variant": ["treatment"]}``; docs/reference/control.md has
+            the keys of each kind.
+        because: Why, in at most 1,000 characters. It is stored.
+        requested_by: Who asks; None for ``user@machine`` of this process.
+        wait_s: For how many seconds to wait for the owner of the run to apply the request.
+        dry_run: Ask for nothing, only return what would happen.
+        lab_dir: The lab folder.
+
+    Returns:
+        The request, with its outcome if it was applied meanwhile. To pause what is paused already,
+        or to go on with what is not, is no request.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: The run is complete, `what` names nothing of it, or nobody runs a run that is
+            to be stopped.
+
+    Example:
+        >>> import labledger
+        >>> reply = labledger.request_control("demo", "pause", {"variant": ["treatment"]})
+        >>> reply.request.kind
+        <RequestKind.PAUSE: 'pause'>
+    """
+    from labledger.ledger.writer import LedgerWriter
+
+    kind, what = RequestKind(kind), dict(what or {})
+    if because is not None:
+        require_text("the reason", Parameter("because"), because, _MAX_REASON)
+    lab = LabFolder.find(lab_dir)
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        preview = _Preview(ledger, ledger.run(run_id), kind, what)
+        preview.check()
+        reply = preview.reply()
+        if dry_run or preview.changes_nothing:
+            return reply
+        with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
+            asked_by = requested_by or _this_user()
+            request = writer.add_request(run_id, kind, what, asked_by, because)
+        reply = replace(reply, request=request)
+        return _await_outcome(ledger, reply, wait_s) if preview.is_owned else reply
+
+
+def _this_user() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _await_outcome(ledger: Ledger, reply: ControlReply, wait_s: float) -> ControlReply:
+    """Wait for a request to be applied; return the reply with it as it is then."""
+    until = clock.monotonic() + wait_s
+    while reply.request is not None and reply.request.waits and clock.monotonic() < until:
+        clock.sleep(_POLL_S)
+        request = ledger.control_requests(reply.run_id)[reply.request.number - 1]
+        reply = replace(reply, request=request)
+    return reply
+
+
+class _Preview:
+    """What a request means for a run as it is now."""
+
+    def __init__(self, ledger: Ledger, run: RunInfo, kind: RequestKind, what: JsonObject) -> None:
+        self.ledger = ledger
+        self.run = run
+        self.kind = kind
+        self.what = what
+        self.is_owned = ledger.is_owned(run)
+        self.requests = ledger.control_requests(run.run_id)
+        waiting = (
+            replace(each, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
+            for each in self.requests
+            if each.waits and each.kind is not RequestKind.STOP
+        )
+        applied = (each for each in self.requests if not each.waits)
+        self.controls = Controls.of([*applied, *waiting])
+        """What the requests add up to, as if those that wait were applied."""
+        self._request = ControlRequest(
+            0,
+            "",
+            "",
+            kind,
+            what,
+            applied_at="",
+            outcome={"slots_before": run.total_slots, "text": ""},
+        )
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether everything is so already that is asked for."""
+        match self.kind:
+            case RequestKind.PAUSE:
+                return set(self._request.latches) <= self.controls.pauses.keys()
+            case RequestKind.UNPAUSE if self.what.get("all"):
+                return not self.controls.pauses
+            case RequestKind.UNPAUSE:
+                return self.controls.pauses.keys().isdisjoint(self._request.latches)
+            case _:
+                return False
+
+    # -- what is refused
+
+    def check(self) -> None:
+        """Raise `InvalidInput` for a request that means nothing for the run."""
+        if self.run.next_schedule_idx == self.run.total_slots:
+            raise LabLedgerError(
+                f"run {self.run.run_id} is complete: there is nothing left to {self.kind.value}",
+                hint=f"`labledger report {self.run.run_id}` has its results",
+            )
+        if self.kind is RequestKind.STOP and not self.is_owned:
+            raise LabLedgerError(
+                f"run {self.run.run_id} is not running: no coordinator owns it",
+                hint=f"`labledger clean {self.run.run_id}` shows what it left running; "
+                f"`labledger resume {self.run.run_id}` continues it",
+            )
+        problems = list(self._problems())
+        if problems:
+            raise InvalidInput("the request", problems)
+
+    def _problems(self) -> Iterable[Problem]:
+        unknown = self.what.keys() - set(_KEYS[self.kind])
+        for key in sorted(unknown):
+            expected = ", ".join(_KEYS[self.kind])
+            yield Problem(key, f"`{self.kind.value}` has no such key; expected {expected}")
+        if self.kind in (RequestKind.SET, RequestKind.CANCEL) and not self.what:
+            expected = " or ".join(_KEYS[self.kind])
+            yield Problem(
+                self.kind.value, f"found nothing to {self.kind.value}; expected {expected}"
+            )
+        if unknown:
+            return
+        known = [variant.variant_id for variant in self.run.variants]
+        for name in self._names("variant"):
+            if name not in known:
+                yield Problem(
+                    Parameter("variant"), f"found {name!r}; expected one of {', '.join(known)}"
+                )
+        for glob in self._names("task"):
+            if self.kind is RequestKind.PAUSE and not any(
+                fnmatchcase(task, str(glob)) for task in self.ledger.task_ids(self.run.run_id)
+            ):
+                yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
+        for name in self._names("host"):
+            if not isinstance(name, str) or not name:
+                yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
+        for idx in self._names("slot"):
+            yield from self._slot_problems(idx)
+        if self.kind is RequestKind.SET:
+            yield from self._limit_problems()
+
+    def _slot_problems(self, idx: Any) -> Iterable[Problem]:
+        last = self.run.total_slots - 1
+        if type(idx) is not int or not 0 <= idx <= last:
+            yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
+        elif idx < self.run.next_schedule_idx:
+            yield Problem(
+                Parameter("slot"),
+                f"slot {idx} is committed already; its result stays",
+            )
+
+    def _limit_problems(self) -> Iterable[Problem]:
+        from labledger.execution.budget import check_limits
+        from labledger.experiment.plan import ExperimentPlan
+
+        for name in ("max_concurrency", "at_most_per_host"):
+            number = self.what.get(name)
+            if number is not None and (type(number) is not int or number < 1):
+                yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
+        budget = self.what.get("budget", {})
+        wrong = [kind for kind in budget if kind not in ("cost_usd", "tokens")]
+        if wrong:
+            yield Problem("budget", f"found {wrong[0]!r}; expected cost_usd or tokens")
+        elif budget:
+            limits = {kind: math.inf if each is None else each for kind, each in budget.items()}
+            check_limits(ExperimentPlan.of_document(self.run.resolved), limits)
+
+    def _names(self, key: str) -> list[Any]:
+        value = self.what.get(key, [])
+        if not isinstance(value, list):
+            raise InvalidInput("the request", [Problem(key, f"found {value!r}; expected a list")])
+        return value
+
+    # -- what will happen
+
+    def reply(self) -> ControlReply:
+        """Return what happens now, and when."""
+        open_slots = self.ledger.open_slots(self.run.run_id)
+        meant = [slot for slot, host, _ in open_slots if self._means(slot, host)]
+        waited = {slot.schedule_idx: self._left_s(slot, since) for slot, _, since in open_slots}
+        left = [waited[slot.schedule_idx] for slot in meant]
+        about_s = max((s for s in left if s is not None), default=None)
+        text = self._text(len(meant), about_s)
+        return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished())
+
+    def _means(self, slot: Slot, host: str) -> bool:
+        """Return whether a slot with a trial is among those that are meant."""
+        if self.kind is RequestKind.CANCEL:
+            return slot.schedule_idx in self._names("slot") or slot.variant_id in self._names(
+                "variant"
+            )
+        if self.kind in (RequestKind.PAUSE, RequestKind.UNPAUSE):
+            return any(
+                latch.holds_slot(slot) or latch.holds_host(host) for latch in self._request.latches
+            )
+        return True
+
+    def _left_s(self, slot: Slot, since: str) -> float | None:
+        """Return in how many seconds a trial will end, as earlier ones of its variant did."""
+        mean_ms = self._durations().get(slot.variant_id)
+        if mean_ms is None:
+            return None
+        elapsed = (clock.parse(clock.utc_now()) - clock.parse(since)).total_seconds()
+        return max(1.0, mean_ms / 1000 - elapsed)
+
+    def _durations(self) -> Mapping[str, float]:
+        rows = self.ledger.rows(_DURATIONS_SQL, {"run_id": self.run.run_id})[1]
+        return {variant: mean for variant, mean in rows if mean is not None}
+
+    def _unfinished(self) -> int:
+        """Return how many slots that are not committed a cancellation names."""
+        if self.kind is not RequestKind.CANCEL:
+            return 0
+        slots = {idx for idx in self._names("slot") if idx >= self.run.next_schedule_idx}
+        committed = {each.variant_id: each for each in self.ledger.counts(self.run.run_id)}
+        of_variants = sum(
+            committed[name].scheduled - committed[name].committed
+            for name in set(self._names("variant"))
+        )
+        return len(slots) + of_variants
+
+    def _text(self, running: int, about_s: float | None) -> str:
+        """Return what happens now, for a person."""
+        about = "" if about_s is None else f", about {clock_time(about_s)}"
+        trials = counted(running, "trial")
+        match self.kind:
+            case RequestKind.PAUSE if self.changes_nothing:
+                return f"{_names(self._request.latches)} is paused already"
+            case RequestKind.PAUSE:
+                what = _names(self._request.latches)
+                on = f"{trials} run on{about}" if running else "no trial of it runs now"
+                return f"{what}: nothing more starts; {on}"
+            case RequestKind.UNPAUSE:
+                return self._unpause_text()
+            case RequestKind.STOP if self.what.get("now"):
+                return f"stopping now: {trials} killed; their slots run again on resume"
+            case RequestKind.STOP:
+                return f"stopping: nothing more starts; {trials} run on{about}, and are stored"
+            case RequestKind.CANCEL:
+                killed = f"{trials} killed" if running else "no trial of them runs now"
+                return f"{counted(self._unfinished(), 'slot')} cancelled for good; {killed}"
+            case _:
+                return f"{describe(self.kind, self.what)}, from the next dispatch on"
+
+    def _unpause_text(self) -> str:
+        ended = self.controls.pauses.keys() if self.what.get("all") else self._request.latches
+        left = [latch for latch in self.controls.pauses if latch not in ended]
+        stay = f"; {_names(left)} stays paused" if left else ""
+        if self.changes_nothing:
+            return f"{_names(ended) or 'nothing'} is not paused{stay}"
+        return f"{_names(ended)} goes on{stay}"
+
+
+def _names(latches: Iterable[Latch]) -> str:
+    return " and ".join(map(str, latches))

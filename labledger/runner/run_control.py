@@ -1,0 +1,227 @@
+"""What people ask of a run while its coordinator works: requests are applied and kept to.
+
+Each request is applied in one transaction under the lease, with what was done about it; only then
+it has its effect here. A coordinator that dies between the two leaves nothing to repair: what the
+applied requests add up to (`Controls`) is read anew by the next one, and those that wait are
+applied by it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from labledger import clock
+from labledger.errors import LabLedgerError
+from labledger.execution.executor import Limits, TrialExecutor
+from labledger.execution.run_events import Listener, StopRequest, run_event
+from labledger.ledger.control_requests import (
+    Cancellation,
+    ControlRequest,
+    Controls,
+    budget_of,
+    describe,
+)
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
+from labledger.records.outcomes import Reason, RequestKind, SlotStatus
+from labledger.runner.commit_queue import CommitQueue
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import infra_error_result
+
+_LOOK_S = 0.25
+"""Seconds between two looks for requests."""
+
+
+@dataclass(slots=True)
+class RunControl:
+    """The requests about one run, for the coordinator that owns it."""
+
+    reader: LedgerReader
+    run: RunInfo
+    commit_queue: CommitQueue
+    executor: TrialExecutor
+    stop_request: StopRequest
+    emit: Listener
+    max_concurrency: int | None = None
+    """What the command asks for: it holds until a request of this session sets another."""
+    controls: Controls = field(default_factory=Controls)
+    _next_look: float = 0.0
+
+    def begin(self) -> None:
+        """Take up what earlier requests add up to, and say what is paused."""
+        self.controls = Controls.of(self.reader.control_requests(self.run.run_id))
+        self._limit_executor()
+        for latch, request in self.controls.pauses.items():
+            message = (
+                f"{latch} is paused since {request.requested_at} by {request.source}; "
+                f"`labledger unpause {self.run.run_id}` with the same options goes on"
+            )
+            self.emit(run_event("warning", message=message))
+
+    def look(self) -> bool:
+        """Apply the requests that wait, if it is time to look. Return whether there were any."""
+        now = clock.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_S
+        waiting = self.reader.waiting_requests(self.run.run_id)
+        return sum(map(self._apply, waiting)) > 0
+
+    def _apply(self, request: ControlRequest) -> bool:
+        """Apply a request. Return False if the ledger's disk is full: it waits on."""
+        outcome = self._outcome(request)
+        applied = self.commit_queue.apply_request(request, outcome)
+        if applied is None:
+            return False
+        if not outcome.get("refused"):
+            self.controls = self.controls.after(applied)
+            self._take_effect(applied)
+        self.emit(
+            run_event(
+                "control_applied",
+                request=applied.number,
+                asked=applied.kind.value,
+                what=applied.what,
+                requested_by=applied.requested_by,
+                because=applied.because,
+                **outcome,
+            )
+        )
+        return True
+
+    def _outcome(self, request: ControlRequest) -> JsonObject:
+        """Return what is done about a request, for a person and as numbers."""
+        asked = describe(request.kind, request.what)
+        match request.kind:
+            case RequestKind.STOP if request.asked_epoch != self.commit_queue.lease.epoch:
+                text = "the coordinator that was to stop had ended before; nothing was done"
+                return {"text": text, "refused": True}
+            case RequestKind.SET if request.what.get("budget") and self.commit_queue.budget.at_stop:
+                ending = "the run ends, because its budget was spent: `labledger resume` goes on"
+                return {"text": f"{asked}; {ending}"}
+            case RequestKind.CANCEL:
+                return {"text": asked, "slots_before": self.run.total_slots}
+            case _:
+                return {"text": asked}
+
+    def _take_effect(self, request: ControlRequest) -> None:
+        match request.kind:
+            case RequestKind.SET:
+                if "max_concurrency" in request.what:
+                    self.max_concurrency = None
+                self.commit_queue.budget.change_limits(budget_of(request))
+                self._limit_executor()
+            case RequestKind.PAUSE | RequestKind.UNPAUSE:
+                self._limit_executor()
+            case RequestKind.STOP:
+                source = f"`labledger stop` of {request.source}"
+                self.stop_request.raise_level(source)
+                if request.what.get("now"):
+                    self.stop_request.raise_level(source)
+            case _:
+                pass
+
+    def _limit_executor(self) -> None:
+        at_once = self.max_concurrency or self.controls.max_concurrency
+        limits = Limits(at_once, self.controls.at_most_per_host, self.controls.pauses_host)
+        self.executor.limit(limits)
+
+    def holds(self, spec: AttemptSpec) -> bool:
+        """Return whether an attempt must not start now. One that has started is collected."""
+        if not self.is_paused(spec):
+            return False
+        return not (spec.container_may_exist and self.executor.has_started(spec))
+
+    def is_paused(self, spec: AttemptSpec) -> bool:
+        """Return whether an attempt belongs to something that is paused."""
+        controls = self.controls
+        on_paused_host = bool(spec.host) and controls.pauses_host(spec.host)
+        return on_paused_host or controls.pauses_slot(spec.slot)
+
+    def cancellation(self, slot: Slot) -> Cancellation | None:
+        """Return what cancelled a slot; None if nothing did."""
+        return self.controls.cancellation(slot)
+
+
+@dataclass(slots=True)
+class CancelledAttempts:
+    """Attempts of cancelled slots: those in flight, which are killed, and those that never ran."""
+
+    control: RunControl
+    executor: TrialExecutor
+    in_flight: dict[tuple[int, int], AttemptSpec] = field(default_factory=dict)
+    never_ran: list[AttemptSpec] = field(default_factory=list)
+    """Their slots are to be ended without them."""
+    _next_kill: float = 0.0
+
+    def add_if_cancelled(self, spec: AttemptSpec) -> None:
+        """Note an attempt that is in flight, and kill it from now on, if its slot is cancelled."""
+        if self.control.cancellation(spec.slot) is not None:
+            self.in_flight[spec.key] = spec
+            self._kill(spec)
+
+    def kill(self) -> None:
+        """Kill again what is in flight: its container may have been about to start."""
+        now = clock.monotonic()
+        if self.in_flight and now >= self._next_kill:
+            self._next_kill = now + _LOOK_S
+            for spec in self.in_flight.values():
+                self._kill(spec)
+
+    def _kill(self, spec: AttemptSpec) -> None:
+        """Kill an attempt, while the run certainly belongs to this process. Errors pass: again."""
+        if self.executor.may_start:
+            with suppress(LabLedgerError):
+                self.executor.kill(spec)
+
+    def take_if_cancelled(self, spec: AttemptSpec) -> bool:
+        """Return whether an attempt need not run: its slot is cancelled, and nothing has begun."""
+        if spec.container_may_exist or self.control.cancellation(spec.slot) is None:
+            return False
+        self.never_ran.append(spec)
+        return True
+
+    def ended_unstarted(self, spec: AttemptSpec) -> bool:
+        """Note that an attempt was refused to start. Return False if its slot is not cancelled."""
+        if self.in_flight.pop(spec.key, None) is None:
+            return False
+        self.never_ran.append(spec)
+        return True
+
+    def ended(self, spec: AttemptSpec, result: AttemptResult) -> AttemptResult:
+        """Return the result of an attempt that ended, as that of a cancelled slot if it is one."""
+        if self.in_flight.pop(spec.key, None) is None:
+            return result
+        cancellation = self.control.cancellation(spec.slot)
+        if cancellation is None or result.reason != Reason.CONTAINER_KILLED:
+            return result
+        return replace(
+            result,
+            status=SlotStatus.AGENT_ERROR,
+            reason=Reason.CANCELLED,
+            message=cancellation.reason,
+        )
+
+    def end_next(self, commit_queue: CommitQueue) -> bool:
+        """End a slot whose attempt never ran. Return False if there is none, or no disk space."""
+        if not self.never_ran:
+            return False
+        spec = self.never_ran[0]
+        cancellation = self.control.cancellation(spec.slot)
+        if cancellation is None:
+            raise AssertionError(f"slot {spec.slot.schedule_idx} is not cancelled")
+        if spec.attempt == 1:
+            idx = spec.slot.schedule_idx
+            commit_queue.skip_slot(idx, cancellation.reason, SlotStatus.CANCELLED)
+        else:
+            # Its earlier attempts are kept.
+            now, message = clock.utc_now(), cancellation.reason
+            result = infra_error_result(spec, now, Reason.CANCELLED, message)
+            if not commit_queue.commit_or_stage(result, final=True):
+                return False
+        self.never_ran.pop(0)
+        return True

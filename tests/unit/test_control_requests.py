@@ -1,0 +1,234 @@
+"""What people ask of a run: rows that are applied once, and what they add up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_ledgers as kit
+
+import labledger
+from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
+from labledger.execution.executor import Limits
+from labledger.ledger.control_requests import Controls, Latch
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.records.identity import Slot
+from labledger.records.outcomes import RunStatus
+
+ANN = "ann@box"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """A lab folder with one run of four slots, of two variants, that nobody owns."""
+    path = kit.make_ledger(tmp_path / ".lab")
+    with kit.open_writer(path) as writer:
+        writer.create_run(kit.new_run(), kit.tasks(2), kit.slots(4))
+    return path.parent
+
+
+def ask(lab: Path, kind: str, **what: Any) -> labledger.ControlReply:
+    return labledger.request_control(kit.RUN, kind, what, requested_by=ANN, lab_dir=lab)
+
+
+def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
+    """Apply what waits, as the owner of the run does; return what everything adds up to."""
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+    with open_ledger(lab_dir=lab) as ledger:
+        for request in ledger.control_requests(kit.RUN):
+            if request.waits:
+                writer.apply_request(lease, request, {"text": "done", "slots_before": 4})
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+        return Controls.of(ledger.control_requests(kit.RUN))
+
+
+def slot(idx: int, variant_id: str = "base", task_id: str = "t0") -> Slot:
+    return Slot(idx, variant_id, task_id, 0)
+
+
+def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
+    """It is stored with who asked and why, applied under the lease, and never changed after."""
+    reply = labledger.request_control(
+        kit.RUN, "pause", because="lunch", requested_by=ANN, lab_dir=lab
+    )
+    assert reply.request is not None
+    assert (reply.request.number, reply.request.waits) == (1, True)
+    path = lab / "ledger.sqlite"
+    with kit.open_writer(path) as writer:
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        applied = writer.apply_request(lease, reply.request, {"text": "paused"})
+        assert applied.applied_epoch == lease.epoch
+        with pytest.raises(LabLedgerError, match="applied already"):
+            writer.apply_request(lease, reply.request, {"text": "again"})
+    with open_ledger(lab_dir=lab) as ledger:
+        [row] = ledger.query("control_requests")
+        assert (row["requested_by"], row["because"], row["outcome"]) == (ANN, "lunch", "paused")
+        assert ledger.control_requests(kit.RUN) == [applied]
+    with kit.open_writer(path) as writer:
+        for sql in (
+            "UPDATE control_request SET outcome = 'other'",
+            "UPDATE control_request SET because = 'other'",
+            "DELETE FROM control_request",
+        ):
+            with pytest.raises(DRIVER.Error, match="control_request: a request is"):
+                writer._connection.execute(sql)
+    assert verify(path).findings == ()
+
+
+def test_only_the_owner_applies(lab: Path) -> None:
+    """Whoever lost the lease changes nothing, neither the request nor the budget that it sets."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        request = writer.add_request(kit.RUN, RequestKind.SET, {"budget": {"tokens": 5}}, ANN)
+        lost = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        writer.leases.release(lost, RunStatus.INTERRUPTED)
+        writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        with pytest.raises(labledger.LeaseLost):
+            writer.apply_request(lost, request, {"text": "set"})
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.control_requests(kit.RUN)[0].waits
+        assert ledger.run(kit.RUN).budget == {}
+
+
+def test_a_budget_is_set_with_its_request(lab: Path) -> None:
+    """The run has the new limits from the transaction on that applies the request."""
+    first = {"budget": {"tokens": 5, "cost_usd": 2.5}, "max_concurrency": 3}
+    second = {"budget": {"tokens": None}, "at_most_per_host": 2}
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        writer.add_request(kit.RUN, RequestKind.SET, first, ANN)
+        writer.add_request(kit.RUN, RequestKind.SET, second, ANN)
+        controls = apply_all(writer, lab)
+    assert (controls.max_concurrency, controls.at_most_per_host) == (3, 2)
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.run(kit.RUN).budget == {"cost_usd": 2.5}
+
+
+def test_latches_are_independent(lab: Path) -> None:
+    """Run, variant, tasks and host are paused on their own, and one does not end another."""
+    ask(lab, "pause")
+    ask(lab, "pause", variant=["base"], task=["t1*"], host=["node/12345678"])
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        assert set(apply_all(writer, lab).pauses) == {
+            *(Latch("run"), Latch("variant", "base"), Latch("task", "t1*")),
+            Latch("host", "node/12345678"),
+        }
+        ask(lab, "unpause")
+        controls = apply_all(writer, lab)
+        assert controls.pauses_slot(slot(0))
+        assert controls.pauses_slot(slot(1, "other", "t10"))
+        assert not controls.pauses_slot(slot(1, "other", "t0"))
+        assert controls.pauses_host("node/12345678")
+        assert not controls.pauses_host("node/87654321")
+        ask(lab, "unpause", variant=["base"])
+        assert not apply_all(writer, lab).pauses_slot(slot(0))
+        ask(lab, "unpause", all=True)
+        assert apply_all(writer, lab).pauses == {}
+
+
+def test_a_host_is_paused_by_its_name_alone_too() -> None:
+    """`NAME` means the host of that name whatever its id."""
+    assert Latch("host", "node").holds_host("node/12345678")
+    assert not Latch("host", "node").holds_host("node2/12345678")
+    assert not Latch("run").holds_host("node/12345678")
+
+
+def test_asking_again_changes_nothing(lab: Path) -> None:
+    """To pause what is paused, or is about to be, or to go on with what is not, is no request."""
+    assert ask(lab, "unpause").request is None
+    assert ask(lab, "pause", variant=["base"]).request is not None
+    assert "paused already" in ask(lab, "pause", variant=["base"]).text
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        apply_all(writer, lab)
+    assert ask(lab, "pause", variant=["base"]).request is None
+    assert ask(lab, "unpause", task=["*"]).request is None
+    with open_ledger(lab_dir=lab) as ledger:
+        assert len(ledger.control_requests(kit.RUN)) == 1
+
+
+def test_later_slots_are_not_cancelled(lab: Path) -> None:
+    """A cancellation means the slots that the run had then, such as not those of its rerun."""
+    ask(lab, "cancel", variant=["base"], slot=[3])
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        controls = apply_all(writer, lab)
+    cancelled = controls.cancellation(slot(1))
+    assert cancelled is not None
+    assert cancelled.reason == f"cancelled by {ANN} (request 1)"
+    assert controls.cancellation(slot(3, "other")) is not None
+    assert controls.cancellation(slot(2, "other")) is None
+    assert controls.cancellation(slot(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "words"),
+    [
+        ("pause", {"variant": ["bse"]}, "'bse'"),
+        ("pause", {"task": ["no*"]}, "no task of the run fits 'no\\*'"),
+        ("pause", {"slot": [1]}, "has no such key"),
+        ("pause", {"variant": "base"}, "expected a list"),
+        ("set", {}, "nothing to set"),
+        ("set", {"max_concurrency": 0}, "found 0"),
+        ("set", {"budget": {"hours": 1}}, "'hours'"),
+        ("cancel", {}, "nothing to cancel"),
+        ("cancel", {"slot": [4]}, "from 0 to 3"),
+        ("cancel", {"slot": ["x"]}, "'x'"),
+    ],
+)
+def test_what_means_nothing_is_refused(
+    lab: Path, kind: str, what: dict[str, Any], words: str
+) -> None:
+    """A request that names nothing of the run is refused with what was found, and not stored."""
+    with pytest.raises(InvalidInput, match=words):
+        ask(lab, kind, **what)
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.control_requests(kit.RUN) == []
+
+
+def test_a_run_that_nobody_owns_cannot_be_stopped(lab: Path) -> None:
+    """The message says what continues it; a request would stop the next coordinator at once."""
+    with pytest.raises(LabLedgerError, match="not running"):
+        ask(lab, "stop")
+
+
+def test_a_dry_run_asks_for_nothing(lab: Path) -> None:
+    """It says how many slots a cancellation would end, and stores no request."""
+    reply = labledger.request_control(
+        kit.RUN, RequestKind.CANCEL, {"variant": ["base"]}, dry_run=True, lab_dir=lab
+    )
+    assert (reply.slots, reply.request) == (2, None)
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.control_requests(kit.RUN) == []
+
+
+def test_an_import_brings_what_was_applied(lab: Path, tmp_path: Path) -> None:
+    """The history of a run comes with it; what waits is for the owner there."""
+    ask(lab, "pause")
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        apply_all(writer, lab)
+    ask(lab, "unpause")
+    other = tmp_path / "other" / ".lab"
+    labledger.import_runs(lab, lab_dir=other)
+    with open_ledger(lab_dir=other) as ledger:
+        assert [each.kind for each in ledger.control_requests(kit.RUN)] == [RequestKind.PAUSE]
+    assert labledger.verify(lab_dir=other).findings == ()
+
+
+def test_status_shows_what_is_paused_and_what_waits(lab: Path) -> None:
+    """The state of a run has the pauses in force and the requests that nobody has applied."""
+    ask(lab, "pause", variant=["base"])
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        apply_all(writer, lab)
+    ask(lab, "set", max_concurrency=2)
+    with open_ledger(lab_dir=lab) as ledger:
+        state = ledger.state(kit.RUN).as_json()
+    [pause] = state["pauses"]
+    assert (pause["scope"], pause["name"], pause["requested_by"]) == ("variant", "base", ANN)
+    [waiting] = state["waiting_requests"]
+    assert (waiting["number"], waiting["kind"], waiting["applied_at"]) == (2, "set", None)
+
+
+def test_limits_default_to_none() -> None:
+    """Without requests, hosts take what they take."""
+    assert not Limits().is_closed("node/12345678")
+    assert Limits().max_concurrency is None
