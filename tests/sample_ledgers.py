@@ -318,6 +318,8 @@ def make_older(path: Path, revision: str) -> None:
                 "run_part",
                 "host_fence",
                 "control_request",
+                "run_receiver",
+                "notification",
                 "run_tally",
                 "model_price",
                 "model_call",

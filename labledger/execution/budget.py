@@ -111,6 +111,15 @@ class Budget:
         """Return the kinds whose limit is reached."""
         return exhausted_kinds(self.limits, self._so_far() if self.limits else self.spent)
 
+    def used(self, share: float) -> dict[str, Spent]:
+        """Return what is spent of each kind of which this share of the limit is reached."""
+        so_far = self._so_far() if self.limits else {}
+        return {
+            kind: so_far[kind]
+            for kind, limit in self.limits.items()
+            if 0 < share * limit <= so_far[kind].total
+        }
+
     def report_stop(self, in_flight: int) -> None:
         """Record what is spent now that dispatch has stopped, and emit `budget_spent` events.
 

@@ -276,27 +276,33 @@ class ErrorRate:
     def is_exceeded(self) -> bool:
         return self.limit is not None and self.errors > self.limit * self.committed
 
+    def exceeds(self, share: float | None) -> bool:
+        """Return whether more than a share of enough slots are errors; None is no share."""
+        total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
+        is_enough = self.committed >= min(_MIN_SLOTS, total)
+        return share is not None and is_enough and self.errors > share * self.committed
+
+    @property
+    def sentence(self) -> str:
+        """How many of the slots are errors."""
+        statuses = " or ".join(sorted(self.error_statuses))
+        is_regrading = self.regraded_slots is not None
+        slots = "slots of the regrading" if is_regrading else "slots committed since this start"
+        share = f"{self.errors / self.committed:.0%}"
+        return f"{self.errors} of {self.committed} {slots} ({share}) ended as {statuses}"
+
     def is_last(self, schedule_idx: int) -> bool:
         """Return whether the commit of a slot completes the regrading; False for other runs."""
         return schedule_idx + 1 == self.regraded_slots
 
     def stop_cause(self) -> str | None:
         """Return why the run should stop, or None while the share is within the limit."""
-        total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
-        if not self.is_exceeded or self.committed < min(_MIN_SLOTS, total):
+        if not self.exceeds(self.limit):
             return None
-        statuses = " or ".join(sorted(self.error_statuses))
-        share = f"{self.errors / self.committed:.0%}"
-        rate = f"more than --max-error-rate {self.limit:g}"
+        what_follows = "fix the cause, or resume with a higher rate"
         if self.regraded_slots is not None:
-            return (
-                f"{self.errors} of {self.committed} slots of the regrading ({share}) ended as "
-                f"{statuses}: {rate}; it is not completed, so that the earlier scores stay current"
-            )
-        return (
-            f"{self.errors} of {self.committed} slots committed since this start ({share}) ended "
-            f"as {statuses}: {rate}; fix the cause, or resume with a higher rate"
-        )
+            what_follows = "it is not completed, so that the earlier scores stay current"
+        return f"{self.sentence}: more than --max-error-rate {self.limit:g}; {what_follows}"
 
 
 class Pruning:

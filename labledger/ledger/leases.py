@@ -10,12 +10,13 @@ counts as written unless the ledger's path still names the files that it was wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, LedgerReplaced
+from labledger.ledger import notifications
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop, TakeoverRequest
@@ -23,6 +24,7 @@ from labledger.ledger.database.sqlite import FileIdentity, file_identities, tran
 from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 from labledger.records.outcomes import RunStatus
+from labledger.records.pass_rate import PassCounts
 from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
@@ -329,9 +331,16 @@ class LeaseWriter:
         with self._work.owned(lease, f"check the lease of run {lease.run_id}"):
             yield
 
-    def release(self, lease: Lease, status: RunStatus, stop: Stop | None = None) -> None:
+    def release(
+        self,
+        lease: Lease,
+        status: RunStatus,
+        stop: Stop | None = None,
+        passes: Mapping[str, PassCounts] | None = None,
+    ) -> None:
         """Delete the lease; store the run's status, and why it stopped if it stopped early.
 
+        The run's receivers are told so, with `passes`, how many slots of each variant passed.
         Raises `LeaseLost`, and `LedgerError` for `completed` unless every slot is committed.
         """
         key = (lease.run_no, lease.epoch)
@@ -347,6 +356,13 @@ class LeaseWriter:
             connection.execute(
                 _END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
             )
+            total = read_total_slots(connection, lease.run_no)
+            notice = (
+                notifications.finished(total, passes or {})
+                if status is RunStatus.COMPLETED
+                else notifications.stopped(lease.epoch, stop)
+            )
+            notifications.announce(connection, lease.run_no, [notice], now)
 
 
 def _acquire(

@@ -53,6 +53,7 @@ from labledger.ledger.model_usage import (
     read_slots_with_model_record,
     read_staged_calls,
 )
+from labledger.ledger.notifications import read_receivers
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -173,6 +174,7 @@ class LedgerReader:
     lost_hosts = _query(read_lost_hosts)
     control_requests = _query(read_requests)
     waiting_requests = _query(read_waiting_requests)
+    receivers = _query(read_receivers)
     reruns = _query(read_reruns)
     pending_reruns = _query(read_pending_slots)
     replacement = _query(read_replacement)

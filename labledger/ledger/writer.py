@@ -17,7 +17,7 @@ from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import control_requests, digest_chain, run_rows
+from labledger.ledger import control_requests, digest_chain, notifications, run_rows
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine, batched
@@ -26,6 +26,7 @@ from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, 
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import IsDead, LeaseWriter, UnitOfWork
 from labledger.ledger.lookup import Tombstone, ledger_id, run_number
+from labledger.ledger.notifications import Notice, ReceiverSource
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
@@ -182,6 +183,21 @@ class LedgerWriter:
         with self._work.owned(lease, f"store the settings of run {lease.run_id}") as connection:
             run_rows.write_settings(connection, lease.run_no, settings)
 
+    def set_receivers(
+        self, lease: Lease, receivers: Mapping[ReceiverSource, Iterable[str]]
+    ) -> None:
+        """Replace the receivers of the run that each source named. Raises `LeaseLost`."""
+        with self._work.owned(lease, f"store the receivers of run {lease.run_id}") as connection:
+            notifications.write_receivers(connection, lease.run_no, receivers)
+
+    def announce(self, lease: Lease, notices: Sequence[Notice]) -> None:
+        """Store what the run's receivers are to be told. Raises `LeaseLost`.
+
+        `stage` and the commits also take notices, and store them in the same transaction.
+        """
+        with self._work.owned(lease, f"store notifications of run {lease.run_id}") as connection:
+            notifications.announce(connection, lease.run_no, notices, self._work.now())
+
     def declare_host_lost(self, run_id: str, host: str, because: str) -> None:
         """Refuse whatever a host delivers for a run from now on, whoever owns the run.
 
@@ -189,7 +205,10 @@ class LedgerWriter:
         """
         with self._work.transaction(f"declare a host of run {run_id} lost") as connection:
             run_no = run_number(connection, run_id)
-            run_rows.declare_lost(connection, run_no, run_id, host, because, self._work.now())
+            now = self._work.now()
+            run_rows.declare_lost(connection, run_no, run_id, host, because, now)
+            notice = notifications.host_lost(host, because)
+            notifications.announce(connection, run_no, [notice], now)
 
     def add_request(
         self,
@@ -215,9 +234,12 @@ class LedgerWriter:
         """
         action = f"apply request {request.number} of run {lease.run_id}"
         with self._work.owned(lease, action) as connection:
+            now = self._work.now()
             applied = control_requests.apply_request(
-                connection, lease.run_no, lease.epoch, request, outcome, self._work.now()
+                connection, lease.run_no, lease.epoch, request, outcome, now
             )
+            notice = notifications.request_applied(applied)
+            notifications.announce(connection, lease.run_no, [notice], now)
             fault_points.fault_point("inside_apply")
             return applied
 
@@ -281,6 +303,7 @@ class LedgerWriter:
         final: bool,
         dispatches: Sequence[Dispatch] = (),
         delivered_by: str | None = None,
+        notices: Sequence[Notice] = (),
     ) -> None:
         """Store a result, with its artifacts, until its slot's turn to be committed.
 
@@ -299,6 +322,7 @@ class LedgerWriter:
                 (lease.run_no, idx, result.attempt, int(final), payload, self._work.now()),
             )
             _insert_dispatches(connection, lease, dispatches)
+            notifications.announce(connection, lease.run_no, notices, self._work.now())
             fault_points.fault_point("inside_stage", idx)
 
     # -- commits
@@ -309,6 +333,7 @@ class LedgerWriter:
         result: AttemptResult,
         dispatches: Sequence[Dispatch] = (),
         delivered_by: str | None = None,
+        notices: Sequence[Notice] = (),
     ) -> SlotRecords:
         """Commit a slot with the result of its last attempt, and staged results of earlier ones.
 
@@ -317,7 +342,7 @@ class LedgerWriter:
         that host was declared lost; then nothing is written.
         """
         idx = result.schedule_idx
-        with self._begin_commit(lease, idx, dispatches) as slot:
+        with self._begin_commit(lease, idx, dispatches, notices) as slot:
             if delivered_by is not None:
                 run_rows.require_not_lost(slot.connection, lease.run_no, delivered_by)
             if any(row.attempt >= result.attempt for row in slot.staged):
@@ -329,10 +354,14 @@ class LedgerWriter:
             return self._publish(lease, slot, [*self._staged_results(lease, slot), result])
 
     def commit_staged(
-        self, lease: Lease, schedule_idx: int, dispatches: Sequence[Dispatch] = ()
+        self,
+        lease: Lease,
+        schedule_idx: int,
+        dispatches: Sequence[Dispatch] = (),
+        notices: Sequence[Notice] = (),
     ) -> SlotRecords:
         """Commit a slot whose final result is staged. Raises as `commit_result` does."""
-        with self._begin_commit(lease, schedule_idx, dispatches) as slot:
+        with self._begin_commit(lease, schedule_idx, dispatches, notices) as slot:
             if not slot.staged or not slot.staged[-1].final:
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
@@ -367,7 +396,11 @@ class LedgerWriter:
 
     @contextmanager
     def _begin_commit(
-        self, lease: Lease, idx: int, dispatches: Sequence[Dispatch]
+        self,
+        lease: Lease,
+        idx: int,
+        dispatches: Sequence[Dispatch],
+        notices: Sequence[Notice] = (),
     ) -> Iterator[_OpenSlot]:
         """Begin the transaction that moves the run past slot `idx`."""
         with self._work.advance(lease, idx) as connection:
@@ -380,6 +413,7 @@ class LedgerWriter:
             staged = connection.execute(_SELECT_STAGED, (lease.run_no, idx)).all()
             yield _OpenSlot(connection, ids, chain_head, staged)
             _insert_dispatches(connection, lease, dispatches)
+            notifications.announce(connection, lease.run_no, notices, self._work.now())
             fault_points.fault_point("inside_commit", idx)
 
     def _publish(

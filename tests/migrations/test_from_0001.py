@@ -22,7 +22,8 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 NEWER = {
     *("alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"),
     *("run_note", "run_tag", "run_part", "run_setting", "host_fence", "deleted_run"),
-    *("control_request", "run_tally", "model_price", "model_call"),
+    *("control_request", "run_receiver", "notification"),
+    *("run_tally", "model_price", "model_call"),
 }
 """Tables that revision 0001 lacks, and Alembic's own."""
 NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes"}

@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0016": "b4c00472944913c071f24dfb275fef857c4261f2fb3bc34a75052863e47ba6af"
+        "0017": "cc5df88dcc05f45381fa858615695a8c44a026211d29ac3bada1d4bb6c88ec05"
     }
 
 

@@ -29,7 +29,8 @@ REGRADED = "run-1.g2"
 
 EMPTY = {
     *("lease", "claim", "budget", "dispatch", "staged_result", "run_note", "run_tag", "run_part"),
-    *("run_setting", "host_fence", "control_request", "model_price", "model_call"),
+    *("run_setting", "run_receiver", "notification", "host_fence", "control_request"),
+    *("model_price", "model_call"),
 }
 """Tables that hold nothing of these runs."""
 

@@ -358,14 +358,8 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
 
 
 COUNTED = (
-    "budget",
-    "control_request",
-    "dispatch",
-    "host_fence",
-    "lease",
-    "run_note",
-    "run_setting",
-    "run_tag",
+    *("budget", "control_request", "dispatch", "host_fence", "lease", "notification"),
+    *("run_note", "run_receiver", "run_setting", "run_tag"),
 )
 
 
@@ -380,6 +374,7 @@ def counted_runs(folder: Path) -> Path:
         writer.set_budget(lease, {"cost_usd": 5, "tokens": 10})
         writer.set_budget(lease, {"cost_usd": 20, "tokens": math.inf})
         writer.set_settings(lease, {"window": "3"})
+        writer.set_receivers(lease, {"run": ["one"], "lab": ["two"]})
         name = f"labledger-{writer.ledger_id[:8]}-run-2-2-1"
         writer.journal_dispatch(lease, [Dispatch(2, 1, name, "10.0.0.1/other", kit.TIMES[0])])
         writer.declare_host_lost("run-2", "10.0.0.1/other", "it burns")

@@ -122,6 +122,8 @@ TALLIED = (
     "run_note",
     "run_tag",
     "run_setting",
+    "run_receiver",
+    "notification",
     "host_fence",
     "control_request",
     "dispatch",

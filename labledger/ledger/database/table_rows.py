@@ -187,6 +187,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "run_note": ("run_no", "note_no", "noted_at", "note"),
     "run_tag": ("run_no", "tag", "tagged_at"),
     "run_setting": ("run_no", "name", "value"),
+    "run_receiver": ("run_no", "source", "receiver"),
+    "notification": (
+        *("run_no", "notification_no", "receiver", "event", "subject", "happened_at", "payload"),
+        *("attempts", "due_at", "delivered_at", "problem"),
+    ),
     "host_fence": ("run_no", "host", "declared_at", "because"),
     "control_request": (
         *("run_no", "request_no", "requested_at", "requested_by", "kind", "what", "because"),
@@ -243,6 +248,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "run_note": ("run_no", "note_no"),
     "run_tag": ("run_no", "tag"),
     "run_setting": ("run_no", "name"),
+    "run_receiver": ("run_no", "source", "receiver"),
+    "notification": ("run_no", "notification_no"),
     "host_fence": ("run_no", "host"),
     "control_request": ("run_no", "request_no"),
     "deleted_run": ("deletion_no",),
@@ -265,6 +272,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 DIGESTED = (
     *("schedule_progress", "lease", "claim", "budget", "run_note", "run_tag", "run_setting"),
-    *("host_fence", "control_request", "dispatch", "staged_result", "run_tally"),
+    *("run_receiver", "notification", "host_fence", "control_request", "dispatch"),
+    *("staged_result", "run_tally"),
 )
 """Tables with a column `row_digest`: those whose rows change or go."""

@@ -333,6 +333,43 @@ run_setting = _clustered(
 Like a budget, a setting may change: the chain does not cover it, and imports do not copy it.
 """
 
+run_receiver = _clustered(
+    "run_receiver",
+    *_integers("run_no", key=True),
+    *_texts("source", "receiver", key=True),
+    _row_digest(),
+    _references("run", "run_no"),
+    _check("run_receiver_source", "source IN ('run', 'lab')"),
+)
+"""Who is told what happens to a run: receivers of its command, and of the lab's settings.
+
+A receiver is the JSON text of a command or a URL, in which names of the environment stand for
+secrets. Like a setting, it may change: the chain does not cover it, and imports do not copy it.
+"""
+
+notification = _clustered(
+    "notification",
+    *_integers("run_no", "notification_no", key=True),
+    *_texts("receiver", "event", "subject", "happened_at", "payload"),
+    *_integers("attempts"),
+    *_texts("due_at", "delivered_at", "problem", null=True),
+    _row_digest(),
+    UniqueConstraint(*("run_no", "receiver", "event", "subject"), name="uq_notification_receiver"),
+    _references("run", "run_no"),
+    _check("notification_notification_no", "notification_no >= 1"),
+    _check("notification_attempts", "attempts >= 0"),
+    _check("notification_delivered", "due_at IS NULL OR delivered_at IS NULL"),
+    Index(
+        *("ix_notification_waiting", "run_no", "receiver", "notification_no"),
+        sqlite_where=text("due_at IS NOT NULL"),
+    ),
+)
+"""What receivers of a run are to be told, and how far that is delivered.
+
+A row waits while it has a `due_at`, when it is tried next. One without it was delivered, or
+somebody has given it up. `problem` says why the last attempt failed.
+"""
+
 host_fence = _clustered(
     "host_fence",
     *_integers("run_no", key=True),

@@ -110,6 +110,7 @@ def _triggers() -> Iterator[tuple[str, str]]:
         "AND slot_commit.schedule_idx = OLD.schedule_idx)",
     )
     yield _refuse("staged_result", "UPDATE", "staged_result: a staged result is never changed")
+    yield _refuse("notification", "DELETE", "notification: what is to be told is never removed")
     yield _refuse("schedule", "DELETE", "schedule is append-only: it is never removed")
     yield _refuse("slot_outcome", "DELETE", "slot_outcome: an outcome is never removed")
     yield _refuse("schedule_progress", "DELETE", "schedule_progress: progress is never removed")
