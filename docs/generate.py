@@ -55,6 +55,7 @@ def write_all(docs: Path) -> None:
         "formats.md": format_reference(),
         "experiment-fields.md": _table_of_fields("experiment_v1"),
         "task-fields.md": _table_of_fields("task_v1"),
+        "settings-fields.md": _table_of_fields("lab_settings_v1"),
     }
     for name, lines in pages.items():
         (folder / name).write_text("\n".join(lines) + "\n", "utf-8")

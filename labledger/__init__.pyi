@@ -46,6 +46,12 @@ from .api.maintenance import import_runs as import_runs
 from .api.maintenance import ledger_revision as ledger_revision
 from .api.maintenance import upgrade_ledger as upgrade_ledger
 from .api.maintenance import verify as verify
+from .api.notifications import DeliveredNotifications as DeliveredNotifications
+from .api.notifications import Notification as Notification
+from .api.notifications import deliver_notifications as deliver_notifications
+from .api.notifications import discard_notifications as discard_notifications
+from .api.notifications import notifications as notifications
+from .api.notifications import try_receiver as try_receiver
 from .api.run_state import Pause as Pause
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState

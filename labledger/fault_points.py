@@ -54,13 +54,16 @@ POINTS = (
     "inside_gc",
     "inside_delete",
     "after_delete",
+    "before_notification",
+    "after_notification",
     "call_asked",
     "before_call_ended",
     "call_ended",
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
 the end of a run, of a part that is appended to one, of a request that is applied, a migration, an
-import, an archive, a garbage collection and a deletion, and of a call of an agent to a model."""
+import, an archive, a garbage collection and a deletion, of a notification, and of a call of an
+agent to a model."""
 
 _STOP_PREFIX = "stop@"
 

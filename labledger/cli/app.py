@@ -28,6 +28,7 @@ from labledger.cli.commands import (
     hosts,
     ledger_queries,
     maintenance,
+    notifications,
     report,
     runs,
     stored_runs,
@@ -131,6 +132,7 @@ maintenance.register_notes_and_tags(app)
 maintenance.register_tidying(app)
 agents.register(app)
 hosts.register(app)
+notifications.register(app)
 gateway.register(app)
 maintenance.register(app)
 

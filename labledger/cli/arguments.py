@@ -182,6 +182,16 @@ EnvFile = Annotated[
     list[Path] | None,
     typer.Option("--env-file", metavar="FILE", help="A file of NAME=VALUE lines; repeatable."),
 ]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RECEIVER",
+        help="Tell this receiver when the run finishes or stops, when most of its budget is used, "
+        "when a host is lost and when many slots are errors: the URL of a webhook, a '$NAME' of "
+        "the environment with one, or a command, which gets JSON on its stdin. Stored with the "
+        "run; `none` removes its receivers. Repeatable.",
+    ),
+]
 FailUnder = Annotated[
     list[str] | None,
     typer.Option(

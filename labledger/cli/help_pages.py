@@ -71,7 +71,7 @@ Rows = list[tuple[str, str]]
 COMMAND_GROUPS = {
     "Run experiments": "init preflight run resume extend rerun regrade check",
     "Steer a run": "pause unpause set stop cancel",
-    "Read results": "runs status show logs query compare report plan export",
+    "Read results": "runs status show logs query compare report plan export notifications",
     "Keep the ledger": "note tag verify import archive delete gc clean db doctor",
     "Many hosts": "worker hosts",
     "Agents and models": "agents gateway",
@@ -84,7 +84,7 @@ OPTION_GROUPS = {
     "How it is run": "max_concurrency env env_file on insecure egress_image window keep lease_ttl "
     "lab_dir",
     "When it stops": "patience min_free max_error_rate budget_usd budget_tokens",
-    "What is shown": "json quiet fail_under help",
+    "What is shown": "json quiet notify fail_under help",
 }
 """The groups of the options of commands that run trials, by the names of their parameters.
 

@@ -201,6 +201,7 @@ class Running:
             "that are taken at once, if that is more. Stored with the run.",
         ),
     ] = None
+    notify: arguments.Notify = None
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
@@ -241,6 +242,7 @@ class Running:
             window=self.window,
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
+            notify=tuple(self.notify or ()),
             **command_options,
         )
 

@@ -62,6 +62,11 @@ class LabFolder:
         return self.root / "ledger.sqlite"
 
     @property
+    def settings(self) -> Path:
+        """The file of the lab's settings, which need not exist."""
+        return self.root / "settings.yaml"
+
+    @property
     def artifacts(self) -> Path:
         return self.root / "artifacts"
 

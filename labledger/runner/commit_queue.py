@@ -16,6 +16,7 @@ from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_rules import DispatchPause, ErrorRate, PressureWarning, Pruning
 from labledger.execution.run_events import Listener, run_event
+from labledger.execution.run_notices import RunNotices
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import Dispatch, Lease, Stop
@@ -58,6 +59,7 @@ class CommitQueue:
     next_idx: int
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
+    notices: RunNotices
     emit: Listener
     pressure_warning: PressureWarning = field(default_factory=PressureWarning)
     _skipped: dict[int, tuple[SlotStatus, str]] = field(default_factory=dict)
@@ -125,12 +127,14 @@ class CommitQueue:
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
+            notices = self.notices.new()
             ending = Ending(result.ids.variant_id, result.status)
             if final and idx == self.next_idx and not self._withholds(ending):
                 fault_points.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
-                    self.lease, result, _dispatches(specs), delivered_by
+                    self.lease, result, _dispatches(specs), delivered_by, notices
                 )
+                self.notices.written(notices)
                 self._after_write(result, delivered_by, will_retry=False)
                 self._after_commit(records)
                 return True
@@ -141,7 +145,9 @@ class CommitQueue:
                 final=final,
                 dispatches=_dispatches(specs),
                 delivered_by=delivered_by,
+                notices=notices,
             )
+            self.notices.written(notices)
             fault_points.fault_point("after_stage", idx)
             self._after_write(result, delivered_by, will_retry=not final)
             if final:
@@ -231,7 +237,9 @@ class CommitQueue:
         with self._pause_if_disk_full():
             dispatches = _dispatches(specs)
             if idx in self.staged:
-                records = self.writer.commit_staged(self.lease, idx, dispatches)
+                notices = self.notices.new()
+                records = self.writer.commit_staged(self.lease, idx, dispatches, notices)
+                self.notices.written(notices)
                 del self.staged[idx]
             else:
                 status, reason = self._skipped[idx]
@@ -285,6 +293,9 @@ class CommitQueue:
         if self.heartbeat.is_due:
             with self._pause_if_disk_full():
                 self.heartbeat.renew()
+                if notices := self.notices.new():
+                    self.writer.announce(self.lease, notices)
+                    self.notices.written(notices)
 
     @contextmanager
     def _pause_if_disk_full(self) -> Iterator[None]:

@@ -85,6 +85,11 @@ class RunOptions:
             stores it; None leaves that of a resumed run, by default the larger of 1,000 and four
             times what the hosts take at once.
         keep: Which trial folders are retained, in `kept` of the run folder. They may hold secrets.
+        notify: Who is told that the run finished or stopped, that most of its budget is used, that
+            a host was lost, or that many slots are errors: the URL of a webhook, or a command with
+            its arguments, which gets JSON on its stdin. `$NAME` in it is a value of `env`. The run
+            stores them: none given leaves those of a resumed run, ``("none",)`` removes them.
+            Receivers in the lab's settings are told as well.
         on_event: Called with each run event, a dictionary, in the thread that called `run`. The
             `put` method of a `queue.Queue` serves too. What it raises interrupts the run.
         stop_request: Stops the run from another thread, by `stop_request.raise_level()`.
@@ -117,6 +122,7 @@ class RunOptions:
     insecure: bool = False
     window: int | None = None
     keep: FolderRetention = FolderRetention.NONE
+    notify: tuple[str, ...] = ()
     on_event: Listener = ignore_events
     stop_request: StopRequest = field(default_factory=StopRequest)
 
@@ -199,8 +205,7 @@ class RunOutcome:
     @property
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
-        variants = self.summary["ext"]["variants"]
-        return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
+        return pass_counts_of(self.summary)
 
     @property
     def timeouts_under_pressure(self) -> str | None:
@@ -219,6 +224,12 @@ class RunOutcome:
         if not self.complete or self.infra_errors or self.unscored_variants:
             return Exit.INCOMPLETE
         return Exit.COMPLETE
+
+
+def pass_counts_of(summary: JsonObject) -> dict[str, PassCounts]:
+    """Return how many slots of each variant passed and how many did not, from a run's summary."""
+    variants = summary["ext"]["variants"]
+    return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -40,6 +40,7 @@ from labledger.errors import (
 from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import check_limits
 from labledger.execution.gateway_keeper import prices_of, shared_caps_of
+from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.experiment_file import load_experiment
@@ -93,15 +94,20 @@ class RunStart:
     values: Mapping[str, str]
     """Environment values from outside the experiment."""
     options: RunOptions
+    receivers: GivenReceivers
 
     @classmethod
     @contextmanager
     def opened(cls, options: RunOptions) -> Iterator[Self]:
-        """Find the lab and gather the environment. Nothing is connected or written yet."""
+        """Find the lab and gather the environment. Nothing is connected or written yet.
+
+        Raises `InvalidInput` for a receiver of notifications that cannot be told anything.
+        """
         lab = LabFolder.find(options.lab_dir)
         values = run_options.gather(options.env, options.env_files)
+        receivers = given_receivers(options.notify, lab, values)
         with closing(Engine()) as engine:
-            yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options)
+            yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options, receivers)
 
     def check(self, experiment: ResolvedExperiment, cluster: str | None) -> Preflight:
         """Check what the trials of an experiment need, supply images and agents, report warnings.
@@ -201,6 +207,7 @@ class RunStart:
             session = Session(
                 *(self.lab, self.engine, writer, self.store, run_id, self.values, self.options),
                 new_limits=limits or {},
+                receivers=self.receivers,
                 append_part=append_part,
             )
             return session.run_session()

@@ -28,7 +28,10 @@ from labledger.execution.gateway_keeper import (
     shared_caps_of,
 )
 from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.notification_delivery import DeliveryThread
+from labledger.execution.receivers import GivenReceivers
 from labledger.execution.run_events import on_signals, run_event
+from labledger.execution.run_notices import RunNotices
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
@@ -55,7 +58,7 @@ from labledger.runner.run_hosts import (
     hosts_with_open_attempts,
     require_reachable_attempts,
 )
-from labledger.runner.run_options import Regrading, RunOptions, RunOutcome
+from labledger.runner.run_options import Regrading, RunOptions, RunOutcome, pass_counts_of
 from labledger.trial.disk_space import DiskSpace, FullDisks, engine_data_folder
 from labledger.trial.life import shared_files
 from labledger.trial.trial_plan import TrialPlan
@@ -76,6 +79,8 @@ class Session:
     options: RunOptions
     new_limits: Mapping[str, float] = field(default_factory=dict)
     """New limits of the run's budget, by kind. Kinds that are missing keep their limit."""
+    receivers: GivenReceivers = field(default_factory=GivenReceivers)
+    """Who is told what happens to the run."""
     append_part: Callable[[Lease], object] | None = None
     """Appends a part to the run's schedule before anything is run; None appends nothing."""
 
@@ -94,6 +99,8 @@ class Session:
     def _run_session(self) -> RunOutcome:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
+            # Left last: it delivers also that the run has ended.
+            delivery = stack.enter_context(self._delivery())
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop_request))
@@ -105,11 +112,12 @@ class Session:
             budget = Budget.of(run, reader, self.options.on_event)
             experiment = ExperimentPlan.of_document(run.resolved)
             self._prepare_folder(run, experiment)
+            delivery.begin()
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
             stop_cause = self._run_slots(
-                run, experiment, unfinished, reader, mirrors, lease, budget, stack
+                run, experiment, unfinished, reader, mirrors, lease, budget, delivery, stack
             )
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
@@ -123,7 +131,8 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 write_summary(folder, summary, fence)
             with self._tolerating_errors(stop_cause):
-                self.writer.leases.release(lease, status, None if complete else stop)
+                passes = pass_counts_of(summary)
+                self.writer.leases.release(lease, status, None if complete else stop, passes)
             regrading = self._regrading(experiment, reader, complete)
             spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
@@ -164,12 +173,17 @@ class Session:
             return Stop(StopCause.BUDGET, budget.message())
         return stop_cause
 
+    def _delivery(self) -> DeliveryThread:
+        return DeliveryThread(self.lab, self.run_id, self.values, self.options.on_event)
+
     def _apply_options(self, reader: LedgerReader, lease: Lease) -> RunInfo:
         """Store the new limits and settings, and return the run with them."""
         if self.new_limits:
             self.writer.set_budget(lease, self.new_limits)
         if settings := given_settings(self.options):
             self.writer.set_settings(lease, settings)
+        if changed := self.receivers.changes(reader.receivers(self.run_id)):
+            self.writer.set_receivers(lease, changed)
         return reader.run(self.run_id)
 
     def _regrading(
@@ -224,6 +238,7 @@ class Session:
         mirrors: MirrorWriter,
         lease: Lease,
         budget: Budget,
+        delivery: DeliveryThread,
         stack: ExitStack,
     ) -> Stop | None:
         """Run the slots that are not committed. Return why the run stopped early, or None.
@@ -254,21 +269,26 @@ class Session:
         lost_hosts.report_new()
         root = engine_data_folder(engine_info)
         plans = self._plans(run, experiment, reader, root, executor, agents)
+        error_rate = self._error_rate(run, counts)
+
+        def after_renewal() -> None:
+            lost_hosts.report_new()
+            delivery.report_problems()
+
         commit_queue = CommitQueue(
             lease=lease,
             writer=self.writer,
             mirrors=mirrors,
             repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
             pruning=self._pruning(experiment, reader),
-            error_rate=self._error_rate(run, counts),
+            error_rate=error_rate,
             budget=budget,
+            notices=RunNotices(lease.epoch, budget, error_rate),
             staged=self._staged(run, reader, unfinished),
             disk_pause=pauses.disk,
             full_disks=full_disks,
             next_idx=run.next_schedule_idx,
-            heartbeat=Heartbeat(
-                self.writer, lease, executor, self.options.on_event, lost_hosts.report_new
-            ),
+            heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event, after_renewal),
             emit=self.options.on_event,
         )
         slot_queue = SlotQueue(

@@ -126,6 +126,23 @@ def _committed_rows_stay(world: World) -> Iterator[str]:
     seen.update(found)
 
 
+@after_commit("the end of a run is announced with it")
+def _ends_are_announced(world: World) -> Iterator[str]:
+    for run_id, subject in world.rows(
+        "SELECT run.run_id, CASE p.status WHEN 'completed' THEN schedule.total_slots || ' slots' "
+        "ELSE 'epoch ' || p.epoch END AS subject "
+        "FROM schedule_progress p JOIN run ON run.run_no = p.run_no "
+        "JOIN schedule ON schedule.run_no = p.run_no "
+        "WHERE (p.status = 'completed' OR p.stop_cause IS NOT NULL) "
+        "AND EXISTS (SELECT 1 FROM run_receiver r WHERE r.run_no = p.run_no) "
+        "AND NOT EXISTS (SELECT 1 FROM notification n WHERE n.run_no = p.run_no "
+        "AND n.event IN ('finished', 'stopped') AND n.subject = "
+        "CASE p.status WHEN 'completed' THEN schedule.total_slots || ' slots' "
+        "ELSE 'epoch ' || p.epoch END)"
+    ):
+        yield f"{run_id} has ended ({subject}), and its receivers are not told"
+
+
 @after_commit("slots are committed in schedule order")
 def _progress_equals_rows(world: World) -> Iterator[str]:
     for run_id, next_idx, first_missing, count in world.rows(

@@ -221,6 +221,7 @@ class World:
             max_concurrency=self.random.choice((1, 2, 4, 8)),
             budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
             on_event=self._emitted,
+            notify=("true",),
         )
         if self.has_faults and self.random.random() < 0.15:
             stop = options.stop_request

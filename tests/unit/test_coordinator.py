@@ -17,6 +17,7 @@ from labledger.execution.executor import FolderRetention
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest
+from labledger.execution.run_notices import RunNotices
 from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
 from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
@@ -102,14 +103,17 @@ class Run:
         self.mirrors.repair(reader, kit.RUN)
         self.stop = StopRequest()
         pauses = DispatchPauses(self.emit, 3600.0, lambda: None)
+        budget = Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit)
+        error_rate = ErrorRate(None)
         self.commit_queue = CommitQueue(
             lease=self.lease,
             writer=writer,
             mirrors=self.mirrors,
             repair_mirrors=lambda: self.mirrors.repair(reader, kit.RUN),
             pruning=Pruning(Prune(2), {}),
-            error_rate=ErrorRate(None),
-            budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit),
+            error_rate=error_rate,
+            budget=budget,
+            notices=RunNotices(self.lease.epoch, budget, error_rate),
             staged={},
             disk_pause=pauses.disk,
             full_disks=FullDisks(),

@@ -21,6 +21,7 @@ from labledger import open_ledger, plan_run
 from labledger.api.ledger import Ledger
 from labledger.cli.app import app
 from labledger.ledger.database.migrations import upgrade
+from labledger.ledger.notifications import NoticeEvent
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.contract import ExitStatus
 
@@ -247,6 +248,12 @@ def test_every_exit_status_of_a_container_is_documented(status: int) -> None:
     """Each status with which `trial.sh` can end is in the table of the container contract."""
     page = (DOCS / "reference/container-contract.md").read_text("utf-8")
     assert re.search(rf"^\|.*\| {status} \|", page, re.MULTILINE) or f"\n| {status} |" in page
+
+
+def test_every_event_of_notifications_is_documented() -> None:
+    """The page of notifications explains each event that receivers are told, and no other."""
+    page = (DOCS / "reference/notifications.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*map(str, NoticeEvent)}
 
 
 def test_every_run_event_is_documented() -> None:

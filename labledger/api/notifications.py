@@ -1,0 +1,236 @@
+"""Notifications of runs: what waits and what was delivered, delivering now, trying a receiver.
+
+A run's coordinator delivers by itself. These functions are for what is left when no coordinator
+runs, and for a first try of a receiver. Nothing that is returned contains the path of a webhook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from labledger import clock
+from labledger.files.lab_folder import LabFolder
+from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
+
+
+@dataclass(frozen=True, slots=True)
+class Notification(JsonForm):
+    """What one receiver of a run is to be told, or was told."""
+
+    run_id: str
+    receiver: str
+    """The host of a webhook, or the program of a command."""
+    event: str
+    """What happened, such as `finished`."""
+    happened_at: str
+    text: str
+    """A sentence for people."""
+    attempts: int
+    """How often delivering it was tried."""
+    due_at: str | None
+    """When it is tried next; None if it was delivered or given up."""
+    delivered_at: str | None
+    problem: str | None
+    """Why the last attempt failed."""
+    payload: JsonObject = field(repr=False, default_factory=dict)
+    """What the receiver gets."""
+
+    _JSON: ClassVar = (
+        *("run_id", "receiver", "event", "happened_at", "text", "attempts", "due_at"),
+        *("delivered_at", "problem", "payload"),
+    )
+
+    @property
+    def state(self) -> str:
+        """`waiting`, `delivered` or `given up`."""
+        if self.due_at is not None:
+            return "waiting"
+        return "given up" if self.delivered_at is None else "delivered"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredNotifications(JsonForm):
+    """What became of notifications that waited."""
+
+    accepted: int
+    """How many receivers have accepted."""
+    problems: tuple[str, ...] = ()
+    """Why receivers did not accept theirs, a sentence each."""
+    left_to_others: tuple[str, ...] = ()
+    """Runs for which another process delivers just now, such as their coordinator."""
+
+    _JSON: ClassVar = ("accepted", "problems", "left_to_others")
+
+
+def notifications(
+    run_id: str | None = None, *, lab_dir: str | Path | None = None, settled: bool = False
+) -> list[Notification]:
+    """Return the notifications that wait to be delivered, in the order of their runs.
+
+    Args:
+        run_id: One run; None for every run of the ledger.
+        lab_dir: The lab folder.
+        settled: Return those, too, that were delivered or given up.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        RunNotFound: The ledger holds no such run.
+
+    Example:
+        >>> import labledger
+        >>> [each.event for each in labledger.notifications("demo", settled=True)]
+        ['finished']
+    """
+    from labledger.execution.receivers import Receiver
+    from labledger.ledger.database import migrations
+    from labledger.ledger.database.sqlite import reading
+    from labledger.ledger.lookup import run_number
+    from labledger.ledger.notifications import list_notifications
+
+    path = LabFolder.find(lab_dir).ledger
+    listed = []
+    with reading(path, "read the notifications") as connection:
+        migrations.require_current_connection(connection, path)
+        if run_id is not None:
+            run_number(connection, run_id)
+        for row in list_notifications(connection, run_id, with_settled=settled):
+            payload = json.loads(row.payload)
+            listed.append(
+                Notification(
+                    run_id=row.run_id,
+                    receiver=Receiver.of_stored(row.receiver).label,
+                    event=payload["event"],
+                    happened_at=payload["at"],
+                    text=payload["text"],
+                    attempts=row.attempts,
+                    due_at=row.due_at,
+                    delivered_at=row.delivered_at,
+                    problem=row.problem,
+                    payload=payload,
+                )
+            )
+    return listed
+
+
+def deliver_notifications(
+    run_id: str | None = None,
+    *,
+    lab_dir: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    env_files: tuple[str | Path, ...] = (),
+) -> DeliveredNotifications:
+    """Deliver what waits now, each receiver until it fails, however long its delay is.
+
+    Args:
+        run_id: Only of this run; None for every run that no other process delivers for.
+        lab_dir: The lab folder.
+        env: A value for each `$NAME` in receivers. They override those of `env_files` and of this
+            process's environment.
+        env_files: Files of `NAME=VALUE` lines.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        RunNotFound: The ledger holds no such run.
+
+    Example:
+        >>> import labledger
+        >>> labledger.deliver_notifications().accepted
+        0
+    """
+    from labledger.execution.notification_delivery import Courier
+    from labledger.execution.receivers import Receiver
+    from labledger.ledger.notifications import Outbox
+    from labledger.runner.run_options import gather
+
+    values = gather(env or {}, env_files)
+    lab = LabFolder.find(lab_dir)
+    _require_run(lab, run_id)
+    with Outbox.open(lab.ledger) as outbox:
+        done = Courier(lab, outbox, values).deliver(only=run_id)
+    problems = tuple(
+        f"{Receiver.of_stored(receiver).label} was not notified of run {run}: {problem}"
+        for (run, receiver), problem in done.problems.items()
+    )
+    return DeliveredNotifications(done.accepted, problems, tuple(sorted(done.locked)))
+
+
+def discard_notifications(run_id: str, *, lab_dir: str | Path | None = None) -> int:
+    """Give up what waits to be delivered of a run, and return how much that was.
+
+    The rows stay: `notifications(run_id, settled=True)` has them.
+
+    Args:
+        run_id: The run.
+        lab_dir: The lab folder.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        RunNotFound: The ledger holds no such run.
+
+    Example:
+        >>> import labledger
+        >>> labledger.discard_notifications("demo")
+        0
+    """
+    from labledger.ledger.notifications import Outbox
+
+    lab = LabFolder.find(lab_dir)
+    _require_run(lab, run_id)
+    with Outbox.open(lab.ledger) as outbox:
+        return outbox.discard(run_id)
+
+
+def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None:
+    """Send a receiver a notification with the event `test`, which is not stored.
+
+    Args:
+        receiver: The URL of a webhook, or a command, as in `RunOptions.notify`.
+        env: A value for each `$NAME` in it; those of this process's environment are used as well.
+
+    Raises:
+        InvalidInput: It is no receiver: a program that is not there, or a value that is missing.
+        LabLedgerError: It did not accept the notification.
+
+    Example:
+        >>> import labledger
+        >>> labledger.try_receiver("true")
+    """
+    from labledger.execution.receivers import NotDelivered, Receiver
+    from labledger.ledger.notifications import Notice, NoticeEvent
+    from labledger.records import canonical_json
+
+    values = {**os.environ, **(env or {})}
+    found = Receiver.of_option(receiver).found_in(Path.cwd(), values)
+    notice = Notice(NoticeEvent.TEST, "", "this is how a receiver of notifications is told")
+    facts = {
+        "id": secrets.token_hex(16),
+        "run_id": "test",
+        "experiment_id": "test",
+        "committed": 0,
+        "total_slots": 0,
+    }
+    payload = canonical_json.dumps(notice.payload(facts, clock.utc_now())).encode()
+    try:
+        found.tell(payload, values)
+    except NotDelivered as error:
+        message = f"{found.label} did not accept a notification: {error.message}"
+        raise NotDelivered(message) from error
+
+
+def _require_run(lab: LabFolder, run_id: str | None) -> None:
+    """Raise `LedgerMissing` or `LedgerOutdated`, and `RunNotFound` for a run that is not there."""
+    from labledger.ledger.database import migrations
+    from labledger.ledger.database.sqlite import reading
+    from labledger.ledger.lookup import run_number
+
+    with reading(lab.ledger, "read the ledger") as connection:
+        migrations.require_current_connection(connection, lab.ledger)
+        if run_id is not None:
+            run_number(connection, run_id)

@@ -1,0 +1,128 @@
+"""The group notifications: list what receivers are told, and send, discard and try.
+
+`send` exits with code 3 if a receiver did not accept what waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import labledger
+from labledger import Exit
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, table
+from labledger.cli.help_pages import CommandLine
+from labledger.text import counted
+
+notifications = CommandLine(help="What receivers of --notify are told of runs.")
+
+
+def register(app: typer.Typer) -> None:
+    notifications.callback(invoke_without_command=True)(list_notifications)
+    notifications.command()(send)
+    notifications.command()(discard)
+    notifications.command("try")(try_receiver)
+    app.add_typer(notifications, name="notifications")
+
+
+def list_notifications(
+    ctx: typer.Context,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Only of this run.", autocompletion=arguments.complete_run_id
+        ),
+    ] = None,
+    settled: Annotated[
+        bool, typer.Option("--all", help="List those, too, that were delivered or given up.")
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """List the notifications that wait to be delivered.
+
+    A run's coordinator delivers them while it runs, and the next one of any run of the lab what is
+    left.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    listed = labledger.notifications(run, lab_dir=lab_dir, settled=settled)
+    if json:
+        out_json([each.as_json() for each in listed])
+        return
+    if not listed:
+        out("there are no notifications" if settled else "no notification waits to be delivered")
+        return
+    rows = [
+        (each.run_id, each.event, each.happened_at, each.receiver, each.state, _detail(each))
+        for each in listed
+    ]
+    table(("run", "event", "happened at", "receiver", "state", ""), rows)
+
+
+def _detail(notification: labledger.Notification) -> str:
+    """Return what is said beside the state of a notification."""
+    if notification.delivered_at is not None:
+        return notification.delivered_at
+    if notification.problem is None:
+        return ""
+    return f"{notification.problem} ({counted(notification.attempts, 'attempt')})"
+
+
+def send(
+    run_id: Annotated[
+        str | None,
+        typer.Argument(help="Only of this run.", autocompletion=arguments.complete_run_id),
+    ] = None,
+    env: arguments.Env = None,
+    env_file: arguments.EnvFile = None,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Deliver now what waits, however long it was to wait.
+
+    Runs with a live coordinator are left to it.
+    """
+    done = labledger.deliver_notifications(
+        run_id,
+        lab_dir=lab_dir,
+        env=arguments.parse_environment(env),
+        env_files=tuple(env_file or ()),
+    )
+    if json:
+        out_json(done.as_json())
+    else:
+        for problem in done.problems:
+            out(problem)
+        for run in done.left_to_others:
+            out(f"run {run} is left to the process that delivers for it")
+        out(f"delivered {counted(done.accepted, 'notification')}")
+    if done.problems:
+        raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def discard(
+    run_id: arguments.RunId,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Give up what waits to be delivered of a run."""
+    number = labledger.discard_notifications(run_id, lab_dir=lab_dir)
+    if json:
+        out_json({"discarded": number})
+    else:
+        out(f"gave up {counted(number, 'notification')} of run {run_id}")
+
+
+def try_receiver(
+    receiver: Annotated[
+        str,
+        typer.Argument(help="A URL, a $NAME with one, or a command, as --notify takes them."),
+    ],
+    env: arguments.Env = None,
+) -> None:
+    """Send a receiver a notification with the event `test`, and say whether it was accepted."""
+    labledger.try_receiver(receiver, env=arguments.parse_environment(env))
+    out("the receiver accepted a notification")

@@ -1,0 +1,228 @@
+"""Deliver the notifications of a lab: in order for each receiver of a run, at least once.
+
+A coordinator delivers in a thread of its own, with its own connection, so that no receiver can hold
+a commit up. It takes what its run announces, and what runs have left whose coordinator is gone. A
+lock on the run's folder keeps others from delivering for the same run; the kernel releases it when
+a process dies. If one dies between delivering and storing so, the notification is delivered again,
+with the same id. What fails is repeated with growing delays, for ever: only a person gives it up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Self
+
+from labledger import clock, fault_points
+from labledger.errors import LabLedgerError
+from labledger.execution.receivers import ATTEMPT_S, NotDelivered, Receiver
+from labledger.execution.run_events import Listener, run_event
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.notifications import Outbox, Waiting, delivery_is_needed
+
+GRACE_S = 5.0
+"""How long a session that ends still tries to deliver what its run has announced, in seconds."""
+_POLL_S = 0.25
+_LONGEST_DELAY_S = 600.0
+_MIN_ATTEMPT_S = 1.0
+
+
+def retry_delay_s(attempts: int) -> float:
+    """Return how long to wait after so many attempts that failed, in seconds."""
+    return min(2.0 ** min(attempts, 30), _LONGEST_DELAY_S)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What became of one round of deliveries."""
+
+    accepted: int = 0
+    problems: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Why receivers did not accept theirs, by run and receiver."""
+    locked: set[str] = field(default_factory=set)
+    """Runs for which another process delivers."""
+
+
+@dataclass(slots=True)
+class Courier:
+    """Delivers what waits in an outbox. `values` are those of `$NAME`s in receivers."""
+
+    lab: LabFolder
+    outbox: Outbox
+    values: Mapping[str, str]
+    _failures: Counter[str] = field(default_factory=Counter)
+    """How often in a row each receiver has failed, for whatever run."""
+    _rests_until: dict[str, float] = field(default_factory=dict)
+    """Until when a receiver that has failed is left alone, by the monotonic clock."""
+
+    def deliver(
+        self,
+        *,
+        due_by: str | None = None,
+        own: str | None = None,
+        only: str | None = None,
+        until_s: float | None = None,
+    ) -> Delivered:
+        """Deliver what waits until nothing is left or every receiver that is left has failed once.
+
+        With `due_by`, only what is to be tried by then. `own` is a run whose lock the caller has,
+        which goes first; with `only`, nothing is delivered for others. At `until_s`, by the
+        monotonic clock, no attempt begins.
+        """
+        done = Delivered()
+        with ExitStack() as locks:
+            held = {own} if own else set()
+            while True:
+                waiting = self.outbox.waiting(due_by=due_by, run_id=only)
+                waiting.sort(key=lambda each: each.run_id != own)
+                is_forced = due_by is None
+                waiting = [each for each in waiting if self._may_try(each, done, is_forced)]
+                left_s = ATTEMPT_S if until_s is None else until_s - clock.monotonic()
+                if not waiting or left_s <= 0:
+                    return done
+                chosen = waiting[0]
+                if chosen.run_id not in held:
+                    if not lock_run(self.lab, chosen.run_id, locks):
+                        done.locked.add(chosen.run_id)
+                        continue
+                    held.add(chosen.run_id)
+                self._try(chosen, done, min(ATTEMPT_S, max(left_s, _MIN_ATTEMPT_S)))
+
+    def _may_try(self, waiting: Waiting, done: Delivered, is_forced: bool) -> bool:
+        """Return whether a receiver can be tried: one that has failed rests, for every run."""
+        has_failed = any(receiver == waiting.receiver for _, receiver in done.problems)
+        rests = clock.monotonic() < self._rests_until.get(waiting.receiver, 0.0)
+        return waiting.run_id not in done.locked and not has_failed and (is_forced or not rests)
+
+    def _try(self, waiting: Waiting, done: Delivered, limit_s: float) -> None:
+        payload = self.outbox.payload(waiting)
+        if payload is None:
+            # Somebody else has delivered it, or its run was deleted.
+            return
+        try:
+            fault_points.fault_point("before_notification")
+            Receiver.of_stored(waiting.receiver).tell(payload, self.values, limit_s)
+            fault_points.fault_point("after_notification")
+        except NotDelivered as error:
+            self._failures[waiting.receiver] += 1
+            rest_s = retry_delay_s(self._failures[waiting.receiver])
+            self._rests_until[waiting.receiver] = clock.monotonic() + rest_s
+            retry_at = clock.later(clock.utc_now(), retry_delay_s(waiting.attempts + 1))
+            self.outbox.store_failed(waiting, error.message, retry_at)
+            done.problems[waiting.run_id, waiting.receiver] = error.message
+        else:
+            self._failures.pop(waiting.receiver, None)
+            self._rests_until.pop(waiting.receiver, None)
+            self.outbox.store_delivered(waiting)
+            done.accepted += 1
+
+
+def lock_run(lab: LabFolder, run_id: str, stack: ExitStack) -> bool:
+    """Keep others from delivering for a run until `stack` is left; return False if others do.
+
+    A run without a folder has no lock: a notification may then be delivered twice.
+    """
+    try:
+        descriptor = os.open(lab.run_folder(run_id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    stack.callback(os.close, descriptor)
+    return True
+
+
+class DeliveryThread:
+    """Delivers while a session lasts, if there is anything to deliver, and a little longer.
+
+    Left as a context, it tries for `GRACE_S` seconds to deliver what waits of its run; what is left
+    then waits for the next session of any run of the lab.
+    """
+
+    def __init__(
+        self, lab: LabFolder, run_id: str, values: Mapping[str, str], emit: Listener
+    ) -> None:
+        self._lab, self._run_id, self._values = lab, run_id, values
+        self._emit = emit
+        self._is_ending = threading.Event()
+        self._problems: SimpleQueue[str] = SimpleQueue()
+        self._reported: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        # What has failed before is what the user is told.
+        with suppress(LabLedgerError):
+            self.begin()
+        self._is_ending.set()
+        if self._thread is not None:
+            self._thread.join(GRACE_S + _MIN_ATTEMPT_S)
+        if error is None:
+            self.report_problems()
+
+    def begin(self) -> None:
+        """Start delivering, unless nothing waits and the run has no receiver.
+
+        Raises `LedgerError`.
+        """
+        if self._thread is None and delivery_is_needed(self._lab.ledger, self._run_id):
+            # A receiver that hangs must not keep the process from ending.
+            self._thread = threading.Thread(
+                target=self._work, name="labledger-notifications", daemon=True
+            )
+            self._thread.start()
+
+    def report_problems(self) -> None:
+        """Emit a warning for each receiver that has failed since the last call, each once."""
+        with suppress(Empty):
+            while True:
+                self._emit(run_event("warning", message=self._problems.get_nowait()))
+
+    def _work(self) -> None:
+        try:
+            with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
+                self._deliver(Courier(self._lab, outbox, self._values), stack)
+        except LabLedgerError as error:
+            self._problems.put(f"no notification is delivered any more: {error.message}")
+
+    def _deliver(self, courier: Courier, stack: ExitStack) -> None:
+        own = None
+        # What earlier sessions left is tried once at the start, however long its delay is.
+        due_by = None
+        while not self._is_ending.is_set():
+            own = own or self._lock_own(stack)
+            self._report(courier.deliver(due_by=due_by, own=own))
+            self._is_ending.wait(_POLL_S)
+            due_by = clock.utc_now()
+        end_s = clock.monotonic() + GRACE_S
+        backoff = clock.Backoff(_POLL_S, 2.0)
+        while clock.monotonic() < end_s and courier.outbox.waiting(run_id=self._run_id):
+            own = own or self._lock_own(stack)
+            self._report(courier.deliver(own=own, only=self._run_id, until_s=end_s))
+            if courier.outbox.waiting(run_id=self._run_id):
+                clock.sleep(min(backoff.next_s(), max(end_s - clock.monotonic(), 0.0)))
+
+    def _lock_own(self, stack: ExitStack) -> str | None:
+        """Take the lock of this session's run, for as long as the session delivers."""
+        return self._run_id if lock_run(self._lab, self._run_id, stack) else None
+
+    def _report(self, done: Delivered) -> None:
+        for (run_id, receiver), problem in done.problems.items():
+            if receiver not in self._reported:
+                self._reported.add(receiver)
+                self._problems.put(
+                    f"{Receiver.of_stored(receiver).label} was not notified of run {run_id}: "
+                    f"{problem}; it is tried again until it succeeds "
+                    "(`labledger notifications` lists what waits)"
+                )

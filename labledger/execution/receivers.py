@@ -1,0 +1,317 @@
+"""Receivers of notifications: a command that gets JSON on its stdin, or a URL that it is posted to.
+
+A receiver is given by `--notify` or in the settings of the lab. `$NAME` in it stands for a value
+from outside, as in an experiment; the ledger stores the name. A path or query of a URL may hold a
+token: no message contains them, and errors of the HTTP library, which do, are put in our own words.
+An attempt ends within its limit of time, whatever the receiver does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import SplitResult, urlsplit
+
+from labledger import __version__
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.exit_codes import Exit
+from labledger.experiment import name_references
+from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_settings import read_settings
+from labledger.ledger.notifications import ReceiverSource
+from labledger.records import JsonObject, canonical_json
+from labledger.text import escape_line, quoted
+
+if TYPE_CHECKING:
+    from urllib3.connection import HTTPConnection
+
+ATTEMPT_S = 10.0
+"""How long a receiver may take to accept a notification, in seconds."""
+
+NO_RECEIVERS = "none"
+"""The word in place of a receiver that removes those of a run."""
+
+_SCHEMES = ("http://", "https://")
+_OK = range(200, 300)
+_REDIRECTS = range(300, 400)
+
+
+class NotDelivered(LabLedgerError):
+    """A receiver did not accept a notification."""
+
+    exit_code = Exit.INCOMPLETE
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """A command with its arguments, or the URL of a webhook."""
+
+    words: tuple[str, ...]
+    """Of the command; a webhook has one, its URL. They contain `$NAME`s."""
+    is_webhook: bool
+
+    @classmethod
+    def of_option(cls, text: str) -> Self:
+        """Return the receiver of `--notify`: a URL, a lone `$NAME` with one, or else a command.
+
+        The words of a command are split as a shell does; no shell runs it. Raises `InvalidInput`.
+        """
+        parts = name_references.parse(text)
+        if text.startswith(_SCHEMES) or (len(parts) == 1 and parts[0].is_name):
+            return cls((text,), is_webhook=True)
+        try:
+            return cls(tuple(shlex.split(text)), is_webhook=False)
+        except ValueError as error:
+            raise _invalid(f"found {quoted(text)}; {str(error).lower()}") from error
+
+    @classmethod
+    def of_setting(cls, setting: JsonObject) -> Self:
+        """Return the receiver of an entry of `notify` in the settings of a lab."""
+        if "webhook" in setting:
+            return cls((setting["webhook"],), is_webhook=True)
+        return cls(tuple(setting["command"]), is_webhook=False)
+
+    @classmethod
+    def of_stored(cls, text: str) -> Self:
+        """Return the receiver that `stored` wrote."""
+        return cls.of_setting(json.loads(text))
+
+    def stored(self) -> str:
+        """Return the receiver as the ledger has it: JSON without any value from outside."""
+        if self.is_webhook:
+            return canonical_json.dumps({"webhook": self.words[0]})
+        return canonical_json.dumps({"command": list(self.words)})
+
+    @cached_property
+    def label(self) -> str:
+        """The receiver as messages name it: of a URL the host alone, of a command its program."""
+        if not self.is_webhook:
+            return escape_line(Path(self.words[0]).name)
+        parts = urlsplit(self.words[0])
+        if not parts.scheme:
+            return escape_line(self.words[0])
+        return escape_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+
+    def found_in(self, folder: Path, values: Mapping[str, str]) -> Self:
+        """Return the receiver with its program's path. Raises `InvalidInput` if it cannot be told.
+
+        A program is looked up in `folder` if its name has a slash, otherwise on PATH. `values` are
+        those of `$NAME`s.
+        """
+        names = [name for word in self.words for name in name_references.names(word)]
+        missing = sorted({name for name in names if name not in values})
+        if missing:
+            hint = f"give it with `env={{'{missing[0]}': …}}`, or in the environment"
+            raise _invalid(f"{self.label}: ${missing[0]} is not set", hint)
+        if self.is_webhook:
+            self._url(values)
+            return self
+        program = name_references.expand(self.words[0], values) if self.words else ""
+        at = str(folder / program) if "/" in program else shutil.which(program)
+        if not at or not os.access(at, os.X_OK) or Path(at).is_dir():
+            raise _invalid(f"found no program {quoted(program)} that can be run")
+        return type(self)((name_references.escape(at), *self.words[1:]), is_webhook=False)
+
+    def tell(self, payload: bytes, values: Mapping[str, str], limit_s: float = ATTEMPT_S) -> None:
+        """Deliver a notification, within a limit in seconds. Raises `NotDelivered`."""
+        try:
+            if self.is_webhook:
+                _post(self._url(values), payload, limit_s)
+            else:
+                words = [name_references.expand(word, values) for word in self.words]
+                _run(words, payload, limit_s)
+        except KeyError as error:
+            raise NotDelivered(f"${error.args[0]} is not set") from error
+        except InvalidInput as error:
+            raise NotDelivered(error.message) from error
+
+    def _url(self, values: Mapping[str, str]) -> SplitResult:
+        """Return the URL with its values. Raises `InvalidInput` if nothing can be posted to it."""
+        try:
+            url = urlsplit(name_references.expand(self.words[0], values))
+            is_usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable:
+            raise _invalid(f"{self.label} is not the URL of a webhook", "use https://HOST/PATH")
+        if url.username is not None:
+            raise _invalid(f"{self.label}: the URL of a webhook has no user and no password")
+        if not _target(url).isascii() or not _target(url).isprintable() or " " in _target(url):
+            raise _invalid(f"{self.label}: the URL has characters that must be escaped, as %20")
+        return url
+
+
+def _invalid(message: str, hint: str | None = None) -> InvalidInput:
+    return InvalidInput("the receiver", [Problem(Parameter("notify"), message, hint=hint)])
+
+
+def _target(url: SplitResult) -> str:
+    return (url.path or "/") + (f"?{url.query}" if url.query else "")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenReceivers:
+    """The receivers that a command names, as the ledger stores them."""
+
+    of_run: tuple[str, ...] | None = None
+    """Those of `--notify`; None leaves those of the run."""
+    of_lab: tuple[str, ...] = ()
+    """Those of the lab's settings."""
+
+    def changes(
+        self, stored: Mapping[ReceiverSource, Collection[str]]
+    ) -> dict[ReceiverSource, tuple[str, ...]]:
+        """Return what differs from the receivers that a run has, by who names them."""
+        given: dict[ReceiverSource, tuple[str, ...] | None]
+        given = {"run": self.of_run, "lab": self.of_lab}
+        return {
+            source: receivers
+            for source, receivers in given.items()
+            if receivers is not None and set(receivers) != set(stored.get(source, ()))
+        }
+
+
+def given_receivers(
+    notify: Sequence[str], lab: LabFolder, values: Mapping[str, str]
+) -> GivenReceivers:
+    """Return the receivers of options and of the lab's settings.
+
+    Raises `InvalidInput` for one that cannot be told anything: a program that is not there, a URL
+    that is none, a `$NAME` that is not among `values`.
+    """
+    of_lab = tuple(
+        Receiver.of_setting(each).found_in(lab.root, values).stored()
+        for each in read_settings(lab).notify
+    )
+    if not notify:
+        return GivenReceivers(None, of_lab)
+    if NO_RECEIVERS in notify:
+        if len(notify) > 1:
+            raise _invalid(f"`{NO_RECEIVERS}` removes every receiver, and stands alone")
+        return GivenReceivers((), of_lab)
+    folder = Path.cwd()
+    of_run = (Receiver.of_option(each).found_in(folder, values).stored() for each in notify)
+    return GivenReceivers(tuple(of_run), of_lab)
+
+
+# -- webhooks
+
+
+def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
+    """Post JSON to a URL. Redirects are not followed: what is posted goes to this host alone."""
+    # Imported late: few runs have a webhook.
+    import ssl
+    from http.client import HTTPException
+
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.exceptions import HTTPError
+
+    host = url.hostname or ""
+    connection: HTTPConnection = HTTPConnection(host, url.port, timeout=limit_s)
+    if url.scheme == "https":
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(host, url.port, timeout=limit_s, ssl_context=context)
+    headers = {"Content-Type": "application/json", "User-Agent": f"labledger/{__version__}"}
+    # The library limits each wait, not all of them together.
+    has_ended = threading.Event()
+    watchdog = threading.Timer(limit_s, _cut, (connection, has_ended))
+    watchdog.start()
+    try:
+        with closing(connection):
+            connection.request(
+                "POST", _target(url), body=payload, headers=headers, preload_content=False
+            )
+            status = connection.getresponse().status
+    except (HTTPError, HTTPException, OSError, ValueError) as error:
+        raise NotDelivered(_failure(error, limit_s, is_cut=has_ended.is_set())) from error
+    finally:
+        watchdog.cancel()
+    if has_ended.is_set():
+        # The end of what was cut looks like the end of an answer.
+        raise NotDelivered(_no_answer(limit_s))
+    if status in _REDIRECTS:
+        raise NotDelivered(f"HTTP status {status}, a redirect, which is not followed")
+    if status not in _OK:
+        raise NotDelivered(f"HTTP status {status}")
+
+
+def _cut(connection: HTTPConnection, has_ended: threading.Event) -> None:
+    """End what waits for the other side of a connection."""
+    has_ended.set()
+    connected = connection.sock
+    if connected is not None:
+        with suppress(OSError):
+            # That of TLS would change what the other thread is reading with.
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
+def _no_answer(limit_s: float) -> str:
+    return f"no answer within {limit_s:.3g} seconds"
+
+
+def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
+    """Return why posting failed, without the URL that the library's own message may have."""
+    import ssl
+
+    from urllib3.exceptions import NameResolutionError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NameResolutionError):
+            return "its name cannot be resolved"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not valid: {cause.verify_message}"
+        if is_cut or isinstance(cause, TimeoutError):
+            return _no_answer(limit_s)
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return f"it gave no answer of HTTP ({type(error).__name__})"
+
+
+# -- commands
+
+
+def _run(words: Sequence[str], payload: bytes, limit_s: float) -> None:
+    """Run a command in a session of its own, and kill all of it at the limit."""
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise NotDelivered(f"it cannot be started: {cause}") from error
+    with process:
+        try:
+            process.communicate(payload + b"\n", timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise NotDelivered(f"it took longer than {limit_s:.3g} seconds") from error
+        finally:
+            _kill_session(process)
+    if process.returncode < 0:
+        raise NotDelivered(f"it was ended by signal {-process.returncode}")
+    if process.returncode:
+        raise NotDelivered(f"exit status {process.returncode}")
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command that has not ended, and what it started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

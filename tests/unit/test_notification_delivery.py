@@ -1,0 +1,295 @@
+"""Delivery: in order, at least once, whatever receivers and processes do meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+from notification_receivers import FAILURES, TOKEN, Receiver, serving
+from waiting import wait_until
+
+import labledger
+from labledger.execution import notification_delivery
+from labledger.execution.notification_delivery import (
+    Courier,
+    DeliveryThread,
+    lock_run,
+    retry_delay_s,
+)
+from labledger.execution.receivers import Receiver as ReceiverOfRun
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import Lease
+from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
+
+WEBHOOK = ReceiverOfRun(("$WEBHOOK",), is_webhook=True).stored()
+RUNS = ("run-1", "run-2")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Receiver:
+    """A receiver, whose process the test starts."""
+    folder = tmp_path / "receiver"
+    folder.mkdir()
+    return Receiver(folder)
+
+
+@pytest.fixture
+def lab(path: Path) -> LabFolder:
+    for run_id in RUNS:
+        (path.parent / "runs" / run_id).mkdir(parents=True)
+    return LabFolder(path.parent)
+
+
+@pytest.fixture
+def leases(writer: LedgerWriter, lab: LabFolder) -> list[Lease]:
+    """Two runs that tell the same receiver."""
+    begun = [kit.begin_run(writer, run_id=run_id) for run_id in RUNS]
+    for lease in begun:
+        writer.set_receivers(lease, {"run": [WEBHOOK]})
+    return begun
+
+
+def notice(number: int) -> Notice:
+    return Notice(NoticeEvent.HOST_DECLARED_LOST, f"host {number}", f"host {number} is lost")
+
+
+def announce(writer: LedgerWriter, lease: Lease, *numbers: int) -> None:
+    for number in numbers:
+        writer.announce(lease, [notice(number)])
+
+
+def told(payloads: list[JsonObject]) -> list[tuple[str, str]]:
+    """What receivers were told: the run, and the last word but two of the text."""
+    return [(each["run_id"], each["text"].split()[2]) for each in payloads]
+
+
+@pytest.fixture
+def courier(lab: LabFolder, server: Receiver) -> Iterator[Courier]:
+    with Outbox.open(lab.ledger) as outbox:
+        yield Courier(lab, outbox, Values(server))
+
+
+class Values(dict[str, str]):
+    """The environment, in which the receiver's port is known once it runs."""
+
+    def __init__(self, server: Receiver) -> None:
+        super().__init__(WEBHOOK="")
+        self._server = server
+
+    def __getitem__(self, name: str) -> str:
+        return self._server.url if name == "WEBHOOK" else super().__getitem__(name)
+
+
+@pytest.fixture(autouse=True)
+def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that hangs is given up soon."""
+    monkeypatch.setattr(notification_delivery, "ATTEMPT_S", 1.0)
+    monkeypatch.setattr(notification_delivery, "GRACE_S", 1.0)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_receiver_that_comes_back_is_told_in_order(
+    writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, failure: str
+) -> None:
+    """Nothing is lost while it fails, later ones wait for earlier ones, and ids stay."""
+    announce(writer, leases[0], 1, 2, 3)
+    if failure != "refuse":
+        server.behave(failure)
+        with serving(server):
+            done = courier.deliver()
+    else:
+        with serving(server):
+            pass
+        done = courier.deliver()
+    assert (done.accepted, len(done.problems)) == (0, 1)
+    assert TOKEN not in "".join(done.problems.values())
+    server.behave("accept")
+    with serving(server):
+        assert courier.deliver().accepted == 3
+        assert courier.deliver().accepted == 0
+    assert told(server.accepted) == [(RUNS[0], "1"), (RUNS[0], "2"), (RUNS[0], "3")]
+    if failure != "refuse":
+        assert server.asked[0] == server.accepted[0]
+
+
+def test_a_receiver_that_fails_rests(
+    writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver
+) -> None:
+    """It is left alone for a while that grows, also with what other runs tell."""
+    announce(writer, leases[0], 1)
+    announce(writer, leases[1], 2)
+    server.behave("status 503")
+    with serving(server):
+        courier.deliver()
+        assert len(server.asked) == 1
+        # Both are due, or will be soon; the receiver rests.
+        courier.deliver(due_by="2999-01-01T00:00:00.000Z")
+        assert len(server.asked) == 1
+    assert [retry_delay_s(attempts) for attempts in (1, 2, 3, 9, 10, 10**9)] == [
+        *(2.0, 4.0, 8.0, 512.0),
+        *(600.0, 600.0),
+    ]
+    waiting = {each.run_id: each for each in courier.outbox.waiting()}
+    assert (waiting["run-1"].attempts, waiting["run-2"].attempts) == (1, 0)
+
+
+def test_one_process_delivers_for_a_run(
+    writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, lab: LabFolder
+) -> None:
+    """What belongs to another process is left to it; one that died has left its lock."""
+    announce(writer, leases[0], 1)
+    announce(writer, leases[1], 2)
+    with serving(server):
+        with ExitStack() as other:
+            assert lock_run(lab, RUNS[0], other)
+            done = courier.deliver()
+            assert (done.accepted, done.locked) == (1, {RUNS[0]})
+        assert courier.deliver().accepted == 1
+    assert told(server.accepted) == [(RUNS[1], "2"), (RUNS[0], "1")]
+
+
+def test_a_run_without_a_folder_is_delivered(
+    writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, lab: LabFolder
+) -> None:
+    """A session that failed before it made a folder has told so."""
+    lab.run_folder(RUNS[0]).rmdir()
+    announce(writer, leases[0], 1)
+    with serving(server):
+        assert courier.deliver().accepted == 1
+
+
+# -- the thread of a session
+
+
+def session(lab: LabFolder, server: Receiver, events: list[JsonObject]) -> DeliveryThread:
+    return DeliveryThread(lab, RUNS[0], Values(server), events.append)
+
+
+def test_a_session_delivers_what_its_run_announces(
+    writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
+) -> None:
+    """While it lasts, what other runs left, too; and at its end what came last."""
+    announce(writer, leases[1], 1)
+    with serving(server), session(lab, server, []) as delivery:
+        delivery.begin()
+        wait_until(lambda: len(server.accepted) == 1, "what another run left")
+        announce(writer, leases[0], 2)
+        wait_until(lambda: len(server.accepted) == 2, "what the run announced")
+        writer.leases.release(leases[0], RunStatus.INTERRUPTED)
+        delivery.__exit__(None, None, None)
+        assert server.events == ["host_declared_lost", "host_declared_lost", "stopped"]
+    assert _no_thread()
+
+
+def test_a_session_delivers_in_the_end_alone(
+    writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
+) -> None:
+    """A session that fails before it has begun to deliver still tells that it has stopped."""
+    delivery = session(lab, server, [])
+    with serving(server):
+        writer.leases.release(leases[0], RunStatus.INTERRUPTED)
+        delivery.__exit__(ZeroDivisionError, None, None)
+        assert server.events == ["stopped"]
+
+
+def test_no_thread_is_started_for_nothing(
+    writer: LedgerWriter, lab: LabFolder, server: Receiver
+) -> None:
+    """A run without receivers, in a lab in which nothing waits, costs a query."""
+    kit.begin_run(writer, run_id=RUNS[0])
+    with session(lab, server, []) as delivery:
+        delivery.begin()
+        assert _no_thread()
+
+
+def _no_thread() -> bool:
+    return not any(each.name == "labledger-notifications" for each in threading.enumerate())
+
+
+def test_a_receiver_that_hangs_holds_no_commit_up(
+    writer: LedgerWriter,
+    leases: list[Lease],
+    server: Receiver,
+    lab: LabFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While an attempt lasts, the ledger is free: commits of the run go on to its end."""
+    monkeypatch.setattr(notification_delivery, "ATTEMPT_S", 600.0)
+    server.behave("hang")
+    with serving(server) as hanging, session(lab, server, []) as delivery:
+        announce(writer, leases[0], 1)
+        delivery.begin()
+        wait_until(lambda: hanging.asked, "an attempt")
+        for idx in range(4):
+            writer.commit_result(leases[0], kit.result(idx))
+        writer.leases.release(leases[0], RunStatus.COMPLETED)
+        assert len(hanging.asked) == 1
+        delivery.__exit__(None, None, None)
+    waiting = labledger.notifications(lab_dir=lab.root)
+    assert [each.event for each in waiting] == ["host_declared_lost", "finished"]
+    # The server is gone: its thread is, too, before the next test.
+    wait_until(_no_thread, "the end of the attempt")
+
+
+def test_a_problem_is_said_once(
+    writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
+) -> None:
+    """The user reads who was not told, and why, without the path of a webhook."""
+    events: list[JsonObject] = []
+    server.behave("status 500")
+    announce(writer, leases[0], 1, 2)
+    with serving(server), session(lab, server, events) as delivery:
+        delivery.begin()
+        wait_until(lambda: len(server.asked) > 1, "another attempt")
+        delivery.report_problems()
+    [event] = events
+    assert event["message"] == (
+        "$WEBHOOK was not notified of run run-1: HTTP status 500; it is tried again until it "
+        "succeeds (`labledger notifications` lists what waits)"
+    )
+
+
+# -- the library
+
+
+def test_what_waits_is_listed_and_sent_by_hand(
+    writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
+) -> None:
+    """What no coordinator delivers is listed without secrets, and can be sent or given up."""
+    with serving(server):
+        url = ReceiverOfRun((server.url,), is_webhook=True)
+        writer.set_receivers(leases[0], {"run": [url.stored()]})
+        announce(writer, leases[0], 1)
+        announce(writer, leases[1], 2)
+        listed = labledger.notifications(lab_dir=lab.root)
+        assert [(each.run_id, each.receiver) for each in listed] == [
+            ("run-1", f"http://127.0.0.1:{server.port}"),
+            ("run-2", "$WEBHOOK"),
+        ]
+        assert TOKEN not in repr(listed) + str([each.as_json() for each in listed])
+        done = labledger.deliver_notifications(lab_dir=lab.root)
+    assert done.accepted == 1
+    assert done.problems == ("$WEBHOOK was not notified of run run-2: $WEBHOOK is not set",)
+    assert labledger.discard_notifications("run-2", lab_dir=lab.root) == 1
+    assert labledger.notifications(lab_dir=lab.root) == []
+    settled = labledger.notifications(lab_dir=lab.root, settled=True)
+    assert [each.state for each in settled] == ["delivered", "given up"]
+    with pytest.raises(labledger.RunNotFound):
+        labledger.deliver_notifications("run-3", lab_dir=lab.root)
+
+
+def test_a_receiver_can_be_tried(server: Receiver) -> None:
+    """A test is sent once and not stored; a failure is an error."""
+    with serving(server):
+        labledger.try_receiver("$WEBHOOK", env={"WEBHOOK": server.url})
+        assert server.events == ["test"]
+        server.behave("status 403")
+        with pytest.raises(labledger.LabLedgerError, match="HTTP status 403"):
+            labledger.try_receiver(server.url)

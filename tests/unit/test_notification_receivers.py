@@ -1,0 +1,294 @@
+"""Receivers of notifications: how they are given, what they are told, and how they fail."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from notification_receivers import TOKEN, Receiver, serving
+from waiting import wait_until
+
+from labledger.errors import InvalidInput
+from labledger.execution import receivers
+from labledger.execution.receivers import GivenReceivers, NotDelivered, given_receivers
+from labledger.files.lab_folder import LabFolder
+
+PAYLOAD = b'{"event":"test"}'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Receiver]:
+    """A receiver that runs."""
+    with serving(Receiver(tmp_path)) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> LabFolder:
+    lab = LabFolder(tmp_path / ".lab")
+    lab.create()
+    return lab
+
+
+def of_option(text: str) -> receivers.Receiver:
+    return receivers.Receiver.of_option(text)
+
+
+def failure_of(receiver: receivers.Receiver, limit_s: float = 5.0, **values: str) -> str:
+    """Tell a receiver, which must fail, and return why; the message has no part of a path."""
+    with pytest.raises(NotDelivered) as caught:
+        receiver.tell(PAYLOAD, values, limit_s)
+    assert TOKEN not in str(caught.value)
+    return caught.value.message
+
+
+# -- how they are given
+
+
+@pytest.mark.parametrize(
+    ("text", "is_webhook", "label"),
+    [
+        (f"https://hooks.example:8443/{TOKEN}?a={TOKEN}", True, "https://hooks.example:8443"),
+        ("$WEBHOOK", True, "$WEBHOOK"),
+        ("https://hooks.example/$PATH", True, "https://hooks.example"),
+        ("/usr/bin/mail -s 'a run' me@example", False, "mail"),
+        ("notify\x1b[2J", False, "notify\\x1b[2J"),
+    ],
+)
+def test_a_receiver_is_named_without_its_secrets(text: str, is_webhook: bool, label: str) -> None:
+    """A URL or a lone name is a webhook, all else a command; a label has no path and no query."""
+    receiver = of_option(text)
+    assert (receiver.is_webhook, receiver.label) == (is_webhook, label)
+    assert receivers.Receiver.of_stored(receiver.stored()) == receiver
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("$WEBHOOK", "\\$WEBHOOK is not set"),
+        ("https://hooks.example/$PART", "\\$PART is not set"),
+        ("$NO_URL", "\\$NO_URL is not the URL of a webhook"),
+        ("https://", "not the URL of a webhook"),
+        ("https://hooks.example:port/", "not the URL of a webhook"),
+        (f"https://me:{TOKEN}@hooks.example/", "has no user and no password"),
+        ("https://hooks.example/a b", "must be escaped"),
+        ("no-such-program-here", "found no program 'no-such-program-here'"),
+        ("./no-such-file", "found no program './no-such-file'"),
+        ("'unbalanced", "no closing quotation"),
+        ("", "found no program ''"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(lab: LabFolder, text: str, problem: str) -> None:
+    """A receiver that could never be told is an error before a run begins, without a secret."""
+    with pytest.raises(InvalidInput, match=problem) as caught:
+        given_receivers([text], lab, {"NO_URL": f"ftp://{TOKEN}"})
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_program_is_stored_with_its_path(lab: LabFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later command finds the program from any folder; names stay names."""
+    program = lab.root.parent / "tell"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    monkeypatch.chdir(lab.root.parent)
+    given = given_receivers(["./tell $TOKEN"], lab, {"TOKEN": TOKEN})
+    assert given == GivenReceivers((json.dumps({"command": [str(program), "$TOKEN"]},
+                                               separators=(",", ":")),), ())  # fmt: skip
+
+
+def test_none_removes_the_receivers_of_a_run(lab: LabFolder) -> None:
+    """`none` stands alone; nothing given leaves the run's receivers as they are."""
+    assert given_receivers(["none"], lab, {}).of_run == ()
+    assert given_receivers([], lab, {}).of_run is None
+    with pytest.raises(InvalidInput, match="stands alone"):
+        given_receivers(["none", "true"], lab, {})
+
+
+def test_the_settings_of_a_lab_name_receivers(lab: LabFolder) -> None:
+    """Each entry is a webhook or a command; a path of a program begins at the lab folder."""
+    program = lab.root / "tell"
+    program.touch(0o700)
+    lab.settings.write_text(
+        "version: 1\nnotify:\n  - webhook: $WEBHOOK\n  - command: [./tell, --all]\n"
+    )
+    given = given_receivers([], lab, {"WEBHOOK": "https://hooks.example/"})
+    assert [json.loads(each) for each in given.of_lab] == [
+        {"webhook": "$WEBHOOK"},
+        {"command": [str(lab.root / "tell"), "--all"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("notify: []", "'version' is missing"),
+        ("{version: 2}", "version: found 2; expected 1"),
+        ("{version: 1, notfy: []}", "unknown key 'notfy'; did you mean 'notify'"),
+        ("{version: 1, notify: [{webhok: x}]}", "did you mean 'webhook'"),
+        ("{version: 1, notify: [{webhook: x, command: [y]}]}", "not both"),
+        ("{version: 1, notify: [{command: []}]}", "something, not nothing"),
+        ("{version: 1, notify: [{}]}", "a `webhook` or a `command`"),
+        ("[]", "expected a mapping"),
+        ("", "expected a mapping"),
+        ("{", "is not YAML"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_an_error(lab: LabFolder, text: str, problem: str) -> None:
+    """An unknown field or another version is refused, and the message names file and field."""
+    lab.settings.write_text(text)
+    with pytest.raises(InvalidInput, match=problem) as caught:
+        given_receivers([], lab, {})
+    assert str(lab.settings) in str(caught.value)
+
+
+# -- webhooks
+
+
+def test_a_webhook_gets_the_payload(server: Receiver) -> None:
+    """The bytes are posted as they are, and an empty answer with a status 2xx accepts them."""
+    of_option("$WEBHOOK").tell(PAYLOAD, {"WEBHOOK": server.url}, 5.0)
+    assert server.accepted == [json.loads(PAYLOAD)]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "problem"),
+    [
+        ("status 500", "HTTP status 500"),
+        ("status 404", "HTTP status 404"),
+        ("redirect", "HTTP status 307, a redirect, which is not followed"),
+        ("close", "it gave no answer of HTTP"),
+        ("half", "it gave no answer of HTTP"),
+    ],
+)
+def test_every_answer_but_acceptance_is_a_failure(
+    server: Receiver, behaviour: str, problem: str
+) -> None:
+    """The reason is in our words, and the request was made once."""
+    server.behave(behaviour)
+    assert problem in failure_of(of_option(server.url))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "drip"])
+def test_an_attempt_ends_at_its_limit(server: Receiver, behaviour: str) -> None:
+    """A receiver that never answers, or byte by byte, is given up."""
+    server.behave(behaviour)
+    assert failure_of(of_option(server.url), 0.5) == "no answer within 0.5 seconds"
+
+
+def test_a_receiver_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    """A refused connection and a name that is none are said in a few words."""
+    with serving(Receiver(tmp_path)) as receiver:
+        gone = of_option(receiver.url)
+    assert failure_of(gone) == "Connection refused"
+    nowhere = failure_of(of_option(f"http://nowhere.invalid/{TOKEN}"))
+    assert nowhere == "its name cannot be resolved"
+
+
+def test_a_value_that_is_gone_is_a_failure() -> None:
+    """A later process may lack what the one that started the run had."""
+    assert failure_of(of_option("$WEBHOOK")) == "$WEBHOOK is not set"
+    assert "is not the URL of a webhook" in failure_of(of_option("$WEBHOOK"), WEBHOOK=TOKEN)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A file with a key, and with a certificate of this machine that nobody else has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a receiver")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "certificate.pem"
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(
+        key.private_bytes(encoding, form, serialization.NoEncryption())
+        + signed.public_bytes(encoding)
+    )
+    return path
+
+
+def test_a_certificate_is_checked(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is posted to whoever has no valid certificate; the machine's authorities decide."""
+    with serving(Receiver(tmp_path), certificate) as receiver:
+        told = of_option(receiver.url.replace("http:", "https:"))
+        assert "its certificate is not valid" in failure_of(told)
+        assert receiver.asked == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        told.tell(PAYLOAD, {}, 5.0)
+        assert len(receiver.accepted) == 1
+        other = of_option(f"https://localhost:{receiver.port}/")
+        assert "its certificate is not valid" in failure_of(other)
+
+
+# -- commands
+
+
+def python(program: str) -> receivers.Receiver:
+    return receivers.Receiver((sys.executable, "-c", program), is_webhook=False)
+
+
+def test_a_command_gets_the_payload_on_stdin(tmp_path: Path) -> None:
+    """It is one line; words have the values of their names, and no shell sees them."""
+    words = ("sh", "-c", 'cat > "$0"', f"{tmp_path}/$NAME")
+    command = receivers.Receiver(words, is_webhook=False)
+    command.tell(PAYLOAD, {"NAME": "a b;c", "0": "x"}, 5.0)
+    assert (tmp_path / "a b;c").read_bytes() == PAYLOAD + b"\n"
+
+
+def test_a_command_that_fails_is_a_failure() -> None:
+    """Exit status, signal and a program that is gone are told apart."""
+    assert failure_of(python("raise SystemExit(3)")) == "exit status 3"
+    assert failure_of(python("import os; os.kill(os.getpid(), 9)")) == "it was ended by signal 9"
+    gone = receivers.Receiver(("/no/such/program",), is_webhook=False)
+    assert failure_of(gone) == "it cannot be started: No such file or directory"
+
+
+def test_a_command_need_not_read() -> None:
+    """One that ends without having read its stdin has accepted."""
+    receivers.Receiver(("true",), is_webhook=False).tell(b"x" * 200_000, {}, 5.0)
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    """At the limit nothing of it is left."""
+    children = tmp_path / "children"
+    program = (
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(children)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(1000)\n"
+    )
+    # Enough for the program to begin, on a busy machine too.
+    assert failure_of(python(program), 5.0) == "it took longer than 5 seconds"
+    for pid in children.read_text().split():
+        wait_until(lambda pid=pid: not is_running(pid), f"the end of process {pid}")  # type: ignore[misc]
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
