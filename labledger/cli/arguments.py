@@ -186,10 +186,10 @@ Notify = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RECEIVER",
-        help="Tell this receiver when the run finishes or stops, when most of its budget is used, "
-        "when a host is lost and when many slots are errors: the URL of a webhook, a '$NAME' of "
-        "the environment with one, or a command, which gets JSON on its stdin. Stored with the "
-        "run; `none` removes its receivers. Repeatable.",
+        help="Tell this receiver when the run finishes or stops, and when most of its budget is "
+        "used, a host is lost, many slots are errors or a request is applied: the URL of a "
+        "webhook, a '$NAME' of the environment with one, or a command, which gets JSON on its "
+        "stdin. Stored with the run; `none` removes its receivers. Repeatable.",
     ),
 ]
 FailUnder = Annotated[

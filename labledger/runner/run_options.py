@@ -86,10 +86,10 @@ class RunOptions:
             times what the hosts take at once.
         keep: Which trial folders are retained, in `kept` of the run folder. They may hold secrets.
         notify: Who is told that the run finished or stopped, that most of its budget is used, that
-            a host was lost, or that many slots are errors: the URL of a webhook, or a command with
-            its arguments, which gets JSON on its stdin. `$NAME` in it is a value of `env`. The run
-            stores them: none given leaves those of a resumed run, ``("none",)`` removes them.
-            Receivers in the lab's settings are told as well.
+            a host was lost, that many slots are errors, or that a request was applied: the URL of a
+            webhook, or a command with its arguments, which gets JSON on its stdin. `$NAME` in it is
+            a value of `env`. The run stores them: none given leaves those of a resumed run,
+            ``("none",)`` removes them. Receivers in the lab's settings are told as well.
         on_event: Called with each run event, a dictionary, in the thread that called `run`. The
             `put` method of a `queue.Queue` serves too. What it raises interrupts the run.
         stop_request: Stops the run from another thread, by `stop_request.raise_level()`.

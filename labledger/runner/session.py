@@ -100,7 +100,9 @@ class Session:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
             # Left last: it delivers also that the run has ended.
-            delivery = stack.enter_context(self._delivery())
+            delivery = stack.enter_context(
+                DeliveryThread(self.lab, self.run_id, self.values, self.options.on_event)
+            )
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop_request))
@@ -172,9 +174,6 @@ class Session:
         if stop_cause is not None and stop_cause.cause == StopCause.BUDGET:
             return Stop(StopCause.BUDGET, budget.message())
         return stop_cause
-
-    def _delivery(self) -> DeliveryThread:
-        return DeliveryThread(self.lab, self.run_id, self.values, self.options.on_event)
 
     def _apply_options(self, reader: LedgerReader, lease: Lease) -> RunInfo:
         """Store the new limits and settings, and return the run with them."""

@@ -66,34 +66,37 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
 
 def test_a_run_tells_that_it_has_stopped(project: Project, server: Receiver) -> None:
     """A stop by a person is told with its cause; the run stores who is told."""
-    project.tasks({"a": HOLDS, "b": RIGHT})
-    with closing(project.run(RUN, *HOLDING, "-n", "1", "--notify", "$WEBHOOK")) as coordinator:
+    project.tasks({"a": HOLDS, "b": HOLDS})
+    with closing(project.run(RUN, *HOLDING, "--notify", "$WEBHOOK")) as coordinator:
         coordinator.until("slot_dispatched")
         project.await_agents(RUN, 1)
-        coordinator.signal(signal.SIGINT)
-        coordinator.until("stopping")
-        project.open_gate(RUN, 0)
+        for times in (1, 2):
+            coordinator.signal(signal.SIGINT)
+            coordinator.until("stopping", times=times)
         coordinator.finish()
-    assert [each["details"]["cause"] for each in server.accepted] == ["interrupt"]
+    assert server.events == ["stopped"]
+    assert server.accepted[0]["details"]["cause"] == "interrupt"
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0
     assert server.events == ["stopped", "finished"]
 
 
 def test_most_of_a_budget_is_told_while_the_run_goes_on(project: Project, server: Receiver) -> None:
-    """The commit that crosses 80 % of a limit tells so, before the run ends."""
-    with closing(project.run(RUN, *PASSING, *_costly(project))) as coordinator:
+    """The fourth of five results uses 80 % of the limit, and is told before the run ends."""
+    words, cost = _budget(project, trials=5, for_trials=4.5)
+    with closing(project.run(RUN, *PASSING, *words)) as coordinator:
         coordinator.finish()
     assert server.events[0] == "budget_high"
-    assert server.accepted[0]["committed"] == 4
+    assert server.accepted[0]["details"]["spent"]["total"] == pytest.approx(4 * cost)
+    assert server.accepted[0]["committed"] < 5
 
 
-@pytest.mark.parametrize(("point", "is_stored"), [("inside_commit:3", 0), ("after_commit:3", 1)])
+@pytest.mark.parametrize(("point", "is_stored"), [("inside_commit:0", 0), ("after_commit:0", 1)])
 def test_a_notification_is_in_the_transaction_of_what_it_tells(
     project: Project, server: Receiver, point: str, is_stored: int
 ) -> None:
-    """Killed before its end, the commit that crosses 80 % has told nothing; after, it has."""
-    words = _costly(project)
+    """Killed inside, the commit that uses most of a budget has told nothing; after, it has."""
+    words, _ = _budget(project, trials=1, for_trials=1.1)
     project.environment[VARIABLE] = point
     with closing(project.run(RUN, *PASSING, *words)) as coordinator:
         coordinator.finish()
@@ -101,22 +104,25 @@ def test_a_notification_is_in_the_transaction_of_what_it_tells(
     stored = project.json("notifications", "--all", "--json")
     assert [each["event"] for each in stored] == ["budget_high"] * is_stored
     with closing(project.resume(RUN, *PASSING)) as coordinator:
-        coordinator.finish()
+        assert coordinator.finish() == 0
     of_budget = [each["id"] for each in server.accepted if each["event"] == "budget_high"]
     assert len(set(of_budget)) == 1
     assert is_stored == 0 or of_budget[0] == stored[0]["payload"]["id"]
 
 
-def _costly(project: Project) -> tuple[str, ...]:
-    """Give a project five slots that cost the same; return the words of a budget for 4.5."""
+def _budget(project: Project, trials: int, for_trials: float) -> tuple[tuple[str, ...], float]:
+    """Give a project slots that cost the same.
+
+    Return the words of a run with a budget for so many of them, and what one costs.
+    """
     length = {"id": "cost_usd", "from": "result", "pointer": "/metrics/length"}
     project.document["metrics"] = [length]
-    project.tasks(dict.fromkeys("abcde", RIGHT))
+    project.tasks(dict.fromkeys("abcde"[:trials], RIGHT))
     project.save()
     with closing(project.run("first", *PASSING, "--limit", "1")) as coordinator:
         assert coordinator.finish() == 0
         cost = float(coordinator.of("trial_finished")[0]["cost_usd"])
-    return ("-n", "1", "--budget-usd", str(cost * 4.5), "--notify", "$WEBHOOK")
+    return ("--budget-usd", str(cost * for_trials), "--notify", "$WEBHOOK"), cost
 
 
 POINTS = ("before_notification", "after_notification")
