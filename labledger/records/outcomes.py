@@ -61,7 +61,7 @@ class Reason(StrEnum):
 
     CANCELLED = "cancelled"
     """Somebody cancelled the slot (`labledger cancel`) while its trial ran. With the status
-    `infra_error`, the slot waited for another attempt."""
+    `infra_error`, the slot waited to be attempted again."""
 
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"

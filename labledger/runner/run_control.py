@@ -68,8 +68,12 @@ class RunControl:
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_S
-        waiting = self.reader.waiting_requests(self.run.run_id)
-        return sum(map(self._apply, waiting)) > 0
+        applied = False
+        for request in self.reader.waiting_requests(self.run.run_id):
+            if not self._apply(request):
+                break  # Those after it wait as well, so that they are applied in order.
+            applied = True
+        return applied
 
     def _apply(self, request: ControlRequest) -> bool:
         """Apply a request. Return False if the ledger's disk is full: it waits on."""
@@ -214,11 +218,11 @@ class CancelledAttempts:
         cancellation = self.control.cancellation(spec.slot)
         if cancellation is None:
             raise AssertionError(f"slot {spec.slot.schedule_idx} is not cancelled")
-        if spec.attempt == 1:
+        if spec.attempt == 1 and not spec.container_may_exist:
             idx = spec.slot.schedule_idx
             commit_queue.skip_slot(idx, cancellation.reason, SlotStatus.CANCELLED)
         else:
-            # Its earlier attempts are kept.
+            # Earlier attempts are kept, and an earlier coordinator may have begun this one.
             now, message = clock.utc_now(), cancellation.reason
             result = infra_error_result(spec, now, Reason.CANCELLED, message)
             if not commit_queue.commit_or_stage(result, final=True):

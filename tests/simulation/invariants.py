@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,10 @@ class Observed:
     epochs: dict[str, int] = field(default_factory=dict)
     leases: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Process and end of each lease."""
+    journaled_attempts: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of each dispatch of the run that was seen."""
+    applied: dict[int, str] = field(default_factory=dict)
+    """The outcome of each request that was seen applied."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -219,6 +225,98 @@ def _stops_in_time(world: World) -> Iterator[str]:
             yield f"it stopped when at most {most} of {limit} were spent"
 
 
+@after_commit("nothing is dispatched of what is paused")
+def _pauses_hold(world: World) -> Iterator[str]:
+    """Uses what the run's own code makes of the requests, and the journal of what it did."""
+    found = {
+        key: (variant, task, at)
+        for *key_parts, variant, task, at in world.rows(
+            "SELECT d.schedule_idx, d.attempt, v.variant_id, t.task_id, min(d.dispatched_at) "
+            "FROM dispatch d JOIN run ON run.run_no = d.run_no AND run.run_id = ? "
+            "JOIN slot s ON s.run_no = d.run_no AND s.schedule_idx = d.schedule_idx "
+            "JOIN run_variant v ON v.run_no = s.run_no AND v.variant_idx = s.variant_idx "
+            "JOIN run_task t ON t.run_no = s.run_no AND t.task_idx = s.task_idx GROUP BY 1, 2",
+            RUN,
+        )
+        for key in [tuple(key_parts)]
+    }
+    new = found.keys() - world.observed.journaled_attempts
+    world.observed.journaled_attempts |= new
+    paused: set[tuple[str, str]] = set()
+    if new:
+        paused = _paused(world)
+    for key in sorted(new):
+        variant, task, _ = found[key]
+        if paused & {("run", ""), ("variant", variant), ("task", task)}:
+            yield f"{key} was dispatched, and {sorted(paused)} is paused"
+
+
+def _paused(world: World) -> set[tuple[str, str]]:
+    paused: set[tuple[str, str]] = set()
+    for kind, what in world.rows(
+        "SELECT kind, what FROM control_request WHERE applied_at IS NOT NULL ORDER BY request_no"
+    ):
+        asked = json.loads(what)
+        named = {(scope, name) for scope in ("variant", "task") for name in asked.get(scope, ())}
+        if kind == "pause":
+            paused |= named or {("run", "")}
+        elif kind == "unpause":
+            paused = set()
+    return paused
+
+
+@after_commit("requests are applied once, in their order")
+def _applied_in_order(world: World) -> Iterator[str]:
+    applied = world.rows(
+        "SELECT request_no, applied_at IS NOT NULL, outcome FROM control_request "
+        "ORDER BY run_no, request_no"
+    )
+    for (number, is_applied, _), (later, later_applied, _) in pairwise(applied):
+        if later > number and later_applied and not is_applied:
+            yield f"request {later} was applied before request {number}"
+    for number, is_applied, outcome in applied:
+        before = world.observed.applied.get(number)
+        if before is not None and before != outcome:
+            yield f"request {number} was applied again: {outcome}, before {before}"
+        if is_applied:
+            world.observed.applied[number] = outcome
+
+
+@at_end("what is said never to have run has not run")
+def _never_ran(world: World) -> Iterator[str]:
+    for (idx,) in world.rows(
+        "SELECT c.schedule_idx FROM slot_commit c JOIN run ON run.run_no = c.run_no "
+        "WHERE run.run_id = ? AND c.status IN ('cancelled', 'skipped_pruned')",
+        RUN,
+    ):
+        starts = [key for key in world.observed.starts if key[:2] == (RUN, idx)]
+        if starts:
+            yield f"slot {idx} was committed as never run, and {starts} were started"
+
+
+@at_end("slots are cancelled by requests alone")
+def _cancelled_by_requests(world: World) -> Iterator[str]:
+    slots: set[int] = set()
+    variants: set[str] = set()
+    for (what,) in world.rows(
+        "SELECT what FROM control_request WHERE kind = 'cancel' AND applied_at IS NOT NULL"
+    ):
+        asked = json.loads(what)
+        slots |= set(asked.get("slot", ()))
+        variants |= set(asked.get("variant", ()))
+    for idx, variant in world.rows(
+        "SELECT c.schedule_idx, v.variant_id FROM slot_commit c "
+        "JOIN run ON run.run_no = c.run_no AND run.run_id = ? "
+        "JOIN slot s ON s.run_no = c.run_no AND s.schedule_idx = c.schedule_idx "
+        "JOIN run_variant v ON v.run_no = s.run_no AND v.variant_idx = s.variant_idx "
+        "LEFT JOIN trial t ON t.run_no = c.run_no AND t.schedule_idx = c.schedule_idx "
+        "WHERE c.status = 'cancelled' OR t.reason = 'cancelled'",
+        RUN,
+    ):
+        if idx not in slots and variant not in variants:
+            yield f"slot {idx} was cancelled, and nobody asked for it"
+
+
 @at_end("every run ends")
 def _is_complete(world: World) -> Iterator[str]:
     for run_id, next_idx, total, status in world.rows(
@@ -266,12 +364,13 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
 def _retries_are_as_told(world: World) -> Iterator[str]:
     retry = DESIGNS[world.design].get("retry", RETRY)
     ended: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-    for idx, attempt, status in world.rows(
-        "SELECT a.schedule_idx, a.attempt, a.status FROM attempt a JOIN run ON "
+    for idx, attempt, status, reason in world.rows(
+        "SELECT a.schedule_idx, a.attempt, a.status, a.reason FROM attempt a JOIN run ON "
         "run.run_no = a.run_no WHERE run.run_id = ? ORDER BY a.schedule_idx, a.attempt",
         RUN,
     ):
-        ended[idx].append((attempt, status in retry["retry_on"]))
+        is_retried = status in retry["retry_on"] and reason != "cancelled"
+        ended[idx].append((attempt, is_retried))
     for idx, attempts in ended.items():
         count = len(attempts)
         *earlier, last = [is_retried for _, is_retried in attempts]
@@ -293,6 +392,8 @@ def _is_pruned_after_failures(world: World) -> Iterator[str]:
         "WHERE run.run_id = ? AND c.schedule_idx < ? ORDER BY c.schedule_idx",
         *(RUN, SLOTS),
     ):
+        if status == "cancelled":
+            continue
         if status == "skipped_pruned":
             if variant not in pruned:
                 yield f"slot {idx} is pruned after {in_row[variant]} failures in a row"

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from labledger.errors import LabLedgerError
+from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records.outcomes import RequestKind
 from labledger.runner import run_start
 from labledger.runner.extend import extend_run
 from labledger.runner.regrade import regrade_run
@@ -284,6 +287,7 @@ class World:
             self._fail_disk,
             self._lock_ledger,
             self._set_clock,
+            *[self._ask] * 3,
         ]
 
     def _coordinators(self) -> list[Process]:
@@ -373,6 +377,51 @@ class World:
     def _set_clock(self) -> None:
         self.count("clock set")
         self.machine.unix_time += self.random.choice((-3600.0, -20.0, 20.0, 3600.0))
+
+    # -- what people ask from elsewhere
+
+    def _ask(self) -> None:
+        """Ask something of the run; what was paused goes on after a while."""
+        kind, what = self.random.choice(
+            (
+                (RequestKind.PAUSE, {}),
+                (RequestKind.PAUSE, {"variant": [self.random.choice(labs.VARIANTS)]}),
+                (RequestKind.PAUSE, {"task": [f"task-{self.random.randrange(labs.TASKS)}"]}),
+                (RequestKind.SET, {"max_concurrency": self.random.choice((1, 2, 8))}),
+                (RequestKind.CANCEL, {"slot": [self.random.randrange(labs.SLOTS)]}),
+                (RequestKind.CANCEL, {"variant": [self.random.choice(labs.VARIANTS)]}),
+                (RequestKind.STOP, {"now": self.random.random() < 0.5}),
+            )
+        )
+        self.count(f"asked to {kind.value}")
+        self._request(kind, what)
+        if kind is RequestKind.PAUSE:
+            delay = self.random.choice((1.0, 15.0, 60.0))
+            self.time.after(delay, lambda: self._request(RequestKind.UNPAUSE, {"all": True}))
+
+    def _request(self, kind: RequestKind, what: dict[str, Any]) -> None:
+        """Write a request, again and again until that succeeds."""
+        process = Process(self.time, self.machine, f"{kind.value}-{self.events['requests']}")
+        self.events["requests"] += 1
+        process.on_death.append(lambda: disk.disks().forget(process))
+        written: list[object] = []
+
+        def main() -> None:
+            try:
+                store = ArtifactStore(self.lab.artifacts)
+                with LedgerWriter.open(self.lab.ledger, store) as writer:
+                    written.append(writer.add_request(labs.RUN, kind, what, "a person"))
+            except (LabLedgerError, OSError) as error:
+                self.time.note(f"{type(error).__name__}: {error}")
+            finally:
+                self.time.kill(process)
+
+        def again() -> None:
+            if not written:
+                self._request(kind, what)
+
+        self.time.spawn(process, "main", main)
+        self.time.after(60.0, again)
 
     # -- what is seen
 
