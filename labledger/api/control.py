@@ -192,6 +192,14 @@ class _Preview:
                 hint=f"`labledger clean {self.run.run_id}` shows what it left running; "
                 f"`labledger resume {self.run.run_id}` continues it",
             )
+        if self.run.regrades is not None and (
+            self.kind is RequestKind.CANCEL or "budget" in self.what
+        ):
+            raise LabLedgerError(
+                f"run {self.run.run_id} grades trials that have run: none of them can be "
+                "cancelled, and nothing is spent",
+                hint=f"`labledger stop {self.run.run_id}` stops it",
+            )
         problems = list(self._problems())
         if problems:
             raise InvalidInput("the request", problems)

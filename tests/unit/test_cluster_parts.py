@@ -15,7 +15,7 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.execution.executor import HostState, Needs
+from labledger.execution.executor import HostState, Limits, Needs
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading import GradingMode
 from labledger.experiment.plan_sections import Resources
@@ -306,6 +306,38 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
     assert blocked.stop_cause(links, 0.0) is None
     works.disconnect()
     assert "no host could take a trial" in (blocked.stop_cause(links, 0.0) or "")
+
+
+def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
+    """A limit of attempts for each host, and hosts that are paused, hold until they are ended."""
+    spec, room = trials.spec(), HostCapacity()
+    links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.image_id})
+    for link in links:
+        link.connect("address", Described("s", host(link.name, 4, images=images), 1.0, 1.0))
+        link.record_contact(1.0)
+        room.update(link)
+
+    def place_all() -> list[str]:
+        placed = []
+        while (chosen := room.choose(spec)) is not None:
+            chosen.reserved[len(chosen.reserved), 1] = spec.image_id
+            room.update(chosen)
+            placed.append(chosen.name)
+        return sorted(placed)
+
+    def limit(limits: Limits) -> None:
+        room.limits = limits
+        for link in links:
+            room.update(link)
+
+    limit(Limits(at_most_per_host=1))
+    assert (room.slots, room.capacity) == (2, 2)
+    assert place_all() == ["a/1", "b/1"]
+    limit(Limits(at_most_per_host=2, is_closed=lambda name: name == "a/1"))
+    assert place_all() == ["b/1"]
+    assert not room.has_room
+    limit(Limits(at_most_per_host=2))
+    assert place_all() == ["a/1"]
 
 
 def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
