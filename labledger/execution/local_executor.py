@@ -201,6 +201,11 @@ class LocalExecutor:
         """Let a submitted attempt not start, if it has not: its future raises `StartRefused`."""
         self._limiter.refuse([spec.slot.schedule_idx])
 
+    def forget_kills(self) -> None:
+        """Let what was killed start again: another coordinator continues the run."""
+        while self._killed:
+            self._limiter.refuse_no_more(self._killed.pop())
+
     def has_started(self, spec: AttemptSpec) -> bool:
         """Return whether a container has been started for an attempt; False if it is unknown."""
         try:

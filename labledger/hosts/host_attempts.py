@@ -43,7 +43,7 @@ from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.disk_space import FullDisks
-from labledger.trial.life.container_start import attempt_of, kill_container
+from labledger.trial.life.container_start import attempt_of
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 from labledger.trial.trial_plan import TrialAgent
 
@@ -105,8 +105,6 @@ class HostAttempts:
     """Open attempts whose results are dropped when they end."""
     _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
-    _killed: set[int] = field(default_factory=set)
-    """Slots whose attempts the coordinator of this epoch wants dead."""
     _unwanted: dict[AttemptKey, CleanUp] = field(default_factory=dict)
     """Attempts that had not ended when they were to be cleaned up: each is when it ends."""
     _warnings: list[str] = field(default_factory=list)
@@ -135,8 +133,7 @@ class HostAttempts:
         self.epoch = epoch
         self.limiter.allow_until(0.0)
         self.limiter.reopen()
-        while self._killed:
-            self.limiter.refuse_no_more(self._killed.pop())
+        self._executor.forget_kills()
         self.is_lost = False
         self._failures.clear()
         self.unconfirmed.clear()
@@ -161,9 +158,7 @@ class HostAttempts:
             is_over = self._removed.get(key) == self.epoch or key in self._leaving or self.is_lost
             if self.closed or key in self._open or key in self._ended or is_over:
                 return
-            if self._failures.pop(key, None) is not None and key[0] in self._killed:
-                self._killed.discard(key[0])
-                self.limiter.refuse_no_more(key[0])
+            self._failures.pop(key, None)
             was_accepted = self.folder.has_accepted(key)
             here = self._on_this_host(spec, container_may_exist=was_accepted)
             if not was_accepted:
@@ -252,17 +247,15 @@ class HostAttempts:
         self.folder.forget(key)
 
     def kill(self, kill: Kill) -> None:
-        """Start no container for an attempt, until another epoch begins or it is sent again."""
-        with self.changed:
-            self._killed.add(kill.spec.slot.schedule_idx)
-        self.limiter.refuse([kill.spec.slot.schedule_idx])
-        if not kill.spares_started:
+        """Start no container for an attempt, and kill those that have started, if told so."""
+        if kill.spares_started:
+            self._executor.recall(kill.spec)
+        else:
             self._kill_containers(kill.spec)
 
     def _kill_containers(self, spec: AttemptSpec) -> None:
         try:
-            with self.engines.engine() as engine:
-                kill_container(engine, spec)
+            self._executor.kill(spec)
         except LabLedgerError as error:
             with self.changed:
                 self._warnings.append(error.message)

@@ -259,6 +259,54 @@ def test_a_run_that_stops_finishes_what_runs_and_starts_nothing(
     wait_until(lambda: not trials.containers(), "the containers to be removed")
 
 
+def test_what_is_recalled_does_not_start_until_it_is_submitted_again(
+    coordinators: Coordinators, trials: Trials
+) -> None:
+    """What runs is spared; what waits raises `StartRefused`, and starts once it is sent again."""
+    first = trials.spec(WAITS)
+    executor = coordinators.next(first)
+    specs = [placed(executor, slot(first, idx)) for idx in range(SLOTS + 1)]
+    futures = [executor.submit(spec) for spec in specs]
+    wait_until(lambda: sum(map(is_running, specs)) == SLOTS, "the first containers")
+    waiting = next(idx for idx, spec in enumerate(specs) if not is_running(spec))
+    for spec in specs:
+        executor.recall(spec)
+    with pytest.raises(StartRefused):
+        futures[waiting].result(PATIENCE_S)
+    running = [idx for idx in range(SLOTS + 1) if idx != waiting]
+    for idx in running:
+        let_go(specs[idx])
+        assert futures[idx].result(PATIENCE_S).status == SlotStatus.COMPLETED
+    assert not is_running(specs[waiting])
+    again = placed(executor, replace(specs[waiting], container_may_exist=True))
+    future = executor.submit(again)
+    let_go(again)
+    result = future.result(PATIENCE_S)
+    assert (result.status, result.notes) == (SlotStatus.COMPLETED, [])
+    for spec in specs:
+        executor.remove(spec, keep_folder=False).result(PATIENCE_S)
+    wait_until(lambda: not trials.containers(), "the containers to be removed")
+
+
+def test_what_is_killed_before_it_starts_never_starts(
+    coordinators: Coordinators, trials: Trials
+) -> None:
+    """A kill that comes before the attempt keeps it from starting, and spares all others."""
+    first = trials.spec(WAITS)
+    executor = coordinators.next(first)
+    spec, other = (placed(executor, slot(first, idx)) for idx in range(2))
+    executor.kill(spec)
+    future, of_other = executor.submit(spec), executor.submit(other)
+    with pytest.raises(StartRefused):
+        future.result(PATIENCE_S)
+    let_go(other)
+    assert of_other.result(PATIENCE_S).status == SlotStatus.COMPLETED
+    assert not is_running(spec)
+    for each in (spec, other):
+        executor.remove(each, keep_folder=False).result(PATIENCE_S)
+    wait_until(lambda: not trials.containers(), "the containers to be removed")
+
+
 def test_a_cleanup_removes_what_is_durable_and_nothing_else(
     coordinators: Coordinators, trials: Trials, tmp_path: Path
 ) -> None:

@@ -59,6 +59,8 @@ class Observed:
     """Process and end of each lease."""
     journaled_attempts: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of each dispatch of the run that was seen."""
+    may_be_back: set[str] = field(default_factory=set)
+    """Runs that were complete when the power went: deleted notes of theirs may be back."""
     applied: dict[int, str] = field(default_factory=dict)
     """The outcome of each request that was seen applied."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -416,7 +418,11 @@ def _nothing_left(world: World) -> Iterator[str]:
             yield f"container {container.name} is left, {container.status}"
     yield from world.left()
     for folder in ("trials", "traces", "incoming"):
-        left = sorted(path.name for path in world.lab.root.glob(f"runs/*/{folder}/*"))
+        left = sorted(
+            path.name
+            for path in world.lab.root.glob(f"runs/*/{folder}/*")
+            if folder != "traces" or path.parts[-3] not in world.observed.may_be_back
+        )
         if folder == "incoming":
             left = [name for name in left if name != "trial.sh"]
         if left:

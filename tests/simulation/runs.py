@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,11 @@ class World:
         for process in machine.living():
             self.time.kill(process)
         machine.boot += 1
+        for (run_id,) in self.fresh_rows(
+            "SELECT run_id FROM run JOIN schedule_progress p ON p.run_no = run.run_no "
+            "WHERE p.status = 'completed'"
+        ):
+            self.observed.may_be_back.add(str(run_id))
         disk.lose_power(of)
         # What containers wrote was not synced by anybody: it may be lost with the power.
         for container in its_engine.containers.values():
@@ -394,12 +400,21 @@ class World:
             )
         )
         self.count(f"asked to {kind.value}")
-        self._request(kind, what)
-        if kind is RequestKind.PAUSE:
-            delay = self.random.choice((1.0, 15.0, 60.0))
-            self.time.after(delay, lambda: self._request(RequestKind.UNPAUSE, {"all": True}))
+        delay = self.random.choice((1.0, 15.0, 60.0))
 
-    def _request(self, kind: RequestKind, what: dict[str, Any]) -> None:
+        def go_on() -> None:
+            if kind is RequestKind.PAUSE:
+                goes_on = partial(self._request, RequestKind.UNPAUSE, {"all": True})
+                self.time.after(delay, goes_on)
+
+        self._request(kind, what, go_on)
+
+    def _request(
+        self,
+        kind: RequestKind,
+        what: dict[str, Any],
+        when_written: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write a request, again and again until that succeeds."""
         process = Process(self.time, self.machine, f"{kind.value}-{self.events['requests']}")
         self.events["requests"] += 1
@@ -411,6 +426,7 @@ class World:
                 store = ArtifactStore(self.lab.artifacts)
                 with LedgerWriter.open(self.lab.ledger, store) as writer:
                     written.append(writer.add_request(labs.RUN, kind, what, "a person"))
+                when_written()
             except (LabLedgerError, OSError) as error:
                 self.time.note(f"{type(error).__name__}: {error}")
             finally:
@@ -418,7 +434,7 @@ class World:
 
         def again() -> None:
             if not written:
-                self._request(kind, what)
+                self._request(kind, what, when_written)
 
         self.time.spawn(process, "main", main)
         self.time.after(60.0, again)

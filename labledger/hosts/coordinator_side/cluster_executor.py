@@ -199,7 +199,6 @@ class ClusterExecutor:
                 self._end_lost(link)
                 return future
             link.received.discard(key)
-            link.recalled.discard(key)
             is_ready = self._exchanges.has_inputs(link, spec)
             link.pending[key] = Pending(spec, future, is_ready)
             self._state.host_capacity.update(link)
