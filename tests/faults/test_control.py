@@ -130,7 +130,10 @@ def test_what_waits_is_applied_by_the_next_owner(project: Project, engine_log: E
     found = outcomes(project, "waits")
     ran = [found[idx] for idx in TREAT if idx in running]
     assert ran == [("agent_error", "cancelled", 0)] * len(ran)
-    assert {found[idx][0] for idx in TREAT if idx not in running} == {"cancelled"}
+    # One that was journaled before the kill may have begun, for all that the next owner knows.
+    never_ran = [found[idx] for idx in TREAT if idx not in running]
+    assert {status for status, *_ in never_ran} <= {"cancelled", "infra_error"}
+    assert {passed for *_, passed in never_ran} == {None}
     assert [found[idx] for idx in (0, 2, 4)] == [("completed", None, 1)] * 3
     report = project.output("report", "waits", "--markdown")
     assert "too dear" in report
