@@ -274,10 +274,20 @@ class _Preview:
         open_slots = self.ledger.open_slots(self.run.run_id)
         meant = [slot for slot, host, _ in open_slots if self._means(slot, host)]
         waited = {slot.schedule_idx: self._left_s(slot, since) for slot, _, since in open_slots}
+        if (at_once := self._at_once()) is not None:
+            # Those that were dispatched last are prepared, and do not run yet.
+            meant = meant[:at_once]
         left = [waited[slot.schedule_idx] for slot in meant]
         about_s = max((s for s in left if s is not None), default=None)
         text = self._text(len(meant), about_s)
         return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished())
+
+    def _at_once(self) -> int | None:
+        """Return how many trials of the run go on at once; None if its hosts decide that."""
+        if self.controls.max_concurrency is not None or self.run.on is not None:
+            return self.controls.max_concurrency
+        design: JsonObject = self.run.resolved.get("design", {})
+        return design.get("max_concurrency")
 
     def _means(self, slot: Slot, host: str) -> bool:
         """Return whether a slot with a trial is among those that are meant."""

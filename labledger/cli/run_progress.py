@@ -179,6 +179,8 @@ class RunProgress:
                 self.note = ""
             case "waiting_for_lease" | "run_wanted" | "control_applied" | "stopping":
                 self.note = notable_line(event) or ""
+                at_once = event.get("what", {}).get("max_concurrency")
+                self.max_concurrency = at_once or self.max_concurrency
 
     def _add_image(self, event: JsonObject) -> None:
         image = event["image"]
