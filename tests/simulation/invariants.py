@@ -59,6 +59,8 @@ class Observed:
     """Process and end of each lease."""
     journaled_attempts: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of each dispatch of the run that was seen."""
+    complete: set[str] = field(default_factory=set)
+    """Runs that have ended, unless they grow."""
     may_be_back: set[str] = field(default_factory=set)
     """Runs that were complete when the power went: deleted notes of theirs may be back."""
     applied: dict[int, str] = field(default_factory=dict)

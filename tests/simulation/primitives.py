@@ -281,6 +281,8 @@ def install() -> None:
     threading.current_thread = lambda: world().current
     threading._time = monotonic
     concurrent.futures.thread._global_shutdown_lock = Lock()
+    # Its end would take that lock, where there is no world; simulated pools have no real threads.
+    threading._threading_atexits.clear()
     queue.SimpleQueue = queue._PySimpleQueue
     queue.time = monotonic
     asyncio.new_event_loop = asyncio.events.new_event_loop = EventLoop

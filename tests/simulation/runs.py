@@ -158,6 +158,7 @@ class World:
             is_alone = self.events["commands"] == commands
             # One that has died at its last step has left something to the next one.
             if is_alone and process.result is not None and process.result.complete:
+                self.observed.complete.add(run_id)
                 return
             self.time.sleep(self.random.choice((0.1, 2.0, 10.0, 30.0)))
         raise Violation(f"every run ends: {run_id} has not ended in time")
@@ -311,11 +312,7 @@ class World:
         for process in machine.living():
             self.time.kill(process)
         machine.boot += 1
-        for (run_id,) in self.fresh_rows(
-            "SELECT run_id FROM run JOIN schedule_progress p ON p.run_no = run.run_no "
-            "WHERE p.status = 'completed'"
-        ):
-            self.observed.may_be_back.add(str(run_id))
+        self.observed.may_be_back |= self.observed.complete
         disk.lose_power(of)
         # What containers wrote was not synced by anybody: it may be lost with the power.
         for container in its_engine.containers.values():
