@@ -43,6 +43,11 @@ def health_check_script() -> Path:
     return _PACKAGE / "trial" / "healthcheck.sh"
 
 
+def report_palette() -> Path:
+    """The colours of reports, as a style sheet."""
+    return _PACKAGE / "report" / "palette.css"
+
+
 _DISTRIBUTIONS: Mapping[str, str] = {"vl_convert": "vl-convert-python"}
 """What to install for a module of another name."""
 

@@ -251,6 +251,19 @@ def escape_lines(text: str) -> str:
     return "\n".join(escape_line(line.expandtabs(_TAB_WIDTH)) for line in lines)
 
 
+def escape_values(value: Any) -> Any:
+    """Return a JSON value whose texts and keys are escaped as text of several lines, tabs kept."""
+    if isinstance(value, str):
+        if value.isascii() and value.isprintable():
+            return value
+        return value.replace("\r\n", "\n").translate(_VISIBLE_LINES)
+    if isinstance(value, dict):
+        return {escape_values(key): escape_values(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [escape_values(item) for item in value]
+    return value
+
+
 def escape_json(document: str) -> str:
     """Return JSON whose strings hold what does not print as ``\\u`` escapes: the same values."""
     return document if document.isascii() and document.isprintable() else document.translate(_JSON)
@@ -330,7 +343,12 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[n : n + 4]}" for n in range(0, len(units), 4))
 
 
-_VISIBLE = Replacements(lambda character: character.encode("unicode_escape").decode("ascii"))
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+_VISIBLE = Replacements(_escape)
+_VISIBLE_LINES = Replacements(_escape, unchanged="\t\n")
 _JSON = Replacements(_json_escape, unchanged="\n")
 _MARKED = Replacements(lambda _: "\ufffd", unchanged="\t\n")
 _TERMINAL_SEQUENCES = re.compile(

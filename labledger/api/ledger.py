@@ -113,6 +113,11 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def reader(self) -> LedgerReader:
+        """What the modules of labledger read the ledger with; its methods change with versions."""
+        return self._reader
+
     def close(self) -> None:
         """Close the ledger's file."""
         self._reader.close()
@@ -172,7 +177,7 @@ class Ledger:
             gradings=tuple(self.gradings(run_id)),
             reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
-            model_usage=self._model_usage(run),
+            model_usage=self.model_usage(run_id),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in Controls.of(requests).pauses.items()),
@@ -304,8 +309,9 @@ class Ledger:
         regrades = self._reader.run(run_id).regrades is not None
         return {} if regrades else self._reader.spent_so_far(run_id)
 
-    def _model_usage(self, run: RunInfo) -> tuple[ModelUse, ...]:
+    def model_usage(self, run_id: str) -> tuple[ModelUse, ...]:
         """Return what a run's trials used of models, those that run on this machine included."""
+        run = self._reader.run(run_id)
         if run.regrades is not None:
             return ()
         calls = defaultdict(list, self._reader.staged_calls(run.run_id))

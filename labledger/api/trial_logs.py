@@ -218,9 +218,7 @@ class _LiveOutputs:
 
     @cached_property
     def _required(self) -> Collection[str]:
-        """The names of the secrets that the run's containers get."""
-        resolved = self._reader.run(self._run_id).resolved
-        return ExperimentPlan.of_document(resolved).environment
+        return required_secrets(self._reader, self._run_id)
 
     def _knows_secrets(self) -> bool:
         """Make the redactor of this attempt, before its first output is shown.
@@ -230,36 +228,60 @@ class _LiveOutputs:
         """
         if self._opened or not self._required:
             return True
-        values = self._values_in_container()
-        unknown = sorted(set(self._required) - values.keys())
-        if unknown and (self._is_collected or self.is_collected()):
-            return False
-        if unknown:
-            names = ", ".join(f"${name}" for name in unknown)
-            raise SecretsUnknown(
-                f"slot {self._schedule_idx} is not collected yet, and its output may show the "
-                f"values of {names}: no engine here has its container, which says what they are",
-                hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
+        try:
+            self._redactor = redactor_of_trial(
+                self._reader, self._run_id, self._schedule_idx, self._attempt, self._required
             )
-        self._redactor = Redactor(values)
+        except SecretsUnknown:
+            if self._is_collected or self.is_collected():
+                return False
+            raise
         return True
 
-    def _values_in_container(self) -> dict[str, str]:
-        """Return the values of secrets that the attempt's container got, {} if it is not there."""
+
+def required_secrets(reader: LedgerReader, run_id: str) -> Collection[str]:
+    """Return the names of the secrets that the containers of a run get."""
+    return ExperimentPlan.of_document(reader.run(run_id).resolved).environment
+
+
+def redactor_of_trial(
+    reader: LedgerReader, run_id: str, schedule_idx: int, attempt: int, required: Collection[str]
+) -> Redactor:
+    """Return what redacts the output of an attempt that runs on this machine.
+
+    Its secrets are those that its container got, as the engine says. Raises `SecretsUnknown` if it
+    does not say all those that are `required`.
+    """
+    values = {}
+    if required:
         labels = {
-            contract.Labels.LEDGER: self._reader.ledger_id,
-            contract.Labels.RUN: self._run_id,
-            contract.Labels.SLOT: str(self._schedule_idx),
-            contract.Labels.ATTEMPT: str(self._attempt),
+            contract.Labels.LEDGER: reader.ledger_id,
+            contract.Labels.RUN: run_id,
+            contract.Labels.SLOT: str(schedule_idx),
+            contract.Labels.ATTEMPT: str(attempt),
         }
-        variables = contract.secret_variables(self._required)
-        values: dict[str, str] = {}
-        with closing(Engine()) as engine, suppress(EngineUnavailable, ContainerFailed):
-            for container in engine.containers_with_labels(labels):
-                carried = engine.environment(container.container_id)
-                values |= {
-                    name: carried[variable]
-                    for name, variable in variables.items()
-                    if variable in carried
-                }
-        return values
+        values = _values_in_containers(labels, required)
+    unknown = sorted(set(required) - values.keys())
+    if unknown:
+        names = ", ".join(f"${name}" for name in unknown)
+        raise SecretsUnknown(
+            f"slot {schedule_idx} is not collected yet, and its output may show the "
+            f"values of {names}: no engine here has its container, which says what they are",
+            hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
+        )
+    return Redactor(values)
+
+
+def _values_in_containers(labels: dict[str, str], required: Collection[str]) -> dict[str, str]:
+    """Return the values of secrets that the containers with these labels got."""
+    variables = contract.secret_variables(required)
+    values: dict[str, str] = {}
+    with closing(Engine()) as engine, suppress(EngineUnavailable, ContainerFailed):
+        for container in engine.containers_with_labels(labels):
+            carried = engine.environment(container.container_id)
+            values |= {
+                name: carried[variable]
+                for name, variable in variables.items()
+                if variable in carried
+            }
+    return values

@@ -32,6 +32,7 @@ from labledger.cli.commands import (
     report,
     runs,
     stored_runs,
+    view,
 )
 from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.error_messages import system_failure, usage_error
@@ -123,6 +124,7 @@ experiments.register(app)
 runs.register(app)
 experiments.register_check(app)
 stored_runs.register(app)
+view.register(app)
 control.register(app)
 ledger_queries.register(app)
 report.register(app)

@@ -70,8 +70,8 @@ Rows = list[tuple[str, str]]
 
 COMMAND_GROUPS = {
     "Run experiments": "init preflight run resume extend rerun regrade check",
-    "Steer a run": "pause unpause set stop cancel",
-    "Read results": "runs status show logs query compare report plan export notifications",
+    "Steer a run": "pause unpause set stop cancel notifications",
+    "Read results": "runs view status show logs query compare report plan export",
     "Keep the ledger": "note tag verify import archive delete gc clean db doctor",
     "Many hosts": "worker hosts",
     "Agents and models": "agents gateway",

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
@@ -54,7 +55,7 @@ _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "withi
 """Parts of SQLite's messages about a statement that does more than read."""
 
 _TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
-_STEPS_BETWEEN_SIGNAL_CHECKS = 10_000
+_STEPS_BETWEEN_CHECKS = 10_000
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
@@ -92,13 +93,15 @@ def query(
     *,
     as_of: str | None = None,
     views_only: bool = False,
+    time_limit_s: float | None = None,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """Return the columns of one SELECT, and a generator of its rows.
 
     `params` are values for `:name` or `?` in the statement. With a `generation` the views show,
     for every run, the newest complete grading up to that one; with `as_of`, a time as text of
     `labledger.clock`, what was committed then. With `views_only` the ledger's own tables, which
-    change from one revision to another, are refused. Ctrl-C interrupts the query.
+    change from one revision to another, are refused. Ctrl-C interrupts the query, and so does the
+    end of `time_limit_s`, in seconds from now.
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
     what `migrations.require_current` raises.
     """
@@ -115,7 +118,8 @@ def query(
         elif generation is not None:
             views_and_triggers.select_generation(connection, generation)
 
-    return _execute(path, sql, params, prepare, views_only=views_only)
+    deadline = None if time_limit_s is None else Deadline(time_limit_s)
+    return _execute(path, sql, params, prepare, views_only=views_only, deadline=deadline)
 
 
 def query_run(
@@ -140,10 +144,27 @@ def require_names(columns: Sequence[str]) -> None:
         )
 
 
+class Deadline:
+    """The time after which a query ends."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._end = clock.monotonic() + limit_s
+
+    def is_over(self) -> bool:
+        return clock.monotonic() >= self._end
+
+
 def _execute(
-    path: Path, sql: str, params: Params, prepare: Prepare, *, views_only: bool = False
+    path: Path,
+    sql: str,
+    params: Params,
+    prepare: Prepare,
+    *,
+    views_only: bool = False,
+    deadline: Deadline | None = None,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
-    rows = _rows(path, sql, params, prepare, views_only)
+    rows = _rows(path, sql, params, prepare, views_only, deadline)
     columns = next(rows)
     return columns, rows
 
@@ -207,7 +228,12 @@ def view_tables(path: Path) -> dict[str, Table]:
 
 
 def _rows(
-    path: Path, sql: str, params: Params, prepare: Prepare, views_only: bool
+    path: Path,
+    sql: str,
+    params: Params,
+    prepare: Prepare,
+    views_only: bool,
+    deadline: Deadline | None,
 ) -> Generator[Row]:
     """Yield the column names, then each row."""
     with ExitStack() as stack:
@@ -218,7 +244,7 @@ def _rows(
             migrations.require_current_connection(connection, path)
             prepare(connection)
         names = _names(connection)
-        authorizer = _restrict(connection, stack, views_only)
+        authorizer = _restrict(connection, stack, views_only, deadline)
         try:
             values = dict(params) if isinstance(params, Mapping) else tuple(params)
             result = connection.driver.cursor()
@@ -229,19 +255,36 @@ def _rows(
             yield from iter(result.fetchone, None)
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
             if "interrupted" in str(error):
+                if deadline is not None and deadline.is_over():
+                    raise _too_slow(deadline) from None
                 raise KeyboardInterrupt from None
             if authorizer.refused_table is not None:
                 raise _internal_table_error(authorizer.refused_table, names["table"]) from error
             raise _query_error(error, names) from error
+        except MemoryError:
+            raise QueryFailed(
+                "the query needs more memory than it may have", hint="ask for fewer rows at once"
+            ) from None
 
 
-def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
-    """Allow only reading on the connection until `stack` ends, and let signals interrupt it."""
+def _restrict(
+    connection: Connection, stack: ExitStack, views_only: bool, deadline: Deadline | None
+) -> _Authorizer:
+    """Allow only reading until `stack` ends, and let signals and the deadline interrupt it."""
     driver: Any = connection.driver
     authorizer = allow_reading(driver, views_only=views_only)
     stack.callback(driver.set_authorizer, None)
-    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNAL_CHECKS)
+    is_over = (lambda: 0) if deadline is None else deadline.is_over
+    driver.set_progress_handler(is_over, _STEPS_BETWEEN_CHECKS)
+    stack.callback(driver.set_progress_handler, None, 0)
     return authorizer
+
+
+def _too_slow(deadline: Deadline) -> QueryFailed:
+    return QueryFailed(
+        f"the query took longer than {deadline.limit_s:g} seconds",
+        hint="ask for fewer rows, or use `labledger query`, which has no limit",
+    )
 
 
 def allow_reading(driver: Any, *, views_only: bool = True, by_library: bool = False) -> _Authorizer:

@@ -6,11 +6,11 @@ A reader never writes and never takes a lock that a writer waits for. Each call 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import BinaryIO, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
@@ -54,6 +54,22 @@ from labledger.ledger.model_usage import (
     read_staged_calls,
 )
 from labledger.ledger.notifications import read_receivers
+from labledger.ledger.progress_rows import (
+    ProgressRow,
+    find_tasks,
+    read_committed_slots,
+    read_failures,
+    read_grid,
+    read_last_failed,
+    read_open_slots,
+    read_progress,
+    read_recent_commits,
+    read_recent_trials,
+    read_series,
+    read_slots_beside,
+    read_task_rates,
+    read_variant_amounts,
+)
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -190,6 +206,17 @@ class LedgerReader:
     model_usage = _query(read_model_usage)
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
+    committed_slots = _query(read_committed_slots)
+    last_failed = _query(read_last_failed)
+    open_slots = _query(read_open_slots)
+    slots_beside = _query(read_slots_beside)
+    tasks_with = _query(find_tasks)
+    grid = _query(read_grid)
+    failures = _query(read_failures)
+    task_rates = _query(read_task_rates)
+    variant_amounts = _query(read_variant_amounts)
+    recent_trials = _query(read_recent_trials)
+    series = _row_query(read_series)
     slots_with_model_record = _row_query(read_slots_with_model_record)
     chain_records = _row_query(read_chain_records)
     chain_problems = _row_query(find_chain_problems)
@@ -207,6 +234,19 @@ class LedgerReader:
         """Return the known cost of the trials of each run in USD, by the run's id."""
         with self._snapshot("read what the runs cost") as connection:
             return read_costs(connection)
+
+    def progress(self) -> list[ProgressRow]:
+        """Return how far every run is."""
+        with self._snapshot("read the progress of the runs") as connection:
+            return read_progress(connection)
+
+    def recent_commits(self, run_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """Return how many of each run's newest commits are counted, and when the oldest was made.
+
+        A run without commits is missing.
+        """
+        with self._snapshot("read the newest commits") as connection:
+            return read_recent_commits(connection, run_ids)
 
     def deleted_run_ids(self) -> list[str]:
         """Return the ids of the runs that were deleted and not imported again."""
@@ -335,7 +375,7 @@ class LedgerReader:
             for commit in committed_rows.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
-    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
+    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Generator[tuple[int, str]]:
         """Yield slot and line of each record of one of `RECORD_KINDS`, from slot `start` on."""
         with self._of_run(run_id) as (connection, run_no):
             for idx, lines in committed_rows.lines_by_slot(connection, kind, run_id, run_no, start):
@@ -400,6 +440,14 @@ class LedgerReader:
             yield TrialContents(connection, root_no, run_no, self._store)
 
     # -- connections
+
+    def open_driver(self) -> Any:
+        """Return a new connection of the driver, read-only and outside of a transaction.
+
+        The caller closes it.
+        """
+        with translated("open the ledger", self.path):
+            return self._engine.open_driver()
 
     @contextmanager
     def _snapshot(self, action: str) -> Iterator[Connection]:

@@ -120,7 +120,10 @@ def _template() -> Any:
 
 def _view(report: Report, listed: Sequence[Trial]) -> View:
     """Return everything that the template uses except the logs."""
-    style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    palette, style, script = (
+        (_FOLDER / name).read_text("utf-8") for name in ("palette.css", "page.css", "page.js")
+    )
+    style = palette + style
     provenance = report.provenance
     names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
     worth = time_and_metrics.cost_and_quality(report.variants, report.metrics)

@@ -39,10 +39,11 @@ def _title(step: Step) -> str:
     conversation = (step.extra or {}).get("conversation")
     words += [f"conversation {conversation}"] if conversation else []
     words += [step.timestamp] if step.timestamp else []
-    return ", ".join([*words, *_figures(step.metrics)])
+    return ", ".join([*words, *figures(step.metrics)])
 
 
-def _figures(metrics: Metrics | None) -> Iterator[str]:
+def figures(metrics: Metrics | None) -> Iterator[str]:
+    """Yield the tokens and the cost of a step, as far as they are known."""
     if metrics is None:
         return
     if metrics.prompt_tokens is not None:

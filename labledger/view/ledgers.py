@@ -1,0 +1,157 @@
+"""The ledger that the server reads: opened read-only, again when its file is another one.
+
+Reading happens in a few threads, each request in short snapshots, so that a viewer neither blocks a
+commit nor keeps the write-ahead log from being emptied. The threads end with the process: Ctrl-C
+waits for no query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from labledger.api.ledger import Ledger
+from labledger.errors import LedgerError, RunNotFound, SlotNotFound
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.sqlite import DRIVER, FileIdentity, file_identities
+from labledger.ledger.reader import LedgerReader
+from labledger.view.kept_values import KeptValues
+
+if TYPE_CHECKING:
+    from labledger.view.live_outputs import LiveOutputs
+
+_T = TypeVar("_T")
+_MAX_WAITING = 256
+"""With more requests waiting for a thread, further ones are refused."""
+_ABOUT_ITS_CONTENT = (RunNotFound, SlotNotFound)
+
+
+class TooBusy(Exception):
+    """More requests wait than the server accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a document is made from."""
+
+    lab: LabFolder
+    ledger: Ledger
+    reader: LedgerReader
+    kept: KeptValues
+    """What takes long to make of this ledger."""
+    live: LiveOutputs
+
+
+class OpenedLedger:
+    """The ledger of a lab, opened when it is first needed. For any thread.
+
+    It is opened again where the file is another one, and where its tables changed: a newer
+    labledger may have upgraded it.
+    """
+
+    def __init__(self, lab: LabFolder, live: LiveOutputs) -> None:
+        self.lab = lab
+        self._live = live
+        self._lock = threading.Lock()
+        self._opened: Source | None = None
+        self._identity: FileIdentity = None
+        self._driver: Any = None
+        """A connection without a transaction, for the version of the schema."""
+        self._schema_version: int | None = None
+
+    def source(self) -> Source:
+        """Return the opened ledger.
+
+        Raises `LedgerMissing`, `LedgerOutdated`, `LedgerTooNew` and `LedgerError`.
+        """
+        identity = file_identities(self.lab.ledger)[0]
+        with self._lock:
+            if self._opened is None or identity != self._identity or self._has_other_tables():
+                # Requests under way keep the old one until they end.
+                self._close()
+                ledger = Ledger(self.lab, self.lab.ledger)
+                self._opened = Source(self.lab, ledger, ledger.reader, KeptValues(), self._live)
+                self._identity = identity
+                self._driver = ledger.reader.open_driver()
+                self._has_other_tables()
+            return self._opened
+
+    def _has_other_tables(self) -> bool:
+        before = self._schema_version
+        try:
+            row = self._driver.execute("PRAGMA schema_version").fetchone()
+        except DRIVER.Error:
+            return True  # To open it says what is wrong.
+        self._schema_version = int(row[0])
+        return before != self._schema_version
+
+    def _close(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        self._opened, self._driver = None, None
+
+    def forget(self) -> None:
+        """Open the ledger again when it is next needed: what is there may have been upgraded."""
+        with self._lock:
+            self._close()
+
+
+class Workers:
+    """Threads that read the ledger for the event loop."""
+
+    def __init__(self, opened: OpenedLedger, threads: int) -> None:
+        self._opened = opened
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(_MAX_WAITING)
+        for number in range(threads):
+            name = f"labledger-view-{number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    async def read(self, make: Callable[[Source], _T]) -> _T:
+        """Return what `make` makes of the ledger, in another thread.
+
+        Raises what `make` raises, what opening the ledger raises, and `TooBusy`.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+
+        def settle(set_result: Callable[..., None], value: object) -> None:
+            if not future.done():
+                set_result(value)
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = self._make(make)
+            except BaseException as error:
+                self._call(loop, settle, future.set_exception, error)
+            else:
+                self._call(loop, settle, future.set_result, result)
+
+        try:
+            self._jobs.put_nowait(work)
+        except queue.Full:
+            raise TooBusy from None
+        return await future
+
+    def _make(self, make: Callable[[Source], _T]) -> _T:
+        try:
+            return make(self._opened.source())
+        except LedgerError as error:
+            if not isinstance(error, _ABOUT_ITS_CONTENT):
+                self._opened.forget()
+            raise
+
+    @staticmethod
+    def _call(loop: asyncio.AbstractEventLoop, *call: object) -> None:
+        """Call a function in the event loop, unless that has ended."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()

@@ -1,0 +1,165 @@
+"""Documents as JSON and as HTML pages, and errors as both.
+
+What containers wrote is text: characters that do not print are escapes in every document
+(`text.escape_values`), the templates escape HTML, and a page carries its document in a data block,
+which is never executed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from labledger import __version__, clock
+from labledger.errors import (
+    ExtraMissing,
+    InvalidInput,
+    LabLedgerError,
+    LedgerError,
+    QueryFailed,
+    RunNotFound,
+    SlotNotFound,
+)
+from labledger.records import JsonObject
+from labledger.text import (
+    clock_time,
+    count,
+    counted,
+    date_and_time,
+    duration,
+    escape_values,
+    percent,
+    percent_range,
+    rounded,
+    usd,
+    whole_number,
+)
+
+_FOLDER = Path(__file__).resolve().parent
+STATIC = _FOLDER / "static"
+VERSION = 1
+"""The version of the documents: another one where a member is removed or changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A document as it is sent: with version and time, and every text shown as it may be."""
+
+    document: JsonObject
+    text: str
+    """As JSON on one line, with nothing that could end a data block."""
+
+
+def finish(document: JsonObject) -> Finished:
+    """Return a document as it is sent."""
+    document = {"version": VERSION, "at": clock.utc_now(), **document}
+    text = _json(document)
+    if not text.isprintable() or _ESCAPE.search(text):
+        # Some text may hold what does not print: most have none, and are not looked through.
+        document = escape_values(document)
+        text = _json(document)
+    return Finished(document, text.replace("<", "\\u003c"))
+
+
+def _json(document: JsonObject) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+_ESCAPE = re.compile(r"\\[bfru]")
+"""An escape of JSON other than those of line ends, tabs, quotes and backslashes."""
+
+
+def page(template: str, finished: Finished, **settings: Any) -> str:
+    """Return the page of a document."""
+    environment = _environment()
+    return str(
+        environment.get_template(f"{template}.html.j2").render(
+            document=finished.document,
+            data=environment.filters["trusted"](finished.text),
+            screen=template,
+            **settings,
+        )
+    )
+
+
+@cache
+def _environment() -> Any:
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["labledger_version"] = __version__
+    environment.filters |= {
+        "trusted": Markup,  # The data block, in which every < is an escape.
+        "count": count,
+        "counted": counted,
+        "percent": percent,
+        "percent_range": lambda bounds: percent_range(*bounds),
+        "rounded": rounded,
+        "usd": usd,
+        "whole": whole_number,
+        "duration": duration,
+        "clock_time": clock_time,
+        "moment": date_and_time,
+    }
+    return environment
+
+
+# -- errors
+
+_STATUSES: tuple[tuple[type[LabLedgerError], HTTPStatus], ...] = (
+    (RunNotFound, HTTPStatus.NOT_FOUND),
+    (SlotNotFound, HTTPStatus.NOT_FOUND),
+    (QueryFailed, HTTPStatus.BAD_REQUEST),
+    (InvalidInput, HTTPStatus.BAD_REQUEST),
+    (LedgerError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (ExtraMissing, HTTPStatus.NOT_IMPLEMENTED),
+)
+
+
+def status_of(error: LabLedgerError) -> HTTPStatus:
+    """Return the HTTP status of an error."""
+    known = (status for kind, status in _STATUSES if isinstance(error, kind))
+    return next(known, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def error_member(error: LabLedgerError) -> JsonObject:
+    """Return the member of a document that says what went wrong, and the status of its answer."""
+    shown = {"message": error.message, "hint": error.hint}
+    return {"error": shown, "status": int(status_of(error))}
+
+
+def error_response(
+    request: web.BaseRequest,
+    status: HTTPStatus,
+    message: str,
+    hint: str | None = None,
+    *,
+    again: bool = False,
+) -> web.Response:
+    """Return the answer that says what went wrong; with `again`, a page that asks once more."""
+    finished = finish({"error": {"message": message, "hint": hint}, "status": int(status)})
+    if wants_json(request):
+        return web.json_response(text=finished.text, status=status)
+    text = page("error", finished, again=again)
+    return web.Response(text=text, status=status, content_type="text/html")
+
+
+def wants_json(request: web.BaseRequest) -> bool:
+    """Return whether a request asks for a document instead of a page."""
+    if request.query.get("format") is not None:
+        return request.query["format"] != "html"
+    return "text/html" not in request.headers.get("Accept", "")

@@ -1,0 +1,64 @@
+"""The grid of a run: a letter for each replication of each task and variant, by pages of tasks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from labledger.errors import InvalidInput, Problem
+from labledger.ledger.progress_rows import LEGEND
+from labledger.records import JsonObject
+from labledger.view.ledgers import Source
+from labledger.view.parameters import Parameters
+
+PARAMETERS = ("from", "limit", "outcome", "q", "row")
+PAGE = 200
+_MAX_PAGE = 1000
+
+
+def document(source: Source, parameters: Parameters) -> JsonObject:
+    """Return a page of tasks with their cells: from a task on, or from a row of those that fit."""
+    run = source.reader.run(parameters.run_id)
+    text, letters = parameters.text("q") or "", parameters.text("outcome") or ""
+    _check_letters(letters)
+
+    def find() -> list[int]:
+        return source.reader.tasks_with(run.run_id, text, letters)
+
+    version = (run.next_schedule_idx if letters else None, run.total_slots)
+    fitting = source.kept.get((run.run_id, "tasks", text, letters), version, find).value
+    row = bisect_left(fitting, parameters.number("from", 0))
+    row = parameters.number("row", row)
+    limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
+    shown = fitting[row : row + limit]
+    variants = [variant.variant_id for variant in run.variants]
+    cells = source.reader.grid(run.run_id, shown)
+    rest = fitting[row + limit : row + limit + 1]
+    return {
+        "run_id": run.run_id,
+        "q": text,
+        "outcome": letters,
+        "variants": variants,
+        "replications": max((len(s) for task in cells for s in task.letters.values()), default=1),
+        "legend": dict(LEGEND),
+        "committed": run.next_schedule_idx,
+        "total_tasks": len(fitting),
+        "from": shown[0] if shown else None,
+        "row": row,
+        "next": rest[0] if rest else None,
+        "tasks": [
+            {
+                "task_idx": task.task_idx,
+                "task_id": task.task_id,
+                # A run that was extended may have no slot of a variant for a task.
+                "cells": {variant: task.letters.get(variant, "") for variant in variants},
+                "slots": {variant: list(task.slots.get(variant, ())) for variant in variants},
+            }
+            for task in cells
+        ],
+    }
+
+
+def _check_letters(letters: str) -> None:
+    if not set(letters) <= set(LEGEND):
+        message = f"found {letters[:80]!r}; expected some of {''.join(LEGEND)}"
+        raise InvalidInput("the request", [Problem("outcome", message)])

@@ -1,0 +1,297 @@
+"""A run as its documents show it: what is read at once, and what takes longer and is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TypeVar
+
+from labledger import clock
+from labledger.api.run_state import Pause, RunState
+from labledger.compare.statistics import rates
+from labledger.compare.statistics.samples import Estimate
+from labledger.errors import ExtraMissing
+from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.database.model import Spent, VariantCounts
+from labledger.ledger.model_usage import ModelUse
+from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
+from labledger.records import JsonObject
+from labledger.resources import require_analysis
+from labledger.view.ledgers import Source
+from labledger.view.screens.runs_screen import owner, rate_per_h
+
+_T = TypeVar("_T")
+_CONFIDENCE = 0.95
+_POINTS = 500
+_TO_THE_SECOND = 19
+"""So much of a time as text is the time to the second."""
+
+
+class RunFacts:
+    """What the documents of a run share. For one request.
+
+    What depends on all committed slots is kept (`KeptValues`), and may be that of some slots
+    earlier: `counts_as_of` says of how many the totals are.
+    """
+
+    def __init__(self, source: Source, run_id: str) -> None:
+        self.source = source
+        self.reader = source.reader
+        self.run = self.reader.run(run_id)
+        self.open_slots: list[OpenSlot] = self.reader.open_slots(run_id)
+        self.is_owned = source.ledger.is_owned(self.run)
+        self.is_lost = source.ledger.is_lost(self.run)
+        self._version = (self.run.next_schedule_idx, self.run.total_slots, self.run.ended_at)
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    def kept(self, name: str, make: Callable[[], _T], version: object = None) -> _T:
+        """Return a value that depends on the committed slots, and on `version` if it is given."""
+        key, full = (self.run_id, name), (self._version, version)
+        return self.source.kept.get(key, full, make, is_final=not self.is_owned).value
+
+    def kept_soon(self, name: str, make: Callable[[], _T]) -> _T | None:
+        """Return what `kept` does, or an older value, or None at first: it is made meanwhile."""
+        return self.source.kept.get_soon((self.run_id, name), (self._version, None), make)
+
+    # -- slots
+
+    @property
+    def running(self) -> list[OpenSlot]:
+        return [slot for slot in self.open_slots if slot.is_running]
+
+    @property
+    def at_work(self) -> int:
+        """How many trials run, as far as it is known: further ones are prepared for their turn."""
+        running, limit = len(self.running), self.max_concurrency
+        return running if limit is None else min(running, limit)
+
+    @property
+    def waiting(self) -> list[OpenSlot]:
+        """The slots whose result waits for an earlier one, or for another attempt."""
+        return [slot for slot in self.open_slots if not slot.is_running]
+
+    @property
+    def staged(self) -> int:
+        return sum(bool(slot.final) for slot in self.open_slots)
+
+    @cached_property
+    def _counted(self) -> tuple[int, list[VariantCounts]]:
+        def make() -> tuple[int, list[VariantCounts]]:
+            return self.run.next_schedule_idx, self.reader.counts(self.run_id)
+
+        return self.kept("counts", make)
+
+    @property
+    def counts(self) -> list[VariantCounts]:
+        return self._counted[1]
+
+    @property
+    def counts_as_of(self) -> int:
+        """After how many committed slots `counts` were read."""
+        return self._counted[0]
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        return self.kept("failures", lambda: self.reader.failures(self.run_id))
+
+    @cached_property
+    def last_failed(self) -> CommittedSlot | None:
+        def make() -> CommittedSlot | None:
+            idx = self.reader.last_failed(self.run_id)
+            slots = [] if idx is None else self.reader.committed_slots(self.run_id, idx, 1)
+            return slots[0] if slots else None
+
+        return self.kept("last failed", make)
+
+    # -- what people asked
+
+    @cached_property
+    def requests(self) -> list[ControlRequest]:
+        return self.source.ledger.control_requests(self.run_id)
+
+    @cached_property
+    def controls(self) -> Controls:
+        return Controls.of(self.requests)
+
+    # -- spending and time
+
+    @cached_property
+    def spent(self) -> Mapping[str, Spent]:
+        if self.run.regrades is not None:
+            return {}
+        return self.kept("spent", lambda: self.reader.spent_so_far(self.run_id), self._staged_key)
+
+    @cached_property
+    def model_usage(self) -> tuple[ModelUse, ...]:
+        def make() -> tuple[ModelUse, ...]:
+            return self.source.ledger.model_usage(self.run_id)
+
+        return self.kept("model usage", make, clock.utc_now()[:_TO_THE_SECOND])
+
+    @property
+    def _staged_key(self) -> object:
+        return tuple((s.schedule_idx, s.staged_attempt) for s in self.open_slots)
+
+    @cached_property
+    def series(self) -> list[SeriesPoint]:
+        return self.kept("series", lambda: list(self.reader.series(self.run_id, _POINTS)))
+
+    @cached_property
+    def rate_per_h(self) -> float | None:
+        """How many slots an hour were committed of late; None if nobody runs the run."""
+        if not self.is_owned:
+            return None
+        return rate_per_h(self.reader.recent_commits([self.run_id]).get(self.run_id))
+
+    @property
+    def left(self) -> int:
+        """How many slots have no final result."""
+        return self.run.total_slots - self.run.next_schedule_idx - self.staged
+
+    @property
+    def progress(self) -> JsonObject:
+        rate = self.rate_per_h
+        return {
+            "committed": self.run.next_schedule_idx,
+            "total": self.run.total_slots,
+            "staged": self.staged,
+            "running": self.at_work,
+            "prepared": len(self.running) - self.at_work,
+            "max_concurrency": self.max_concurrency,
+            "rate_per_h": rate,
+            "eta_s": self.left / rate * 3600 if rate and self.left else None,
+        }
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """How many trials run at once on one machine; None if it is not known."""
+        limit = self.controls.max_concurrency
+        if limit is None:
+            limit = self.run.resolved.get("design", {}).get("max_concurrency")
+        return limit if self.run.on is None and isinstance(limit, int) else None
+
+    @property
+    def grading_name(self) -> str:
+        """What `labledger compare` calls the scores of this run, which others may have replaced."""
+        gradings = self.source.ledger.gradings(self.run_id)
+        names = (each.grading_id for each in gradings if each.run_id == self.run_id)
+        return next(names, self.run_id) if len(gradings) > 1 else self.run_id
+
+    # -- rates
+
+    @cached_property
+    def estimates(self) -> list[Estimate | None]:
+        """The pass rate of each variant with its interval for one look; None without slots."""
+        return self.kept("rates", self._estimate_rates)
+
+    def _estimate_rates(self) -> list[Estimate | None]:
+        by_variant = self.reader.task_rates(self.run_id)
+        try:
+            require_analysis()
+            has_bounds = True
+        except ExtraMissing:
+            has_bounds = False
+        return [
+            _estimate(by_variant.get(idx, []), has_bounds=has_bounds)
+            for idx in range(len(self.run.variants))
+        ]
+
+    def variants(self) -> list[JsonObject]:
+        """Return each variant with its counts, rate, cost, tokens and mean duration."""
+        amounts = self.kept("amounts", lambda: self.reader.variant_amounts(self.run_id))
+        documents = []
+        known = {counts.variant_id: counts for counts in self.counts}
+        for idx, variant in enumerate(self.run.variants):
+            counts = known.get(variant.variant_id, VariantCounts(variant.variant_id))
+            of_variant = amounts.get(idx)
+            estimate = self.estimates[idx] if idx < len(self.estimates) else None
+            documents.append(
+                counts.as_json()
+                | {
+                    "role": variant.role,
+                    "rate": {
+                        "passed": counts.passes.passed,
+                        "counted": counts.passes.counted,
+                        "value": counts.passes.rate,
+                        "low": estimate and estimate.low,
+                        "high": estimate and estimate.high,
+                    },
+                    "cost": _amount(
+                        of_variant and of_variant.cost_usd,
+                        of_variant.cost_known if of_variant else 0,
+                        counts.committed,
+                    ),
+                    "tokens": _amount(
+                        of_variant and of_variant.tokens,
+                        of_variant.tokens_known if of_variant else 0,
+                        counts.committed,
+                    ),
+                    "mean_duration_ms": of_variant and of_variant.mean_duration_ms,
+                }
+            )
+        return documents
+
+    # -- the state as `labledger status --json` has it
+
+    def state(self) -> RunState:
+        """Return the state of the run."""
+        ledger, run = self.source.ledger, self.run
+        request = run.takeover_request
+        return RunState(
+            run=run,
+            variants=tuple(self.counts),
+            begun=len(self.open_slots),
+            open_slots={slot.schedule_idx: slot.host for slot in self.running},
+            staged=self.staged,
+            notes=tuple(ledger.notes(run.run_id)),
+            gradings=tuple(ledger.gradings(run.run_id)),
+            reruns=tuple(ledger.reruns(run.run_id)),
+            spent=self.spent,
+            model_usage=self.model_usage,
+            cancelled=tuple(ledger.cancelled(run.run_id)),
+            waiting_requests=tuple(each for each in self.requests if each.waits),
+            pauses=tuple(Pause.of(*each) for each in self.controls.pauses.items()),
+            owned=self.is_owned,
+            wanted_by=request if request and request.expires_at > clock.utc_now() else None,
+        )
+
+    @property
+    def owner(self) -> JsonObject | None:
+        return owner(self.run) if self.is_owned else None
+
+    def hosts(self) -> list[JsonObject]:
+        """Return the hosts that have trials of the run, and those that were declared lost."""
+        trials = Counter(slot.host for slot in self.running)
+        lost = {host.host: host for host in self.run.lost_hosts}
+        return [
+            {
+                "host": host,
+                "trials": trials[host],
+                "slots": None,
+                "problem": f"declared lost on {lost[host].declared_at}: {lost[host].because}"
+                if host in lost
+                else None,
+            }
+            for host in sorted(trials.keys() | lost.keys())
+        ]
+
+
+def _estimate(tasks: list[tuple[int, int]], *, has_bounds: bool) -> Estimate | None:
+    if not tasks:
+        return None
+    passed, counted = sum(p for p, _ in tasks), sum(p + f for p, f in tasks)
+    if not has_bounds:
+        return Estimate(passed / counted, None, None)
+    return rates.pooled_rate([[1.0] * p + [0.0] * f for p, f in tasks], _CONFIDENCE)
+
+
+def _amount(total: float | None, known: int, committed: int) -> JsonObject:
+    return {
+        "total": total if known else None,
+        "known": known,
+        "unknown": max(0, committed - known),
+    }

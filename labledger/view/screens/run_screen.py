@@ -1,0 +1,155 @@
+"""The screen of a run, and two documents for open pages: what was committed, and what is now.
+
+`changes` follows commits; `now` has what moves between them. Both are small however large the run.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+
+from labledger import clock
+from labledger.errors import LabLedgerError
+from labledger.ledger.progress_rows import OpenSlot, SeriesPoint
+from labledger.records import JsonObject
+from labledger.records.json_codec import to_json
+from labledger.view.ledgers import Source
+from labledger.view.live_outputs import Attempt
+from labledger.view.parameters import Parameters
+from labledger.view.screens import control_screen, grid_screen, run_sentences
+from labledger.view.screens.run_facts import RunFacts
+from labledger.view.screens.run_sentences import seconds_since
+
+PAGE = 200
+_MAX_PAGE = 1000
+_MAX_RUNNING = 200
+"""Of more running trials, only how many there are is shown, and the first ones."""
+PARAMETERS = ("after", "limit")
+"""Those of `changes`."""
+
+
+def document(source: Source, parameters: Parameters) -> JsonObject:
+    """Return the state of a run, with what its variants have shown so far."""
+    facts = RunFacts(source, parameters.run_id)
+    last_failed = facts.last_failed
+    return {
+        **facts.state().as_json(),
+        **_now(facts),
+        **_totals(facts),
+        "spending": [list(point) for point in facts.series],
+        "throughput": _throughput(facts.series),
+        "last_failed": None if last_failed is None else last_failed._asdict(),
+        "next": facts.run.next_schedule_idx,
+        "grid": grid_screen.document(source, parameters),
+    }
+
+
+def now(source: Source, parameters: Parameters) -> JsonObject:
+    """Return what changes between the commits of a run."""
+    facts = RunFacts(source, parameters.run_id)
+    return _now(facts) | {"sentences": run_sentences.sentences(facts)}
+
+
+def changes(source: Source, parameters: Parameters) -> JsonObject:
+    """Return the slots that were committed from `after` on, and the totals."""
+    facts = RunFacts(source, parameters.run_id)
+    after = parameters.number("after", 0)
+    limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
+    slots = facts.reader.committed_slots(facts.run_id, after, limit)
+    last_failed = facts.last_failed
+    return {
+        "run_id": facts.run_id,
+        "after": after,
+        "slots": [slot._asdict() for slot in slots],
+        "next": slots[-1].schedule_idx + 1 if slots else min(after, facts.run.next_schedule_idx),
+        "committed": facts.run.next_schedule_idx,
+        "total": facts.run.total_slots,
+        "status": facts.run.status.value,
+        "progress": facts.progress,
+        **_totals(facts),
+        "point": _newest_point(facts),
+        "last_failed": None if last_failed is None else last_failed._asdict(),
+    }
+
+
+def _newest_point(facts: RunFacts) -> list[object] | None:
+    """Return the last point of the series, unless it is that of an earlier commit."""
+    newest = facts.series[-1] if facts.series else None
+    if newest is None or newest.schedule_idx + 1 != facts.run.next_schedule_idx:
+        return None
+    return list(newest)
+
+
+def _totals(facts: RunFacts) -> JsonObject:
+    return {
+        "variants": facts.variants(),
+        "as_of": facts.counts_as_of,
+        "spent": to_json(dict(facts.spent)),
+        "errors": [failure.as_json() for failure in facts.failures],
+        "interim": run_sentences.interim(facts),
+        "sentences": run_sentences.sentences(facts),
+    }
+
+
+def _now(facts: RunFacts) -> JsonObject:
+    run = facts.run
+    return {
+        "run_id": run.run_id,
+        "status": run.status.value,
+        "committed": run.next_schedule_idx,
+        "total": run.total_slots,
+        "updated_at": run.updated_at,
+        "owned": facts.is_owned,
+        "owner": facts.owner,
+        "lost": facts.is_lost,
+        "progress": facts.progress,
+        "spent": to_json(dict(facts.spent)),
+        "hosts": facts.hosts(),
+        "running": [_running(facts, slot) for slot in facts.running[:_MAX_RUNNING]],
+        "waiting": [
+            {"schedule_idx": slot.schedule_idx, "attempt": slot.attempt, "final": bool(slot.final)}
+            for slot in facts.waiting[:_MAX_RUNNING]
+        ],
+        **control_screen.requests_of(facts.requests),
+    }
+
+
+def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
+    folder = facts.source.lab.run_folder(facts.run_id)
+    attempt = Attempt(facts.run_id, slot.schedule_idx, slot.attempt, folder)
+    phase, lines, withheld = attempt.phase, list[str](), None
+    if phase is None:
+        withheld = f"its folder is not on this machine, but on {slot.host}"
+    elif phase != "preparing":
+        try:
+            lines = facts.source.live.last_lines(facts.reader, attempt, phase)
+        except LabLedgerError as error:
+            withheld = error.message
+    return {
+        "schedule_idx": slot.schedule_idx,
+        "variant_id": slot.variant_id,
+        "task_id": slot.task_id,
+        "repl_idx": slot.repl_idx,
+        "attempt": slot.attempt,
+        "host": slot.host,
+        "since": slot.since,
+        "seconds": round(seconds_since(slot.since), 1),
+        "phase": phase,
+        "last_lines": lines,
+        "withheld": withheld,
+    }
+
+
+def _throughput(series: list[SeriesPoint]) -> list[list[str | float]]:
+    """Return how many slots an hour were committed between the points of a series."""
+    points: list[list[str | float]] = []
+    begin: tuple[int, datetime] | None = None
+    for one, two in pairwise(series):
+        begin = begin or (one.schedule_idx, clock.parse(one.committed_at))
+        passed_s = (clock.parse(two.committed_at) - begin[1]).total_seconds()
+        # Slots that were committed together, as after one that held them up, are one point.
+        if passed_s >= 1:
+            per_hour = (two.schedule_idx - begin[0]) / passed_s * 3600
+            points.append([two.committed_at, round(per_hour, 2)])
+            begin = None
+    return points

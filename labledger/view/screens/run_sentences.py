@@ -1,0 +1,276 @@
+"""What a page says of a run in sentences: why it is slow, what it costs, who is ahead, what failed.
+
+Of each list, the first sentence is the answer, and further ones say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labledger import clock
+from labledger.compare.comparison_document import Conclusion
+from labledger.errors import LabLedgerError
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.pass_rate import PassCounts
+from labledger.text import clock_time, count, counted, counted_of, duration, exact, percent, usd
+from labledger.view.screens.run_facts import RunFacts
+
+_COMPARED_AT_ONCE = 5_000
+"""With more committed slots, a page does not wait for the comparison of the variants."""
+_SLOWEST_MEANS = 3
+"""A trial that runs so many times as long as the average is named."""
+
+
+def sentences(facts: RunFacts) -> JsonObject:
+    """Return the sentences about a run, by what they answer."""
+    return {
+        "notices": list(notices(facts)),
+        "pace": list(_pace(facts)),
+        "cost": list(_cost(facts)),
+        "ahead": _ahead(facts),
+        "failed": list(_failed(facts)),
+    }
+
+
+def interim(facts: RunFacts) -> str | None:
+    """Return that the figures are those of a run that is not complete; None for a complete one."""
+    run = facts.run
+    if run.next_schedule_idx == run.total_slots:
+        return None
+    return (
+        f"Interim: {counted_of(run.next_schedule_idx, run.total_slots, 'slot')} are committed. The "
+        "interval of a rate holds for one look at it, chosen beforehand: do not stop the run "
+        "because of what you see here."
+    )
+
+
+# -- what needs attention
+
+
+def notices(facts: RunFacts) -> Iterator[str]:
+    """Yield what somebody should do something about."""
+    run = facts.run
+    if facts.is_lost:
+        yield (
+            f"No coordinator runs it since {_last_sign(facts)}: it was killed, or its machine "
+            f"failed. `labledger resume {run.run_id}` continues the run; what is shown is what "
+            "was committed until then."
+        )
+    elif run.stop is not None:
+        yield f"It stopped before its end: {run.stop.message}"
+    for latch, asked in facts.controls.pauses.items():
+        yield f"{_capitalized(str(latch))} is paused since {asked.applied_at}, by {asked.source}."
+    waiting = [each for each in facts.requests if each.waits]
+    for asked in waiting:
+        yield f"Asked by {asked.source}, and not applied yet: {asked.phrase}."
+    request = run.takeover_request
+    if request is not None and request.expires_at > clock.utc_now():
+        yield (
+            f"Process {request.owner.pid} on {request.owner.machine} wants to take it over since "
+            f"{request.requested_at}."
+        )
+    for host in run.lost_hosts:
+        yield f"Host {host.host} was declared lost on {host.declared_at}: {host.because}"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _last_sign(facts: RunFacts) -> str:
+    lease = facts.run.lease
+    return facts.run.updated_at if lease is None else max(facts.run.updated_at, lease.renewed_at)
+
+
+# -- why it is as slow as it is
+
+
+def _pace(facts: RunFacts) -> Iterator[str]:
+    run = facts.run
+    if run.status is RunStatus.COMPLETED:
+        yield "The run is complete."
+    elif not facts.is_owned:
+        yield "Nobody runs it."
+    else:
+        yield _running(facts)
+        yield from _head_of_line(facts)
+    recent = facts.reader.recent_trials(run.run_id)
+    if recent.trials:
+        phases = (
+            ("setup", recent.setup_ms),
+            ("agent", recent.agent_ms),
+            ("grader", recent.grader_ms),
+        )
+        parts = ", ".join(f"{name} {duration(ms)}" for name, ms in phases if ms)
+        of = f" ({parts})" if parts else ""
+        trials = counted(recent.trials, "trial")
+        yield f"The last {trials} took {duration(recent.duration_ms)} on average{of}."
+    if recent.retried:
+        yield f"{counted(recent.retried, 'trial')} of them needed more than one attempt."
+    if waited := sum(use.waited_s for use in facts.model_usage):
+        yield f"Calls to models waited {clock_time(waited)} in all for limits of providers."
+
+
+def _running(facts: RunFacts) -> str:
+    running, limit = facts.at_work, facts.max_concurrency
+    prepared = len(facts.running) - running
+    trials = f"{counted(running, 'trial')} {'runs' if running == 1 else 'run'}"
+    at_most = "" if limit is None else f", of at most {count(limit)} at once"
+    if prepared:
+        at_most += f", and {count(prepared)} more {'is' if prepared == 1 else 'are'} prepared"
+    rate = facts.rate_per_h
+    pace = "" if rate is None else f"; {rate:,.0f} slots an hour were committed of late"
+    return f"{trials}{at_most}{pace}."
+
+
+def _head_of_line(facts: RunFacts) -> Iterator[str]:
+    """Yield which slot holds the commits up, and whether it runs for unusually long."""
+    first = next(iter(facts.open_slots), None)
+    if first is None or not first.is_running:
+        return
+    for_s = seconds_since(first.since)
+    running = f"slot {first.schedule_idx} ({first.variant_id}, {first.task_id})"
+    if facts.staged:
+        results = counted(facts.staged, "result")
+        wait = "waits" if facts.staged == 1 else "wait"
+        yield f"{results} {wait} for {running}, which runs for {clock_time(for_s)} already."
+        return
+    mean_ms = facts.reader.recent_trials(facts.run_id).duration_ms
+    if mean_ms and for_s > _SLOWEST_MEANS * mean_ms / 1000:
+        yield f"{_capitalized(running)} runs for {clock_time(for_s)} already."
+
+
+def seconds_since(time: str) -> float:
+    """Return how many seconds ago a time of the ledger is, at least 0."""
+    return max(0.0, (clock.now() - clock.parse(time)).total_seconds())
+
+
+# -- what it costs
+
+
+def _cost(facts: RunFacts) -> Iterator[str]:
+    spent, budget, run = facts.spent, facts.run.budget, facts.run
+    dollars = spent.get("cost_usd")
+    if dollars is None:
+        yield "A regrading spends nothing on agents."
+        return
+    amount = dollars.amount
+    limit = budget.get("cost_usd")
+    of = "" if limit is None else f" of a budget of {usd(limit)}"
+    unknown = f"; what {counted(dollars.unknown, 'attempt')} cost is unknown"
+    if amount is None:
+        nothing = "Nothing was spent yet" if not dollars.unknown else "What it cost is unknown"
+        yield f"{nothing}{of}."
+    else:
+        yield f"{usd(amount)}{of} was spent{unknown if dollars.unknown else ''}."
+        finished = run.next_schedule_idx + facts.staged
+        if finished and facts.left and not dollars.unknown:
+            whole = usd(amount / finished * run.total_slots)
+            yield f"At this rate the whole run costs about {whole}."
+    tokens = spent["tokens"]
+    if tokens.amount is not None:
+        token_limit = budget.get("tokens")
+        of = "" if token_limit is None else f" of {exact(token_limit)}"
+        yield f"{exact(tokens.amount)}{of} tokens were used."
+
+
+# -- which variant is ahead, and how sure that is
+
+
+def _ahead(facts: RunFacts) -> list[str]:
+    """Return who is ahead, and the decisions of `labledger compare`.
+
+    The decisions about a run that can grow hold at every look at it.
+    """
+    rates = [(counts.variant_id, counts.passes) for counts in facts.counts]
+    if len(facts.run.variants) < 2:
+        return [f"{name} passed {_passed(passes)}." for name, passes in rates]
+    if facts.run.next_schedule_idx <= _COMPARED_AT_ONCE:
+        decided = facts.kept("ahead", lambda: _decide(facts))
+    else:
+        decided = facts.kept_soon("ahead", lambda: _decide(facts)) or _NOT_YET
+    return [_standing(facts, rates, decided), *decided.texts]
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What a comparison of the variants with the baseline shows, and says."""
+
+    verdicts: Mapping[str, Conclusion]
+    """Of each treatment."""
+    texts: tuple[str, ...]
+
+
+_NOT_YET = _Decided({}, ("So many slots take some seconds to compare: the decision follows.",))
+
+
+def _decide(facts: RunFacts) -> _Decided:
+    try:
+        comparison = facts.source.ledger.compare(facts.grading_name)
+    except LabLedgerError as error:
+        hint = () if error.hint is None else (f"{error.hint}.",)
+        return _Decided({}, (f"The variants cannot be compared: {error.message}.", *hint))
+    return _Decided(
+        {each.b.variant_id: each.decision.verdict for each in comparison.comparisons},
+        tuple(each.decision.text for each in comparison.comparisons),
+    )
+
+
+def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _Decided) -> str:
+    """Return which variant has the highest rate, all rates, and whether a difference is shown."""
+    counted_rates = [(passes.rate, name) for name, passes in rates if passes.rate is not None]
+    if not counted_rates:
+        return "Nothing is known yet: no committed slot counts in a pass rate."
+    ordered = sorted(counted_rates, key=lambda pair: -pair[0])
+    best, leader = ordered[0]
+    listed = ", ".join(f"{name} {percent(rate)}" for rate, name in ordered)
+    leaders = [name for rate, name in ordered if rate == best]
+    is_over = facts.run.status is RunStatus.COMPLETED
+    so_far = "" if is_over else " so far"
+    if len(leaders) > 1:
+        return f"No variant is ahead{so_far}: {listed}."
+    treatments = [variant for variant in facts.run.variants if variant.role == "treatment"]
+    if leader in decided.verdicts:
+        is_shown = decided.verdicts[leader] is Conclusion.BETTER
+        over = "the baseline"
+    else:
+        is_shown = bool(treatments) and all(
+            decided.verdicts.get(each.variant_id) is Conclusion.WORSE for each in treatments
+        )
+        over = "each treatment"
+    sure = (
+        f"that it is better than {over} is shown"
+        if is_shown
+        else f"that it is better than {over} is not shown{'' if is_over else ' yet'}"
+    )
+    return f"{leader} is ahead{so_far}: {listed}; {sure}."
+
+
+def _passed(passes: PassCounts) -> str:
+    return f"{counted_of(passes.passed, passes.counted, 'trial')} ({percent(passes.rate)})"
+
+
+# -- what failed
+
+
+def _failed(facts: RunFacts) -> Iterator[str]:
+    last, failures = facts.last_failed, facts.failures
+    if last is None:
+        nothing = "No slot is committed yet." if not facts.run.next_schedule_idx else None
+        yield nothing or "No committed slot failed."
+    else:
+        has_completed = last.status == SlotStatus.COMPLETED
+        how = f"verdict {last.verdict}" if has_completed else last.reason or last.status
+        yield f"Slot {last.schedule_idx}: {last.variant_id} on {last.task_id}, {how}."
+    if not failures:
+        return
+    total = sum(failure.count for failure in failures)
+    yield f"{counted_of(total, facts.run.next_schedule_idx, 'slot')} did not end normally."
+    for failure in failures[:3]:
+        reason = "" if failure.reason is None else f" ({failure.reason})"
+        yield (
+            f"{count(failure.count)} ended as {failure.status}{reason}, the last of them slot "
+            f"{failure.last_slot}."
+        )

@@ -1,0 +1,156 @@
+"""The screen of all runs: how far each is, who owns it, what it costs, and what it waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from labledger import clock
+from labledger.api.run_state import SORT_KEYS, RunSelection, sort_runs
+from labledger.errors import InvalidInput, Problem, RunNotFound
+from labledger.ledger.control_requests import Controls
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.progress_rows import ProgressRow
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
+from labledger.view.ledgers import Source
+from labledger.view.parameters import Parameters
+
+PARAMETERS = ("q", "experiment", "status", "tag", "sort", "reverse", "after")
+PAGE = 200
+"""How many runs a page has."""
+
+
+def document(source: Source, parameters: Parameters) -> JsonObject:
+    """Return a page of the runs that fit, with the cursor of the next page in `next`.
+
+    `after` is the id of the last run of the page before; a run that is gone begins again.
+    """
+    selection = _selection(parameters)
+    words = (parameters.text("q") or "").casefold().split()
+    sort = parameters.choice("sort", SORT_KEYS)
+    is_reverse = parameters.choice("reverse", ("no", "yes")) == "yes"
+    fitting = [
+        run
+        for run in source.kept.get(("runs",), None, _KnownRuns).value.read(source.reader)
+        if selection.includes(run) and all(word in _searched(run) for word in words)
+    ]
+    ordered = sort_runs(fitting, sort, reverse=is_reverse)
+    after = parameters.text("after")
+    start = next((n + 1 for n, run in enumerate(ordered) if run.run_id == after), 0)
+    shown = ordered[start : start + PAGE]
+    version = sum(row.committed for row in source.reader.progress())
+    costs = source.kept.get(("costs",), version, source.ledger.costs).value
+    following = shown[-1].run_id if start + PAGE < len(ordered) else None
+    query = {name: parameters.text(name) for name in PARAMETERS if name != "after"} | {"sort": sort}
+    recent = source.reader.recent_commits([run.run_id for run in shown])
+    return {
+        "lab": str(source.lab.root),
+        "runs": [_run(source, run, costs, recent.get(run.run_id)) for run in shown],
+        "total": len(ordered),
+        "next": following,
+        "next_url": None if following is None else _url(query | {"after": following}),
+        "query": query,
+        "statuses": [*RunStatus],
+        "sort_keys": list(SORT_KEYS),
+    }
+
+
+def _url(query: Mapping[str, str | None]) -> str:
+    return f"/?{urlencode({name: value for name, value in query.items() if value})}"
+
+
+class _KnownRuns:
+    """The runs of a ledger as they were read last: a lab may have thousands. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[ProgressRow, RunInfo]] = {}
+
+    def read(self, reader: LedgerReader) -> list[RunInfo]:
+        """Return every run; those alone are read again that changed or are running."""
+        rows = reader.progress()
+        with self._lock:
+            before, self._known = self._known, {}
+            for row in rows:
+                known = before.get(row.run_id)
+                if known is None or known[0] != row or row.status == RunStatus.RUNNING:
+                    # One that was deleted meanwhile is left out.
+                    with suppress(RunNotFound):
+                        self._known[row.run_id] = row, reader.run(row.run_id)
+                else:
+                    self._known[row.run_id] = known
+            return [run for _, run in self._known.values()]
+
+
+def _selection(parameters: Parameters) -> RunSelection:
+    status = parameters.text("status")
+    if status is not None and status not in [*RunStatus]:
+        message = f"found {status[:80]!r}; expected one of {', '.join(RunStatus)}"
+        raise InvalidInput("the request", [Problem("status", message)])
+    return RunSelection(
+        parameters.text("experiment"),
+        None if status is None else RunStatus(status),
+        None,
+        parameters.text("tag"),
+    )
+
+
+def _searched(run: RunInfo) -> str:
+    return " ".join((run.run_id, run.experiment_id, run.name, *run.tags)).casefold()
+
+
+def _run(
+    source: Source, run: RunInfo, costs: dict[str, float], recent: tuple[int, str] | None
+) -> JsonObject:
+    is_owned = source.ledger.is_owned(run)
+    rate = rate_per_h(recent) if is_owned else None
+    left = run.total_slots - run.next_schedule_idx
+    requests = source.ledger.control_requests(run.run_id)
+    return {
+        "run_id": run.run_id,
+        "experiment_id": run.experiment_id,
+        "name": run.name,
+        "status": run.status.value,
+        "committed": run.next_schedule_idx,
+        "total_slots": run.total_slots,
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+        "ended_at": run.ended_at,
+        "owner": owner(run) if is_owned else None,
+        "lost": run.status is RunStatus.RUNNING and not is_owned,
+        "stop": None if run.stop is None else run.stop.as_json(),
+        "cost_usd": costs.get(run.run_id),
+        "budget": dict(run.budget),
+        "rate_per_h": rate,
+        "eta_s": None if not rate or not left else left / rate * 3600,
+        "tags": list(run.tags),
+        "notes": len(source.ledger.notes(run.run_id)),
+        "paused": [str(latch) for latch in Controls.of(requests).pauses],
+        "waiting_requests": sum(request.waits for request in requests),
+    }
+
+
+def owner(run: RunInfo) -> Any:
+    """Return who owns a run: the machine, the process, and since when."""
+    if run.lease is None:
+        return None
+    holder = run.lease.owner
+    return {"host": holder.machine, "pid": holder.pid, "since": run.lease.acquired_at}
+
+
+def rate_per_h(recent: tuple[int, str] | None) -> float | None:
+    """Return how many slots an hour were committed of late; None if too few were.
+
+    `recent` is how many of the newest commits are counted, and when the oldest of them was made.
+    """
+    if recent is None or recent[0] < 2:
+        return None
+    count, since = recent
+    passed = clock.now() - clock.parse(since)
+    return (count - 1) / max(passed, timedelta(seconds=1)).total_seconds() * 3600

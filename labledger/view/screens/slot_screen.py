@@ -1,0 +1,258 @@
+"""The screen of a slot: its attempts, what the agent was asked and did, and how it was graded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from labledger.errors import LedgerError, MalformedJson
+from labledger.experiment.task_row import instruction
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+from labledger.records.attempt_result import RECORD_KINDS, digest_of
+from labledger.records.identity import Slot
+from labledger.trajectories.agent_document import AgentDocument
+from labledger.trajectories.atif import Step, text_of
+from labledger.trajectories.conversation import figures
+from labledger.trial.contract import PHASE_NAMES
+from labledger.view.ledgers import Source
+from labledger.view.parameters import Parameters
+from labledger.view.screens.output_screen import STREAMS, stored_references, whole_characters
+
+PARAMETERS = ("beside", "step")
+_STEPS = 200
+_MAX_TEXT = 256 << 10
+"""How many bytes of a text are shown; of logs, the end."""
+_MAX_STEP = 32 << 10
+"""How many characters a part of a step has; the agent's own files have all."""
+_MAX_RECORDS, _MAX_READ, _MAX_RECORD_BYTES = 200, 1 << 20, 256 << 10
+"""How many records of a kind are read, how many bytes of them, and how much text of them is shown.
+"""
+
+
+def document(source: Source, parameters: Parameters) -> JsonObject:
+    """Return what is known of a slot, and of that of another variant beside it."""
+    run = source.reader.run(parameters.run_id)
+    slot = source.reader.slot(run.run_id, parameters.schedule_idx)
+    slots = source.reader.slots_beside(run.run_id, slot.schedule_idx)
+    first = parameters.number("step", 1, 1)
+    beside = parameters.text("beside")
+    other = slots.get(str(beside)) if beside != slot.variant_id else None
+    page = {
+        "run_id": run.run_id,
+        "run_name": run.name,
+        "variants": list(slots),
+        "slots": slots,
+        **_side(source.reader, run.run_id, slot, first),
+        "beside": None,
+    }
+    if other is not None:
+        shown = source.reader.slot(run.run_id, other)
+        page["beside"] = _side(source.reader, run.run_id, shown, first)
+    return page
+
+
+def _side(reader: LedgerReader, run_id: str, slot: Slot, first_step: int) -> JsonObject:
+    idx = slot.schedule_idx
+    replacement = reader.replacement(run_id, idx)
+    records = {kind: _records(reader, run_id, kind, idx) for kind in RECORD_KINDS}
+    committed = reader.committed_slots(run_id, idx, 1)
+    found = committed[0]._asdict() if committed and committed[0].schedule_idx == idx else {}
+    references = stored_references(reader, run_id, idx)
+    dispatched = _dispatched(reader, run_id, idx)
+    trial = next(iter(records["trials"]), {})
+    evidence = records["evidence"][-1] if records["evidence"] else {}
+    return {
+        "slot": {
+            "run_id": run_id,
+            **slot.as_json(),
+            **({} if replacement is None else {"superseded_by": replacement}),
+        },
+        "state": _state(found, references, dispatched),
+        **{name: found.get(name) for name in _OF_COMMIT},
+        "message": trial.get("message"),
+        "score": _score(records["scores"]),
+        "attempts": [_NO_ATTEMPT | attempt for attempt in trial.get("attempts") or dispatched],
+        "phases": [
+            {"name": name, **phase}
+            for name in PHASE_NAMES
+            if (phase := trial.get("phases", {}).get(name)) is not None
+        ],
+        "prompt": _prompt(reader, run_id, slot),
+        "steps": _steps(reader, references or {}, first_step),
+        "patch": _text(reader, references, "workspace_patch", is_log=False),
+        "grader_output": [
+            output
+            for stream in STREAMS
+            if (output := _text(reader, references, f"grader_{stream}", is_log=True)) is not None
+        ],
+        "trust": list(_trust(evidence.get("ext", {}))),
+        "records": {kind: _indented(of_kind) for kind, of_kind in records.items() if of_kind},
+    }
+
+
+_OF_COMMIT = (
+    *("status", "reason", "verdict", "outcome", "committed_at", "duration_ms", "cost_usd"),
+    "tokens",
+)
+_NO_ATTEMPT: JsonObject = dict.fromkeys(
+    ("status", "reason", "message", "host", "started_at", "ended_at", "duration_ms")
+)
+
+
+def _state(committed: JsonObject, references: object | None, dispatched: list[JsonObject]) -> str:
+    """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun."""
+    if committed:
+        return "committed"
+    if references is not None:
+        return "waiting"
+    return "running" if dispatched else "open"
+
+
+def _score(scores: list[JsonObject]) -> JsonObject | None:
+    if not scores or "primary_metric_name" not in scores[0]:
+        return None
+    score = scores[0]
+    return {"name": score["primary_metric_name"], "value": score.get("primary_metric_value")}
+
+
+def _trust(facts: JsonObject) -> Iterator[JsonObject]:
+    """Yield what is recorded about whether the result can be trusted, by name."""
+    isolation = facts.get("isolation")
+    if isinstance(isolation, dict):
+        for name, value in isolation.items():
+            if value not in (None, [], {}):
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield {"name": name.replace("_", " "), "text": _cut(text)}
+    for name, problem in (facts.get("problems") or {}).items():
+        yield {"name": f"problem of {name}", "text": _cut(str(problem))}
+    for note in facts.get("notes") or ():
+        yield {"name": "run again", "text": _cut(str(note))}
+
+
+def _indented(records: list[JsonObject]) -> str:
+    text = "\n".join(json.dumps(record, indent=2, ensure_ascii=False) for record in records)
+    if len(text) <= _MAX_RECORD_BYTES:
+        return text
+    return f"{text[:_MAX_RECORD_BYTES]}\n… `labledger show --json` has the whole"
+
+
+def _records(reader: LedgerReader, run_id: str, kind: str, idx: int) -> list[JsonObject]:
+    """Return the first records of a kind of a committed slot."""
+    records: list[JsonObject] = []
+    size = 0
+    with closing(reader.record_lines(run_id, kind, idx)) as lines:
+        for number, line in lines:
+            size += len(line)
+            if number != idx or len(records) == _MAX_RECORDS or (records and size > _MAX_READ):
+                break
+            records.append(json.loads(line))
+    return records
+
+
+def _dispatched(reader: LedgerReader, run_id: str, idx: int) -> list[JsonObject]:
+    """Return the attempt that is open, of a slot that is not committed."""
+    dispatch = reader.last_dispatches(run_id, idx).get(idx)
+    if dispatch is None:
+        return []
+    return [
+        {
+            "attempt": dispatch.attempt,
+            "status": None,
+            "reason": None,
+            "message": None,
+            "host": dispatch.host,
+            "container": dispatch.container,
+            "started_at": dispatch.dispatched_at,
+        }
+    ]
+
+
+def _prompt(reader: LedgerReader, run_id: str, slot: Slot) -> str | None:
+    """Return the task's instruction, if it has one that labledger knows."""
+    try:
+        return instruction(reader.task(run_id, slot.task_id), None, {})[:_MAX_TEXT]
+    except ValueError:
+        return None
+
+
+def _text(
+    reader: LedgerReader, references: Mapping[str, str] | None, name: str, *, is_log: bool
+) -> JsonObject | None:
+    """Return a stored text, of a log the end, else the beginning; None if there is none."""
+    if references is None or name not in references:
+        return None
+    try:
+        with reader.open_artifact(digest_of(references[name])) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _MAX_TEXT) if is_log else 0)
+            content = whole_characters(file.read(_MAX_TEXT))
+    except LedgerError as error:
+        return {"name": name, "text": error.message, "truncated": False}
+    text = content.decode("utf-8", "replace")
+    return {"name": name, "text": text, "truncated": size > _MAX_TEXT}
+
+
+# -- the agent's steps
+
+
+def _steps(reader: LedgerReader, references: Mapping[str, str], first: int) -> JsonObject:
+    """Return a page of the steps from the step `first` on, counted from 1."""
+    page: JsonObject = {"items": [], "from": first, "next": None, "total": 0, "problem": None}
+    if "trajectory" not in references:
+        return page
+    try:
+        with reader.open_artifact(digest_of(references["trajectory"])) as file:
+            steps = AgentDocument(file).steps()
+            passed_over = sum(1 for _ in islice(steps, first - 1))
+            page["items"] = [_step(step) for step in islice(steps, _STEPS)]
+            end = passed_over + len(page["items"])
+            page["total"] = end + sum(1 for _ in steps)
+    except (LedgerError, MalformedJson) as error:
+        return page | {"problem": str(error)}
+    page["next"] = end + 1 if end < page["total"] else None
+    return page
+
+
+def _step(step: Step) -> JsonObject:
+    results = {result.source_call_id: result for result in step.results}
+    calls = []
+    for call in step.tool_calls or ():
+        result = results.pop(call.tool_call_id, None)
+        calls.append(
+            {
+                "name": call.function_name,
+                "arguments": _cut(_arguments(call.arguments)),
+                "result": None if result is None else _cut(text_of(result.content)),
+            }
+        )
+    return {
+        "step": step.step_id,
+        "source": step.source,
+        "at": step.timestamp,
+        "model": step.model_name,
+        "reasoning": _cut(step.reasoning_content or "") or None,
+        "message": _cut(text_of(step.message)),
+        "calls": calls,
+        "results": [_cut(text_of(result.content)) for result in results.values()],
+        "figures": ", ".join(figures(step.metrics)),
+        "copied": bool(step.is_copied_context),
+    }
+
+
+def _arguments(arguments: Any) -> str:
+    if isinstance(arguments, dict) and list(arguments) in (["command"], ["cmd"]):
+        command = next(iter(arguments.values()))
+        if isinstance(command, str):
+            return command
+    return json.dumps(arguments, ensure_ascii=False, indent=1)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_STEP:
+        return text
+    return f"{text[:_MAX_STEP]}\n… {len(text) - _MAX_STEP:,} more characters"

@@ -1,0 +1,362 @@
+"""Serve the pages of a lab on loopback: routes, answers, and the life of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib import import_module
+from urllib.parse import quote
+
+from aiohttp import web
+
+from labledger import resources
+from labledger.errors import LabLedgerError
+from labledger.files.lab_folder import LabFolder
+from labledger.records import JsonObject
+from labledger.view import pages
+from labledger.view.access import HEADERS, Access, Refused, comes_from_elsewhere
+from labledger.view.connections import Connections
+from labledger.view.event_stream import EventStreams
+from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
+from labledger.view.live_outputs import LiveOutputs
+from labledger.view.parameters import Parameters
+from labledger.view.screens import (
+    comparison_screen,
+    control_screen,
+    grid_screen,
+    output_screen,
+    run_screen,
+    runs_screen,
+    slot_screen,
+    sql_screen,
+)
+from labledger.view.shared_answers import Answer, SharedAnswers
+from labledger.view.watcher import Watcher
+
+Document = Callable[[Source, Parameters], JsonObject]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Started = Callable[[str, str], None]
+_log = logging.getLogger("labledger.view")
+_MAX_BODY = 64 << 10
+_KEEP_ALIVE_S = 30.0
+_THREADS, _SLOW_THREADS = 4, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A page: its path, its template (None for a document alone), and its document."""
+
+    path: str
+    template: str | None
+    document: Document
+    parameters: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ("html", "json")
+    is_slow: bool = False
+    """Whether it may take seconds."""
+    is_shared: bool = False
+    """Whether many open pages ask for it at once."""
+
+
+_RUN = "/runs/{run_id}"
+_SLOT = "/runs/{run_id}/slots/{schedule_idx}"
+SCREENS = (
+    Screen("/", "runs", runs_screen.document, runs_screen.PARAMETERS, is_shared=True),
+    Screen(_RUN, "run", run_screen.document, grid_screen.PARAMETERS, is_shared=True),
+    Screen(f"{_RUN}/now", None, run_screen.now, is_shared=True),
+    Screen(f"{_RUN}/changes", None, run_screen.changes, run_screen.PARAMETERS, is_shared=True),
+    Screen(f"{_RUN}/grid", None, grid_screen.document, grid_screen.PARAMETERS, is_shared=True),
+    Screen(_SLOT, "slot", slot_screen.document, slot_screen.PARAMETERS),
+    Screen(f"{_SLOT}/logs", None, output_screen.document, output_screen.PARAMETERS),
+    Screen(
+        "/compare",
+        "compare",
+        comparison_screen.document,
+        comparison_screen.PARAMETERS,
+        is_slow=True,
+    ),
+    Screen(
+        "/sql",
+        "sql",
+        sql_screen.document,
+        sql_screen.PARAMETERS,
+        formats=sql_screen.FORMATS,
+        is_slow=True,
+    ),
+)
+
+
+def serve(
+    lab: LabFolder,
+    started: Started,
+    *,
+    path: str = "/",
+    port: int = 0,
+    read_only: bool = False,
+) -> None:
+    """Serve the pages of a lab until the process is interrupted or terminated.
+
+    `started` is called with two links once the server answers: one for people, and one for a
+    browser that is started, which can be followed once. Raises `LabLedgerError` if the port
+    cannot be had.
+    """
+    asyncio.run(_serve(lab, started, path, port, read_only))
+
+
+async def _serve(lab: LabFolder, started: Started, path: str, port: int, read_only: bool) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+    _be_quiet(loop)
+    listener = listen(port)
+    access = Access(listener.getsockname()[1])
+    # The first page then does not wait for what takes a second to import.
+    threading.Thread(target=_import_libraries, daemon=True).start()
+    async with serving(ViewServer(lab, access, read_only=read_only), listener):
+        started(access.link(path), access.link(path, once=True))
+        await stop.wait()
+
+
+def _import_libraries() -> None:
+    """Import what comparisons and pages need, as far as it is installed."""
+    for name in ("jinja2", "numpy", "scipy.special"):
+        with suppress(ImportError):
+            import_module(name)
+
+
+@asynccontextmanager
+async def serving(server: ViewServer, listener: socket.socket) -> AsyncIterator[Connections]:
+    """Answer at a socket while the block runs."""
+    runner = web.AppRunner(
+        server.app(),
+        access_log=None,
+        keepalive_timeout=_KEEP_ALIVE_S,
+        shutdown_timeout=0.1,
+        handler_cancellation=True,  # A page that is closed is not listened for any longer.
+    )
+    await runner.setup()
+    assert runner.server is not None
+    connections = server.connections = Connections(runner.server)
+    loop = asyncio.get_running_loop()
+    answering = await loop.create_server(connections.protocol, sock=listener)
+    tasks = [asyncio.create_task(server.watcher.watch()), asyncio.create_task(connections.watch())]
+    try:
+        yield connections
+    finally:
+        answering.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on loopback, with port 0 at a free one.
+
+    Raises `LabLedgerError`.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise LabLedgerError(
+            f"could not listen on port {port} of 127.0.0.1: {error.strerror}",
+            hint="choose another port with `port=`, or 0 for a free one",
+        ) from error
+    return listener
+
+
+def _be_quiet(loop: asyncio.AbstractEventLoop) -> None:
+    """Print nothing about requests that could not be read, or connections that broke."""
+    for name in ("aiohttp", "asyncio"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
+    loop.set_exception_handler(lambda _loop, _context: None)
+
+
+class ViewServer:
+    """Answers requests for the pages of one lab."""
+
+    def __init__(self, lab: LabFolder, access: Access, *, read_only: bool) -> None:
+        self._access = access
+        self._read_only = read_only
+        opened = OpenedLedger(lab, LiveOutputs())
+        self._workers = Workers(opened, _THREADS)
+        self._slow_workers = Workers(opened, _SLOW_THREADS)
+        """For what takes seconds, so that other pages do not wait for it."""
+        self.watcher = Watcher(self._workers)
+        self._shared = SharedAnswers(lambda: self.watcher.changes)
+        self.connections: Connections | None = None
+
+    def app(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._guard])
+        for screen in SCREENS:
+            app.router.add_get(screen.path, self._handler(screen))
+        app.router.add_get(f"{_RUN}/report", self._report)
+        app.router.add_post(f"{_RUN}/control", self._control)
+        app.router.add_get("/events", EventStreams(self.watcher).answer)
+        app.router.add_get("/static/palette.css", self._palette)
+        app.router.add_static("/static", pages.STATIC)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Admit a request or refuse it, and answer errors."""
+        if self.connections is not None:
+            self.connections.begin(request)
+        try:
+            response = await self._answer_or_refuse(request, handler)
+        finally:
+            if self.connections is not None:
+                self.connections.end(request)
+        if not response.prepared:
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+        return response
+
+    async def _answer_or_refuse(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            answer = self._before(request)
+            return await handler(request) if answer is None else answer
+        except web.HTTPException as error:
+            status = HTTPStatus(error.status)
+            return pages.error_response(request, status, f"{status.phrase.lower()}")
+        except Refused as refused:
+            return pages.error_response(request, refused.status, refused.message, refused.hint)
+        except LabLedgerError as error:
+            status = pages.status_of(error)
+            again = status is HTTPStatus.SERVICE_UNAVAILABLE
+            return pages.error_response(request, status, error.message, error.hint, again=again)
+        except TooBusy:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            return pages.error_response(request, status, "too many requests wait; try again")
+        except Exception:
+            _log.exception("an answer failed: %s %r", request.method, request.path[:200])
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            message = "this page failed, because of a mistake in labledger"
+            return pages.error_response(request, status, message, "stderr has the details")
+
+    def _before(self, request: web.Request) -> web.StreamResponse | None:
+        """Return the answer to a request that no page is needed for. Raises `Refused`."""
+        self._access.check_host(request)
+        if request.path.startswith("/static/"):
+            return None
+        answer = self._access.exchange(request)
+        if answer is not None:
+            return answer
+        if not self._access.is_admitted(request):
+            if comes_from_elsewhere(request):
+                # A browser that has the cookie sends it when a page of this server asks.
+                return _ask_again()
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                "this browser has not been admitted",
+                "open the link that `labledger view` printed, with its token",
+            )
+        self._access.check_origin(request)
+        return None
+
+    def _handler(self, screen: Screen) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            return await self._answer(screen, request)
+
+        return answer
+
+    async def _answer(self, screen: Screen, request: web.Request) -> web.Response:
+        parameters = Parameters(list(request.query.items()), screen.parameters, request.match_info)
+        form = parameters.choice("format", screen.formats)
+        workers = self._slow_workers if screen.is_slow else self._workers
+
+        def make(source: Source) -> Answer:
+            if form == "csv":
+                return Answer(sql_screen.csv_text(source, parameters).encode(), "text/csv", 200)
+            document = screen.document(source, parameters)
+            status = document["status"] if document.get("error") else HTTPStatus.OK
+            finished = pages.finish(document)
+            if form == "json" or screen.template is None:
+                text, kind = finished.text, "application/json"
+            else:
+                text = pages.page(screen.template, finished, read_only=self._read_only)
+                kind = "text/html"
+            return Answer(text.encode("utf-8", "replace"), kind, int(status))
+
+        if screen.is_shared and self.watcher.listeners > 1:
+            asked = f"{request.path_qs} {form}"
+            answer = await self._shared.get(asked, lambda: workers.read(make))
+        else:
+            answer = await workers.read(make)
+        return web.Response(
+            body=answer.body,
+            content_type=answer.content_type,
+            charset="utf-8",
+            status=answer.status,
+            headers=_download("query.csv") if form == "csv" else None,
+        )
+
+    async def _report(self, request: web.Request) -> web.Response:
+        """Answer with the one-file report of a run, as a download."""
+        parameters = Parameters(list(request.query.items()), (), request.match_info)
+
+        def make(source: Source) -> bytes:
+            return source.ledger.rendered_report(parameters.run_id)
+
+        content = await self._slow_workers.read(make)
+        return web.Response(
+            body=content,
+            content_type="text/html",
+            charset="utf-8",
+            headers=_download(f"{parameters.run_id}.html"),
+        )
+
+    async def _control(self, request: web.Request) -> web.Response:
+        """Ask something of a run, and answer what becomes of it."""
+        if self._read_only:
+            message = "this server was started with `--read-only`: it takes no requests"
+            raise Refused(HTTPStatus.FORBIDDEN, message)
+        form = await request.post()
+        fields = [(name, value) for name, value in form.items() if isinstance(value, str)]
+        parameters = Parameters(fields, control_screen.PARAMETERS, request.match_info)
+        if pages.wants_json(request):
+            finished = await self._slow_workers.read(
+                lambda source: pages.finish(control_screen.ask(source, parameters).as_json())
+            )
+            return web.json_response(text=finished.text)
+        if control_screen.is_dry(parameters):
+
+            def make(source: Source) -> str:
+                document = control_screen.preview(source, parameters, fields)
+                return pages.page("control", pages.finish(document), read_only=False)
+
+            return web.Response(text=await self._slow_workers.read(make), content_type="text/html")
+        reply = await self._slow_workers.read(lambda source: control_screen.ask(source, parameters))
+        location = f"/runs/{quote(reply.run_id, safe='')}"
+        return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": location})
+
+    async def _palette(self, _: web.Request) -> web.StreamResponse:
+        """Answer with the colours of reports, which are those of the pages."""
+        return web.FileResponse(resources.report_palette())
+
+
+def _download(name: str) -> dict[str, str]:
+    """Return the header that saves an answer to a file, of which no browser makes a page."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]", "_", name)
+    return {"Content-Disposition": f'attachment; filename="{safe}"'}
+
+
+def _ask_again() -> web.Response:
+    text = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>labledger</title>'
+        '<meta http-equiv="refresh" content="0"><p><a href="">Continue</a></p></html>'
+    )
+    return web.Response(text=text, content_type="text/html")

@@ -1,0 +1,97 @@
+// The charts of a run, drawn by uPlot. What they show is in the figures beside them as well.
+import { count, rounded, usd } from "./format.js";
+import uPlot from "./vendor/uplot.js";
+
+const HEIGHT = 190;
+const charts = new WeakMap();
+
+const colour = (name) => {
+  const probe = document.createElement("span");
+  probe.style.setProperty("color", `var(--${name})`);
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+};
+
+const axis = (more) => ({
+  stroke: colour("quiet"),
+  font: "12px system-ui, sans-serif",
+  grid: { stroke: colour("line"), width: 1 },
+  ticks: { stroke: colour("line"), width: 1, size: 4 },
+  ...more,
+});
+
+// Draws anew where theme or series changed, else sets the data.
+function draw(place, series, axes, scales, data, label) {
+  const theme = `${colour("paper")} ${series.map((each) => each.label)}`;
+  const drawn = charts.get(place);
+  if (drawn?.theme === theme) return void drawn.plot.setData(data);
+  drawn?.plot.destroy();
+  drawn?.sizes.disconnect();
+  place.replaceChildren();
+  place.setAttribute("role", "img");
+  place.setAttribute("aria-label", label);
+  const options = { width: place.clientWidth, height: HEIGHT, series, axes, scales, tzDate, cursor: { drag: { x: true, y: false } } };
+  const plot = new uPlot(options, data, place);
+  const sizes = new ResizeObserver(() => {
+    if (place.clientWidth && place.clientWidth !== plot.width) plot.setSize({ width: place.clientWidth, height: HEIGHT });
+  });
+  sizes.observe(place);
+  charts.set(place, { plot, theme, sizes });
+}
+const tzDate = (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC");
+const TOO_FEW = "The chart begins with the second slot that is committed.";
+function say(place, text) {
+  const words = document.createElement("p");
+  words.className = "empty";
+  words.textContent = text;
+  place.replaceChildren(words);
+}
+
+const DAY_S = 86_400;
+// Times of day in UTC, with the date where the chart is longer than a day and a half.
+const moments = (plot, ticks) => {
+  const isLong = plot.scales.x.max - plot.scales.x.min > 1.5 * DAY_S;
+  return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(isLong ? 5 : 11, 16).replace("T", " "));
+};
+const seconds = (time) => Date.parse(time) / 1000;
+const withLine = (name, label, more) => ({ label, stroke: colour(name), width: 2, points: { show: false }, ...more });
+const time = { label: "UTC", value: (_, value) => (value == null ? "–" : new Date(value * 1000).toISOString().slice(0, 19).replace("T", " ")) };
+const noTokens = (points) => points.every((point) => point[3] == null);
+
+export function drawSpending(place, run) {
+  const points = run.spending;
+  if (points.length < 2) return void say(place, TOO_FEW);
+  if (points.every((point) => point[2] == null && point[3] == null)) return void say(place, "No trial has said what it cost.");
+  const data = [points.map((point) => seconds(point[1])), points.map((point) => point[2])];
+  const series = [time, withLine("accent", "cost", { scale: "usd", value: (_, value) => usd(value) })];
+  const axes = [axis({ values: moments, space: 90 }), axis({ scale: "usd", size: 64, values: (_, ticks) => ticks.map((tick) => usd(tick, tick < 1 && tick ? 2 : 0)) })];
+  const limit = run.budget.cost_usd;
+  if (limit != null) {
+    data.push(points.map(() => limit));
+    series.push(withLine("fail", "budget", { scale: "usd", dash: [6, 4], width: 1.5, value: (_, value) => usd(value) }));
+  }
+  if (!noTokens(points)) {
+    data.push(points.map((point) => point[3]));
+    series.push(withLine("pass", "tokens", { scale: "tokens", dash: [2, 3], value: (_, value) => rounded(value) }));
+    axes.push(axis({ scale: "tokens", side: 1, size: 64, grid: { show: false }, values: (_, ticks) => ticks.map(short) }));
+  }
+  const label = `Cost and tokens over time: ${usd(points.at(-1)[2])} so far.`;
+  draw(place, series, axes, { usd: { range: fromZero }, tokens: { range: fromZero } }, data, label);
+}
+
+export function drawThroughput(place, run) {
+  const points = run.spending;
+  if (points.length < 2) return void say(place, TOO_FEW);
+  const data = [points.map((point) => seconds(point[1])), points.map((point) => point[0] + 1)];
+  const series = [time, withLine("accent", "committed", { value: (_, value) => count(value) })];
+  const label = `Slots committed over time: ${count(run.committed)} of ${count(run.total_slots)} so far.`;
+  draw(place, series, [axis({ values: moments, space: 90 }), axis({ size: 56, values: (_, ticks) => ticks.map(short) })], { y: { range: fromZero } }, data, label);
+}
+
+const fromZero = (_, low, high) => [0, high ? high * 1.08 : 1];
+function short(value) {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (value >= size) return `${+(value / size).toPrecision(3)} ${unit}`;
+  return String(value);
+}

@@ -1,0 +1,157 @@
+// The connection to the server: events that say that there is more, and what is known while there are
+// none. The page shows its state; a lost connection is tried again, later each time.
+import { clockTime, timeOfDay } from "./format.js";
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 30_000;
+// The server says every 15 seconds that it is there.
+const SILENCE_MS = 40_000;
+
+const pill = document.getElementById("connection");
+const announcement = document.getElementById("announcement");
+
+// Says something to a screen reader: changes of state, never each tick.
+export function announce(text) {
+  if (announcement) announcement.textContent = text;
+}
+
+// Follows the events of all runs, or of one. `handlers` has functions: `opened(isNewServer)` after each
+// hello, at which the page asks for what it lacks; `commit(event)` and `state(event)`.
+export class Connection {
+  constructor(run, handlers) {
+    this.url = run === null ? "/events" : `/events?run=${encodeURIComponent(run)}`;
+    this.handlers = handlers;
+    this.server = null;
+    this.heard = Date.now();
+    this.wait = FIRST_WAIT_MS;
+    this.retryAt = 0;
+    this.state = "connecting";
+    this.ticker = setInterval(() => this.tick(), 1000);
+    // Browsers open six connections to a host for all tabs together: a hidden page lets go of its own.
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.open()));
+    window.addEventListener("online", () => this.open());
+    window.addEventListener("pagehide", () => this.rest());
+    window.addEventListener("pageshow", (event) => event.persisted && this.open());
+    this.open();
+  }
+
+  open() {
+    if (this.source || document.hidden || this.state === "refused") return;
+    clearTimeout(this.timer);
+    this.heard = Date.now();
+    const source = new EventSource(this.url);
+    this.source = source;
+    const on = (name, handle) =>
+      source.addEventListener(name, (event) => {
+        if (source !== this.source) return;
+        this.heard = Date.now();
+        handle?.(event.data ? JSON.parse(event.data) : null);
+      });
+    on("hello", (hello) => this.greet(hello));
+    on("commit", this.handlers.commit);
+    on("state", this.handlers.state);
+    on("ledger", this.handlers.ledger);
+    on("alive", () => (this.isWatched = true));
+    source.onerror = () => {
+      if (source !== this.source) return;
+      // A source that is closed for good was answered by something else than events.
+      const wasAnswered = source.readyState === EventSource.CLOSED;
+      this.lose();
+      if (wasAnswered) this.explain();
+    };
+  }
+
+  // Another server has another token: trying again would not help.
+  async explain() {
+    const stop = new AbortController();
+    const answer = await fetch(this.url, { signal: stop.signal }).catch(() => null);
+    if (answer?.status === 403) {
+      clearTimeout(this.timer);
+      this.set("refused");
+      announce("The viewer was started again. Open the link that it printed.");
+    }
+    stop.abort();
+  }
+
+  greet(hello) {
+    const isNew = this.server !== null && this.server !== hello.start;
+    if (isNew) announce("The viewer was started again; the page has asked for what it missed.");
+    else if (this.state === "lost") announce("Connected again.");
+    this.server = hello.start;
+    this.wait = FIRST_WAIT_MS;
+    this.set("live");
+    this.handlers.opened?.(isNew);
+  }
+
+  // Called by whatever has asked the server something and got no answer.
+  lose() {
+    if (this.state === "refused") return;
+    this.close();
+    clearTimeout(this.timer);
+    if (this.state !== "lost") {
+      this.lostAt = this.heard;
+      announce(`The connection to the viewer is lost. The page shows what was known at ${timeOfDay(this.heard)} UTC.`);
+    }
+    const wait = this.wait * (0.75 + Math.random() / 2);
+    this.wait = Math.min(2 * this.wait, LONGEST_WAIT_MS);
+    this.retryAt = Date.now() + wait;
+    this.timer = setTimeout(() => this.open(), wait);
+    this.set("lost");
+  }
+
+  rest() {
+    clearTimeout(this.timer);
+    this.close();
+  }
+
+  close() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  tick() {
+    if (this.isWatched && this.source && this.state === "live" && Date.now() - this.heard > SILENCE_MS) this.lose();
+    this.set(this.state);
+  }
+
+  get isLive() {
+    return this.state === "live";
+  }
+
+  set(state) {
+    if (state !== this.state) this.handlers.changed?.(state);
+    this.state = state;
+    if (!pill) return;
+    pill.dataset.state = state;
+    const text = this.text();
+    if (pill.textContent !== text) pill.textContent = text;
+  }
+
+  text() {
+    if (this.state === "live") return "live";
+    if (this.state === "connecting") return "connecting";
+    if (this.state === "refused") return `as of ${timeOfDay(this.lostAt)} UTC: the viewer was started again, open the link that it printed`;
+    const next = Math.max(0, this.retryAt - Date.now()) / 1000;
+    const again = this.source ? "trying again" : `trying again in ${clockTime(next)}`;
+    return `no connection: as of ${timeOfDay(this.lostAt)} UTC, ${again}`;
+  }
+}
+
+// Asks for a document. Raises a `ServerError` with the server's words, or another error if there is none.
+export async function ask(url, options = {}) {
+  const response = await fetch(url, { headers: { Accept: "application/json" }, ...options });
+  const document = await response.json().catch(() => ({}));
+  if (!response.ok) throw new ServerError(document.error ?? { message: `the server answered ${response.status}` }, response.status);
+  return document;
+}
+
+export class ServerError extends Error {
+  constructor(error, status) {
+    super(error.message);
+    this.hint = error.hint ?? null;
+    this.status = status;
+  }
+}
+
+// The document that the server has put into the page.
+export const embedded = () => JSON.parse(document.getElementById("document").textContent);

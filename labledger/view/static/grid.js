@@ -1,0 +1,256 @@
+// The grid of tasks and variants. Only the rows in view are in the page, however many tasks there are;
+// their outcomes come in blocks of 200 tasks, of which the ones seen last are kept.
+import { ask } from "./connection.js";
+import { counted } from "./format.js";
+import { html, show } from "./html.js";
+
+const BLOCK = 200;
+const MAX_BLOCKS = 40;
+// Rows are made by the eight, so that most frames of a scroll make none.
+const STEP_ROWS = 8;
+const SPARE_ROWS = 8;
+// Browsers place nothing correctly much further down than this.
+const MAX_HEIGHT_PX = 8_000_000;
+
+// The heights of a row and of the head, as style.css has them.
+const ROW_REM = 1.75;
+const HEAD_REM = 2.25;
+const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+
+// The shape of an outcome: its class and its sign. templates/macros.html.j2 has the same.
+export const OUTCOMES = {
+  p: ["pass", "✓"],
+  f: ["fail", "✕"],
+  m: ["missing", "?"],
+  e: ["error", "!"],
+  x: ["ungraded", "✕"],
+  i: ["left-out", "○"],
+  c: ["none", "⊘"],
+  ".": ["running", "▸"],
+  "-": ["open", "·"],
+};
+const RUNNING = ["running", "▸"];
+const UNKNOWN = ["open", "?"];
+
+// What the address of a page of the grid says of a filter, after other parameters.
+function filterOf(words) {
+  const given = new URLSearchParams(Object.entries(words).filter(([, value]) => value));
+  return given.size ? `&${given}` : "";
+}
+
+export class Grid {
+  constructor(place, url, first) {
+    this.place = place;
+    this.url = url;
+    this.runUrl = url.replace(/\/grid$/, "");
+    this.filter = filterOf({ q: first.q, outcome: first.outcome });
+    this.openSlots = new Set();
+    this.generation = 0;
+    this.changes = 0;
+    this.at = { row: 0, column: 0 };
+    place.className = "grid";
+    place.dataset.virtual = "";
+    place.tabIndex = 0;
+    place.setAttribute("role", "grid");
+    place.setAttribute("aria-labelledby", "grid-title");
+    place.replaceChildren();
+    place.addEventListener("scroll", () => this.schedule(), { passive: true });
+    place.addEventListener("keydown", (event) => this.press(event));
+    place.addEventListener("move", (event) => this.step(event.detail));
+    new ResizeObserver(() => this.schedule()).observe(place);
+    this.listenToFilter();
+    this.reset(first);
+    this.place.scrollTop = ROW_REM * rem() * first.row;
+  }
+
+  // Begins again with a first block: the run has grown, or another filter was chosen.
+  reset(first) {
+    this.blocks = new Map();
+    this.asked = new Set();
+    this.rows = new Map();
+    this.legend = first.legend;
+    this.variants = first.variants;
+    this.total = first.total_tasks;
+    this.generation += 1;
+    this.changes += 1;
+    if (first.row === 0) this.keep(0, first.tasks);
+    document.getElementById("grid-paging")?.remove();
+    document.getElementById("grid-count").textContent = counted(this.total, "task");
+    this.place.setAttribute("aria-rowcount", this.total + 1);
+    this.place.setAttribute("aria-colcount", this.variants.length + 1);
+    this.place.style.setProperty("--variants", this.variants.length);
+    this.place.style.setProperty("--variant-width", `${Math.max(5, 1.5 * first.replications)}rem`);
+    this.draw();
+  }
+
+  listenToFilter() {
+    const form = document.getElementById("grid-find");
+    const submit = async (event) => {
+      event?.preventDefault();
+      this.filter = filterOf(Object.fromEntries(new FormData(form)));
+      history.replaceState(null, "", this.filter ? `?${this.filter.slice(1)}` : location.pathname);
+      this.place.scrollTop = 0;
+      this.reset(await ask(`${this.url}?row=0&limit=${BLOCK}${this.filter}`));
+    };
+    form.addEventListener("submit", submit);
+    form.addEventListener("change", (event) => event.target.matches("select") && submit());
+  }
+
+  // -- what is known
+
+  keep(block, tasks) {
+    this.blocks.delete(block);
+    this.blocks.set(block, tasks);
+    if (this.blocks.size > MAX_BLOCKS) this.blocks.delete(this.blocks.keys().next().value);
+  }
+
+  task(row) {
+    return this.blocks.get(Math.floor(row / BLOCK))?.[row % BLOCK];
+  }
+
+  async want(block) {
+    if (this.asked.has(block)) return;
+    this.asked.add(block);
+    const generation = this.generation;
+    try {
+      const answer = await ask(`${this.url}?row=${block * BLOCK}&limit=${BLOCK}${this.filter}`);
+      if (generation === this.generation) this.keep(block, answer.tasks);
+    } catch {
+      // Asked again when its rows are next in view.
+    } finally {
+      this.asked.delete(block);
+      this.changed();
+    }
+  }
+
+  // Puts committed slots into their cells.
+  apply(slots) {
+    for (const slot of slots) {
+      const task = this.filter ? this.find(slot.task_id) : this.task(slot.task_idx);
+      if (!task || task.task_id !== slot.task_id) continue;
+      const place = task.slots[slot.variant_id]?.indexOf(slot.schedule_idx) ?? -1;
+      if (place < 0) continue;
+      const letters = task.cells[slot.variant_id];
+      task.cells[slot.variant_id] = letters.slice(0, place) + slot.outcome + letters.slice(place + 1);
+      this.rows.delete(task);
+    }
+    this.changed();
+  }
+
+  find(taskId) {
+    for (const tasks of this.blocks.values()) {
+      const task = tasks.find((each) => each.task_id === taskId);
+      if (task) return task;
+    }
+    return undefined;
+  }
+
+  // Marks the cells of trials that run.
+  running(slots) {
+    const now = new Set(slots.map((slot) => slot.schedule_idx));
+    const changed = now.size !== this.openSlots.size || [...now].some((idx) => !this.openSlots.has(idx));
+    if (!changed) return;
+    this.openSlots = now;
+    this.rows.clear();
+    this.changed();
+  }
+
+  // -- what is shown
+
+  changed() {
+    this.changes += 1;
+    this.schedule();
+  }
+
+  schedule() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const height = ROW_REM * rem();
+    const head = HEAD_REM * rem();
+    const whole = this.total * height;
+    const scrolled = Math.min(whole, MAX_HEIGHT_PX);
+    const view = this.place.clientHeight;
+    // Where the whole would be too tall, the scroll bar moves over more rows at a time.
+    const top = whole > scrolled ? (this.place.scrollTop / Math.max(1, scrolled + head - view)) * Math.max(0, whole + head - view) : this.place.scrollTop;
+    const from = Math.max(0, STEP_ROWS * Math.floor(top / height / STEP_ROWS) - SPARE_ROWS);
+    const to = Math.min(this.total, STEP_ROWS * Math.ceil((top + view) / height / STEP_ROWS) + SPARE_ROWS);
+    const shift = head - (top - this.place.scrollTop);
+    for (let block = Math.floor(from / BLOCK); block * BLOCK < to; block += 1) {
+      if (!this.blocks.has(block)) this.want(block);
+    }
+    const rows = [];
+    for (let row = from; row < to; row += 1) rows.push(this.row(row, shift + row * height));
+    const shown = [from, to, shift, this.changes].join();
+    if (shown === this.shown) return;
+    this.shown = shown;
+    this.place.style.setProperty("--row", `${height}px`);
+    show(this.place.id, html`
+      <div class="head" role="row" aria-rowindex="1"><span role="columnheader">Task</span>${this.variants.map(
+        (name) => html`<span role="columnheader" title=${name}>${name}</span>`)}</div>
+      <div class="filler" role="presentation" style=${{ height: `${scrolled}px` }}></div>
+      ${rows}`);
+  }
+
+  // The row of a task, which stays where it is; the same object as long as it shows the same, so that
+  // nothing is compared.
+  row(row, top) {
+    const task = this.task(row);
+    const style = { top: `${top}px` };
+    if (!task) return html`<div class="row" role="row" key=${row} aria-rowindex=${row + 2} style=${style}><span class="task quiet">…</span></div>`;
+    const kept = this.rows.get(task);
+    if (kept?.top === top) return kept.shown;
+    const shown = html`<div class="row" role="row" key=${row} data-row=${row} aria-rowindex=${row + 2} style=${style}>
+      <span class="task" role="rowheader" title=${task.task_id}>${task.task_id}</span>
+      ${this.variants.map((name) => html`<span class="cells" role="gridcell">${this.cells(task, name)}</span>`)}</div>`;
+    if (this.rows.size > 2000) this.rows.clear();
+    this.rows.set(task, { top, shown });
+    return shown;
+  }
+
+  cells(task, name) {
+    return [...(task.cells[name] ?? "")].map((letter, n) => {
+      const slot = task.slots[name][n];
+      if (slot == null) return html`<span class="cell none">–</span>`;
+      const isOpen = this.openSlots.has(slot);
+      const [kind, glyph] = isOpen ? RUNNING : (OUTCOMES[letter] ?? UNKNOWN);
+      const word = isOpen ? "running" : this.legend[letter];
+      const label = `${name}, ${task.task_id}: ${word}`;
+      return html`<a class="cell ${kind}" href="${this.runUrl}/slots/${slot}" tabindex="-1" aria-label=${label} title="slot ${slot}: ${word}">${glyph}</a>`;
+    });
+  }
+
+  // -- the keyboard
+
+  press(event) {
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
+    const across = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by === undefined && across === undefined) return;
+    event.preventDefault();
+    this.step(by ?? 0, across ?? 0);
+  }
+
+  step(by, across = 0) {
+    const isFirst = !this.place.contains(document.activeElement) || document.activeElement === this.place;
+    if (!isFirst) this.at.row = Math.min(this.total - 1, Math.max(0, this.at.row + by));
+    this.at.column = Math.max(0, this.at.column + across);
+    const height = ROW_REM * rem();
+    const y = this.at.row * height;
+    const view = this.place.clientHeight - HEAD_REM * rem() - height;
+    if (this.total * height <= MAX_HEIGHT_PX) {
+      if (y < this.place.scrollTop) this.place.scrollTop = y;
+      else if (y > this.place.scrollTop + view) this.place.scrollTop = y - view;
+    }
+    this.draw();
+    const row = this.place.querySelector(`[data-row="${this.at.row}"]`);
+    const links = row ? [...row.querySelectorAll("a")] : [];
+    this.at.column = Math.min(this.at.column, Math.max(0, links.length - 1));
+    for (const other of this.place.querySelectorAll(".row.current")) other.classList.remove("current");
+    row?.classList.add("current");
+    (links[this.at.column] ?? this.place).focus({ preventScroll: true });
+  }
+}

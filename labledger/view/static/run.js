@@ -1,0 +1,150 @@
+// The screen of a run. Events say that there is more; what the page lacks is asked by the number of the
+// first slot that it does not have, and what changes between commits about once a second.
+import { drawSpending, drawThroughput } from "./charts.js";
+import { Connection, announce, ask, embedded } from "./connection.js";
+import { Controls } from "./controls.js";
+import { counted } from "./format.js";
+import { Grid } from "./grid.js";
+import { html, show } from "./html.js";
+import { Answers, Errors, Figures, Hosts, Notices, Owner, Rates, Requests, Running } from "./run_sections.js";
+import { RunState } from "./pieces.js";
+
+const PAGE = 200;
+const NOW_EVERY_MS = 1000;
+const TOTALS_AFTER_MS = 1500;
+const MAX_POINTS = 1000;
+
+let run = embedded();
+const url = `/runs/${encodeURIComponent(run.run_id)}`;
+const grid = new Grid(document.getElementById("grid"), `${url}/grid`, run.grid);
+const controls = document.getElementById("controls");
+
+function draw() {
+  show("run-state", html`<${RunState} run=${run} />`);
+  show("owner", html`<${Owner} run=${run} />`);
+  show("notices", html`<${Notices} run=${run} problem=${problem} />`);
+  show("progress", html`<${Figures} run=${run} />`);
+  show("answers", html`<${Answers} run=${run} url=${url} />`);
+  show("now", html`<${Running} run=${run} url=${url} />`);
+  show("rates-as-of", html`after ${counted(run.as_of, "slot")}`);
+  show("rates", html`<${Rates} run=${run} />`);
+  show("errors", html`<${Errors} run=${run} url=${url} />`);
+  show("hosts", html`<${Hosts} run=${run} />`);
+  show("requests", html`<${Requests} run=${run} />`);
+  if (controls) show("controls", html`<${Controls} run=${run} url=${url} renew=${renew} />`);
+  document.title = `${Math.floor((100 * run.committed) / Math.max(1, run.total_slots))}% · ${run.name || run.run_id} · labledger`;
+}
+
+function drawCharts() {
+  drawSpending(document.getElementById("spending"), run);
+  drawThroughput(document.getElementById("throughput"), run);
+}
+
+// -- what the page lacks
+
+let problem = null;
+let wanted = run.committed;
+let isFollowing = false;
+async function follow(upto) {
+  wanted = Math.max(wanted, upto);
+  if (isFollowing || document.hidden) return;
+  isFollowing = true;
+  try {
+    while (run.committed < wanted) {
+      const changes = await ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
+      if (changes.next <= run.committed) break;
+      take(changes);
+    }
+  } catch (error) {
+    fail(error);
+  } finally {
+    isFollowing = false;
+  }
+}
+
+function take(changes) {
+  const { slots, point, at, version, after, total, ...totals } = changes;
+  const before = run.status;
+  Object.assign(run, totals, { committed: changes.next, total_slots: total });
+  if (point) run.spending.push(point);
+  if (run.spending.length > MAX_POINTS) run.spending = run.spending.filter((_, n) => n % 2 === 0 || n > MAX_POINTS - 100);
+  grid.apply(slots);
+  if (run.status !== before) announce(`The run is ${run.status}.`);
+  draw();
+  drawCharts();
+  completeTotals();
+}
+
+// The totals of a large run are counted now and then: they are asked for again until they have all slots.
+let totalsTimer = null;
+function completeTotals() {
+  clearTimeout(totalsTimer);
+  if (run.as_of >= run.committed || document.hidden) return;
+  totalsTimer = setTimeout(async () => {
+    try {
+      const changes = await ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
+      if (changes.after === run.committed) take(changes);
+    } catch (error) {
+      fail(error);
+    }
+  }, TOTALS_AFTER_MS);
+}
+
+// -- what changes between commits
+
+let nowTimer = null;
+async function askNow() {
+  clearTimeout(nowTimer);
+  try {
+    const before = run.status;
+    const now = await ask(`${url}/now`);
+    // What was committed meanwhile is asked for slot by slot.
+    const { committed, total, at, version, ...changed } = now;
+    Object.assign(run, changed);
+    follow(committed);
+    grid.running(run.running);
+    if (run.status !== before) announce(`The run is ${run.status}.`);
+    draw();
+  } catch (error) {
+    fail(error);
+  }
+  if (connection.isLive && !document.hidden && run.status === "running") nowTimer = setTimeout(askNow, NOW_EVERY_MS);
+}
+
+// Everything again: after a change that is no commit, such as an extension of the run.
+async function renew() {
+  try {
+    const fresh = await ask(`${url}?format=json${grid.filter}`);
+    if (fresh.status !== run.status) announce(`The run is ${fresh.status}.`);
+    if (fresh.total_slots !== run.total_slots) announce(`The run has ${counted(fresh.total_slots, "slot")} now.`);
+    const hasGrown = fresh.grid.total_tasks !== run.grid.total_tasks || fresh.total_slots !== run.total_slots;
+    run = fresh;
+    if (hasGrown) grid.reset(run.grid);
+    draw();
+    drawCharts();
+    completeTotals();
+    askNow();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function fail(error) {
+  if (error.status === undefined) connection.lose();
+  else announce(error.message);
+}
+
+const connection = new Connection(run.run_id, {
+  opened: (isNew) => (isNew ? renew() : follow(run.committed + 1).then(askNow)),
+  commit: (event) => follow(event.upto),
+  state: renew,
+  ledger: (event) => {
+    problem = event.problem && { ...event.problem, as_of: event.as_of };
+    draw();
+  },
+  changed: () => draw(),
+});
+draw();
+drawCharts();
+completeTotals();
+document.addEventListener("theme", drawCharts);

@@ -1,0 +1,100 @@
+// The screen of a slot: its output follows while the trial runs, and the page is made anew once the slot
+// has moved on, such as from running to committed.
+import { Connection, announce, ask, embedded } from "./connection.js";
+import { counted } from "./format.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+import { render } from "./vendor/preact.js";
+
+const FOLLOW_EVERY_MS = 1000;
+const MAX_SHOWN = 400_000;
+const PHASES = ["setup", "agent", "grader"];
+const STREAMS = ["stdout", "stderr"];
+
+const slot = embedded();
+
+function Output({ url, isLive }) {
+  const [phase, setPhase] = useState("agent");
+  const [stream, setStream] = useState("stdout");
+  const [text, setText] = useState("");
+  const [word, setWord] = useState("asking");
+  const box = useRef(null);
+  const isAtEnd = useRef(true);
+
+  useEffect(() => {
+    let from = 0;
+    let of = "";
+    let isOver = false;
+    let timer = null;
+    setText("");
+    async function follow() {
+      try {
+        const piece = await ask(`${url}?phase=${phase}&stream=${stream}&from=${from}${of}`);
+        if (isOver) return;
+        const hasMore = piece.next > from && piece.next < (piece.size ?? piece.next);
+        // Another attempt, or what was stored of it, begins again.
+        const isContinued = piece.from >= from;
+        const gap = piece.skipped ? `\n… ${counted(piece.skipped, "byte")} passed over …\n` : "";
+        from = piece.next;
+        of = `&of=${encodeURIComponent(piece.of)}`;
+        setText((before) => ((isContinued ? before : "") + gap + piece.text).slice(-MAX_SHOWN));
+        setWord(piece.withheld ?? (piece.ended ? (from ? "" : "Nothing was printed.") : "follows"));
+        if (piece.ended && !hasMore) return;
+        timer = setTimeout(follow, hasMore ? 0 : FOLLOW_EVERY_MS);
+      } catch (error) {
+        if (isOver) return;
+        setWord(error.message);
+        timer = setTimeout(follow, 5 * FOLLOW_EVERY_MS);
+      }
+    }
+    follow();
+    return () => {
+      isOver = true;
+      clearTimeout(timer);
+    };
+  }, [phase, stream]);
+
+  useEffect(() => {
+    if (isAtEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text]);
+  const scrolled = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 40;
+  };
+
+  const choose = (name, value, set, choices) => html`<label>${name} <select value=${value} onChange=${(event) => set(event.target.value)}>${choices.map(
+    (choice) => html`<option selected=${choice === value}>${choice}</option>`)}</select></label>`;
+  return html`
+    <div class="controls">${choose("Phase", phase, setPhase, PHASES)}${choose("Stream", stream, setStream, STREAMS)}
+      <span class="small quiet">${word}${isLive && word === "follows" && ": scroll up to stay where you are"}</span></div>
+    <pre class="text follow" tabindex="0" ref=${box} onScroll=${scrolled} role="log" aria-live="off" aria-label="Output of the ${phase}, ${stream}">${text}</pre>`;
+}
+
+for (const place of document.querySelectorAll("[data-logs]")) {
+  const begin = () => {
+    if (place.dataset.begun) return;
+    place.dataset.begun = "yes";
+    place.replaceChildren();
+    render(html`<${Output} url=${place.dataset.logs} isLive=${slot.state !== "committed"} />`, place);
+  };
+  const details = place.closest("details");
+  if (details) details.addEventListener("toggle", begin);
+  else begin();
+}
+
+// -- a slot that is not committed yet moves on
+
+const states = (document) => [document.state, document.attempts.length, document.beside?.state].join();
+async function look() {
+  try {
+    const url = new URL(location.href);
+    url.searchParams.set("format", "json");
+    const fresh = await ask(url);
+    if (states(fresh) !== states(slot)) location.reload();
+  } catch (error) {
+    if (error.status === undefined) connection.lose();
+    else announce(error.message);
+  }
+}
+
+const isOpen = slot.state !== "committed" || (slot.beside && slot.beside.state !== "committed");
+const connection = isOpen ? new Connection(slot.run_id, { opened: look, commit: look, state: look }) : null;

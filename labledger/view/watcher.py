@@ -1,0 +1,210 @@
+"""Notice commits, and tell open pages that there is more.
+
+One task asks SQLite ten times a second whether another connection has written (`PRAGMA
+data_version`), only while somebody listens, and reads the progress of the runs if so. A listener
+that is slow gets the newest state of each run, not every one: nothing is queued twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from labledger import clock
+from labledger.errors import LabLedgerError
+from labledger.ledger.progress_rows import ProgressRow
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
+from labledger.view.ledgers import Source, TooBusy, Workers
+
+_POLL_S = 0.1
+_AFTER_CHANGE_S = 0.5
+"""How long a change is followed by no other one: what happens meanwhile is told together."""
+_OWNER_S = 2.0
+"""Seconds between looks whether coordinators live: a killed one writes nothing."""
+
+
+class Listener:
+    """What one open page has not been told yet."""
+
+    def __init__(self, run_ids: frozenset[str] | None) -> None:
+        self._run_ids = run_ids
+        self._commits: dict[str, JsonObject] = {}
+        self._states: dict[str, None] = {}
+        self._ledger: JsonObject | None = None
+        self._is_told = asyncio.Event()
+
+    def commit(self, row: ProgressRow) -> None:
+        """Tell how far a run is."""
+        if self._wants(row.run_id):
+            self._commits[row.run_id] = {
+                "run": row.run_id,
+                "upto": row.committed,
+                "total": row.total,
+                "status": row.status,
+            }
+            self._is_told.set()
+
+    def state(self, run_id: str) -> None:
+        """Tell that something else of a run changed."""
+        if self._wants(run_id):
+            self._states[run_id] = None
+            self._is_told.set()
+
+    def ledger(self, trouble: JsonObject) -> None:
+        """Tell whether the ledger can be read."""
+        self._ledger = trouble
+        self._is_told.set()
+
+    def _wants(self, run_id: str) -> bool:
+        return self._run_ids is None or run_id in self._run_ids
+
+    async def events(self, timeout_s: float) -> list[tuple[str, JsonObject]]:
+        """Return what is new, as names and data; nothing after `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._is_told.wait()
+        self._is_told.clear()
+        events = [("ledger", self._ledger)] if self._ledger is not None else []
+        events += [("commit", data) for data in self._commits.values()]
+        events += [("state", {"run": run_id}) for run_id in self._states]
+        self._commits, self._states, self._ledger = {}, {}, None
+        return events
+
+
+class _DataVersion:
+    """A connection that sees whether others have written. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._source: Source | None = None
+        self._driver: Any = None
+        self._version: int | None = None
+
+    def has_changed(self, source: Source) -> bool:
+        """Return whether the ledger was written to, or replaced, since the last call."""
+        if source is not self._source:
+            self.close()
+            self._driver = source.reader.open_driver()
+            self._source = source
+        before = self._version
+        (self._version,) = self._driver.execute("PRAGMA data_version").fetchone()
+        return before != self._version
+
+    def close(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        self._driver, self._source, self._version = None, None, None
+
+
+class Watcher:
+    """Follows the runs of a ledger for all listeners of a server."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._listeners: set[Listener] = set()
+        self._has_listeners = asyncio.Event()
+        self._data_version = _DataVersion()
+        self._rows: dict[str, ProgressRow] = {}
+        self._owned: dict[str, bool] = {}
+        self._owners_seen_at = 0.0
+        self._problem: JsonObject | None = None
+        self._as_of = clock.utc_now()
+        self.changes = 0
+        """How many changes were told so far."""
+
+    @property
+    def ledger(self) -> JsonObject:
+        """Whether the ledger can be read, and when it was read last."""
+        return {"problem": self._problem, "as_of": self._as_of}
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    @contextmanager
+    def listening(self, run_ids: frozenset[str] | None) -> Iterator[Listener]:
+        """Yield a listener for some runs, or all."""
+        listener = Listener(run_ids)
+        self._listeners.add(listener)
+        self._has_listeners.set()
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+
+    async def watch(self) -> None:
+        """Tell listeners of changes until cancelled."""
+        while True:
+            if not self._listeners:
+                self._has_listeners.clear()
+                self._rows.clear()  # What changed meanwhile, pages ask for when they are opened.
+                await self._has_listeners.wait()
+            has_told = await self._look()
+            await asyncio.sleep(_AFTER_CHANGE_S if has_told else _POLL_S)
+
+    async def _look(self) -> bool:
+        """Look once. Return whether anybody was told something."""
+        try:
+            rows, owned = await self._workers.read(self._read)
+        except TooBusy:
+            return False
+        except LabLedgerError as error:
+            return self._tell_trouble({"message": error.message, "hint": error.hint})
+        self._as_of = clock.utc_now()
+        has_told = self._tell_trouble(None)
+        if rows is not None:
+            has_told |= self._tell_progress(rows)
+        if owned is not None:
+            for run_id, is_owned in owned.items():
+                if self._owned.get(run_id, is_owned) is not is_owned:
+                    self._tell_state(run_id)
+                    has_told = True
+            self._owned = owned
+        return has_told
+
+    def _read(self, source: Source) -> tuple[list[ProgressRow] | None, dict[str, bool] | None]:
+        """Return the progress of all runs if it may have changed, and now and then who is alive."""
+        has_changed = self._data_version.has_changed(source) or not self._rows
+        rows = source.reader.progress() if has_changed else None
+        if clock.monotonic() - self._owners_seen_at < _OWNER_S:
+            return rows, None
+        self._owners_seen_at = clock.monotonic()
+        running = [row.run_id for row in self._rows.values() if row.status == RunStatus.RUNNING]
+        wanted = (run_id for run_id in running if any(li._wants(run_id) for li in self._listeners))
+        return rows, {id_: source.ledger.is_owned(source.reader.run(id_)) for id_ in wanted}
+
+    def _tell_progress(self, rows: list[ProgressRow]) -> bool:
+        before, self._rows = self._rows, {row.run_id: row for row in rows}
+        has_told = False
+        for row in rows:
+            known = before.get(row.run_id)
+            if not before or known == row:
+                continue  # The first look: pages have what it shows.
+            if not has_told:
+                self.changes += 1
+            has_told = True
+            if known is None or known[:4] != row[:4]:
+                for listener in self._listeners:
+                    listener.commit(row)
+            if known is None or known.fingerprint != row.fingerprint:
+                self._tell_state(row.run_id)
+        for run_id in before.keys() - self._rows.keys():
+            self._tell_state(run_id)
+            has_told = True
+        return has_told
+
+    def _tell_state(self, run_id: str) -> None:
+        self.changes += 1
+        for listener in self._listeners:
+            listener.state(run_id)
+
+    def _tell_trouble(self, problem: JsonObject | None) -> bool:
+        if problem == self._problem:
+            return False
+        self._problem = problem
+        self.changes += 1
+        for listener in self._listeners:
+            listener.ledger(self.ledger)
+        return True
