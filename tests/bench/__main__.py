@@ -17,6 +17,7 @@ from bench import (
     startup,
     trials,
     verifying,
+    viewing,
     views,
 )
 from bench.report import Row, machine, print_table, say
@@ -37,6 +38,10 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),
     "views": ("Queries of the views of a large ledger, as library calls", views.measure),
+    "view": (
+        "Open pages of `labledger view`: what they cost a run, and how fast they are",
+        viewing.measure,
+    ),
     "verify": ("Verifying a run of simulated trials", verifying.measure),
     "answers": ("Complete commands over a run of very many simulated trials", answers.measure),
     "hosts": ("Complete commands on three hosts of this machine, as root", many_hosts.hosts),

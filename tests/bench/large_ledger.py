@@ -73,11 +73,11 @@ _FILL = (
 """All rows of a run's committed slots that the views of trials read."""
 
 
-def write(ledger: Path, trials: int) -> list[str]:
+def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> list[str]:
     """Make a ledger of about `trials` slots; the ids of its runs, the last one half committed."""
     migrations.upgrade(ledger)
-    tasks = SLOTS_OF_A_RUN // REPLICATIONS // len(synthetic.VARIANTS)
-    run_ids = [f"run-{number:04d}" for number in range(max(2, trials // SLOTS_OF_A_RUN))]
+    tasks = slots_of_a_run // REPLICATIONS // len(synthetic.VARIANTS)
+    run_ids = [f"run-{number:04d}" for number in range(max(2, trials // slots_of_a_run))]
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         for number, run_id in enumerate(run_ids):
             experiment = f"experiment-{number // RUNS_OF_AN_EXPERIMENT:03d}"
@@ -93,7 +93,7 @@ def write(ledger: Path, trials: int) -> list[str]:
         values = {
             "run_no": number,
             "run_id": run_id,
-            "committed": SLOTS_OF_A_RUN if whole else SLOTS_OF_A_RUN // 2,
+            "committed": slots_of_a_run if whole else slots_of_a_run // 2,
             "ended_at": "2026-01-31T13:00:00.000Z" if whole else None,
             "status": "completed" if whole else "interrupted",
         }

@@ -13,7 +13,7 @@ from commands import HOSTILE, Case, Shown, run_forked, show
 
 from labledger.api.ledger import open_ledger
 from labledger.ledger.database.views_and_triggers import VIEWS
-from labledger.text import escape_json, escape_line, escape_lines
+from labledger.text import escape_json, escape_line, escape_lines, escape_values
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 
@@ -41,6 +41,12 @@ def test_what_does_not_print_is_an_escape(text: str, shown: str) -> None:
 def test_lines_stay_lines() -> None:
     """In a text of several lines each is escaped, and a tab is spaces."""
     assert escape_lines("a\tb\r\nc\x1b\rd\n") == "a       b\nc\\x1b\\rd\n"
+
+
+def test_texts_of_documents_keep_their_lines() -> None:
+    """Every text and key of a document is escaped, at any depth; lines and tabs stay."""
+    value = {"a\x1b": [("b\u202e", 1, None)], "c": "d\r\n\te"}
+    assert escape_values(value) == {"a\\x1b": [["b\\u202e", 1, None]], "c": "d\n\te"}
 
 
 def test_json_keeps_its_values() -> None:

@@ -1,0 +1,97 @@
+"""Steering a run from its page: what will happen is said first, and becomes a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from page_viewer import Serve
+from playwright.sync_api import expect
+from watched_labs import RUN, WatchedRun
+
+from labledger import open_ledger
+
+
+def asked(folder: Path) -> list[str]:
+    """What was asked of the run, as phrases."""
+    with open_ledger(folder / ".lab") as ledger:
+        return [request.phrase for request in ledger.control_requests(RUN)]
+
+
+def test_pause(tmp_path: Path, serve: Serve) -> None:
+    """A pause says what it will do before it is asked for, and then waits in the list."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        run.dispatch("agent", "reading\n", 2)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        expect(dialog).to_contain_text("nothing more starts; 2 trials run on")
+        dialog.get_by_label("What").select_option("variant hasty")
+        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+        assert asked(tmp_path) == []
+        dialog.get_by_label("Why").fill("its key is out of credit")
+        dialog.get_by_role("button", name="Pause dispatch").click()
+        expect(dialog).to_have_count(0)
+        requests = page.locator("#requests tbody tr")
+        expect(requests).to_have_count(1)
+        expect(requests).to_contain_text("hasty")
+        expect(requests).to_contain_text("its key is out of credit")
+        expect(requests).to_contain_text("waits")
+        assert asked(tmp_path) == ["pause variant hasty"]
+
+
+def test_refused_limit(tmp_path: Path, serve: Serve) -> None:
+    """A limit that is wrong is refused in the dialog, with why, and nothing is asked for."""
+    with WatchedRun(tmp_path, 4):
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Limits").click()
+        dialog = page.get_by_role("dialog", name="Change limits")
+        button = dialog.get_by_role("button", name="Change limits")
+        expect(button).to_be_disabled()
+        dialog.get_by_label("Trials at once").fill("0")
+        dialog.get_by_label("Trials at once").press("Tab")
+        expect(dialog.locator(".notice")).to_be_visible()
+        expect(button).to_be_disabled()
+        dialog.get_by_label("Trials at once").fill("16")
+        dialog.get_by_label("Trials at once").press("Tab")
+        expect(button).to_be_enabled()
+        dialog.get_by_role("button", name="Leave it").click()
+        expect(dialog).to_have_count(0)
+        assert asked(tmp_path) == []
+
+
+def test_without_a_script(tmp_path: Path, serve: Serve) -> None:
+    """Without JavaScript a form leads to a page that says what will happen, and asks there."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(1)
+        page = serve(tmp_path).open(f"/runs/{RUN}", java_script_enabled=False)
+        page.get_by_text("Pause, limits, stop").click()
+        page.get_by_role("button", name="Pause dispatch").click()
+        expect(page.get_by_role("heading", name="What will happen")).to_be_visible()
+        expect(page.locator("main")).to_contain_text("nothing more starts")
+        assert asked(tmp_path) == []
+        page.get_by_role("button", name="Do it").click()
+        expect(page.locator("#requests tbody tr")).to_contain_text("waits")
+        assert len(asked(tmp_path)) == 1
+
+
+def test_read_only(tmp_path: Path, serve: Serve) -> None:
+    """A page that is read-only offers no change."""
+    with WatchedRun(tmp_path, 4):
+        viewer = serve(tmp_path, "--read-only")
+        page = viewer.open(f"/runs/{RUN}")
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#controls")).to_have_count(0)
+        expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
+    """A slot that is not finished is cancelled from its page, after what that means was said."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = serve(tmp_path).open(f"/runs/{RUN}/slots/3")
+        page.get_by_role("button", name="Cancel this slot").click()
+        expect(page.locator("main")).to_contain_text("1 slot cancelled for good")
+        page.get_by_role("button", name="Do it").click()
+        expect(page.locator("#requests tbody tr")).to_contain_text("cancel")
+        assert asked(tmp_path) == ["cancel slot 3"]

@@ -1,0 +1,234 @@
+"""The page follows a run: commits, running trials, what is lost and comes back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bench import large_ledger
+from page_viewer import Serve, Viewer
+from playwright.sync_api import Page, expect
+from watched_labs import RUN, WatchedRun, dead_process
+
+from labledger.records.outcomes import RunStatus
+
+LARGE_SLOTS = 100_000
+
+
+def live(viewer: Viewer, path: str = f"/runs/{RUN}") -> Page:
+    """A window that shows a path and is connected."""
+    page = viewer.open(path)
+    expect(page.locator("#connection")).to_have_text("live")
+    return page
+
+
+def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
+    """What is committed appears in all that a run shows, without the page being loaded again."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        viewer = serve(tmp_path)
+        page = live(viewer)
+        page.evaluate("window.same = true")
+        expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+        cells = page.locator(
+            "#grid .cell.pass, #grid .cell.fail, #grid .cell.ungraded, #grid .cell.left-out"
+        )
+        expect(cells).to_have_count(2)
+        run.commit(5)
+        expect(page.locator("#progress")).to_contain_text("7 of 24 committed")
+        expect(cells).to_have_count(7)
+        expect(page.locator("#rates-as-of")).to_have_text("after 7 slots")
+        counted = page.locator("#rates tbody tr td:nth-child(2)").all_inner_texts()
+        assert sum(int(text.split(" of ")[1]) for text in counted) == 7
+        expect(page).to_have_title(re.compile("29%"))
+        # A screen reader is told of changes of state, not of each commit.
+        expect(page.locator("#announcement")).to_be_empty()
+        run.commit(17)
+        run.release(RunStatus.COMPLETED)
+        expect(page.locator("#run-state")).to_have_text("completed")
+        expect(page.locator("#announcement")).to_have_text("The run is completed.")
+        assert page.evaluate("window.same") is True
+
+
+def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
+    """A commit makes the page ask from the first slot that it does not have; also after a break."""
+    with WatchedRun(tmp_path, 8) as run:
+        run.commit(10)
+        viewer = serve(tmp_path)
+        page = live(viewer)
+        viewer.requests.clear()
+        run.commit(3)
+        expect(page.locator("#progress")).to_contain_text("13 of 48 committed")
+        page.context.set_offline(True)
+        expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
+        run.commit(4)
+        page.context.set_offline(False)
+        expect(page.locator("#progress")).to_contain_text("17 of 48 committed")
+        expect(page.locator("#connection")).to_have_text("live")
+        asked = [url for url in viewer.requests if "/changes?" in url]
+        after = [int(match[1]) for url in asked if (match := re.search(r"after=(\d+)", url))]
+        assert after == sorted(after)
+        assert min(after) == 10
+        assert {13} <= set(after) <= {10, 11, 12, 13, 14, 15, 16, 17}
+        assert not [url for url in viewer.requests if url.endswith("format=json")]
+
+
+def test_runs_follow(tmp_path: Path, serve: Serve) -> None:
+    """The list of runs moves with commits, and shows a run that is new."""
+    with WatchedRun(tmp_path, 4) as run:
+        page = live(serve(tmp_path), "/")
+        expect(page.locator("#runs tbody tr")).to_have_count(1)
+        run.commit(3)
+        expect(page.locator("#runs tbody tr")).to_contain_text("3 of 24")
+        with WatchedRun(tmp_path, 2, run_id="another", name="Another one"):
+            expect(page.locator("#runs tbody tr")).to_have_count(2)
+            expect(page.locator("#runs")).to_contain_text("Another one")
+
+
+def test_running_trials(tmp_path: Path, serve: Serve) -> None:
+    """A trial that runs is listed with its phase and its last lines, and marked in the grid."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = live(serve(tmp_path))
+        expect(page.locator("#now")).to_contain_text("No trial runs")
+        run.dispatch("agent", "reading the test\nrunning pytest -q\n")
+        item = page.locator("#now li")
+        expect(item).to_contain_text("slot 2")
+        expect(item).to_contain_text("agent")
+        expect(item).to_contain_text("running pytest -q")
+        expect(page.locator("#grid .cell.running")).to_have_count(1)
+
+
+def test_output_follows(tmp_path: Path, serve: Serve) -> None:
+    """A running trial's output follows on its slot's page, which shows the result at the end."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.dispatch("agent", "reading the test\n")
+        page = live(serve(tmp_path), f"/runs/{RUN}/slots/0")
+        expect(page.get_by_role("log")).to_contain_text("reading the test")
+        output = tmp_path / ".lab/runs" / RUN / "trials/000000-1/state/agent.stdout"
+        with output.open("a") as file:
+            file.write("running pytest -q\n")
+        expect(page.get_by_role("log")).to_contain_text("running pytest -q")
+        run.commit()
+        expect(page.get_by_role("heading", name="Files changed")).to_be_visible()
+
+
+def test_lost_server(tmp_path: Path, serve: Serve) -> None:
+    """A page says that its server is gone, and since when, and what to do about a new one."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        viewer = serve(tmp_path)
+        page = live(viewer)
+        viewer.kill()
+        connection = page.locator("#connection")
+        expect(connection).to_contain_text(re.compile(r"no connection: as of \d\d:\d\d:\d\d UTC"))
+        expect(page.locator("#announcement")).to_contain_text(
+            "The connection to the viewer is lost"
+        )
+        expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+        viewer.start_again()
+        expect(connection).to_contain_text("open the link")
+        run.commit()
+        page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
+        expect(page.locator("#progress")).to_contain_text("3 of 24 committed")
+
+
+def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
+    """A page says that nobody owns a run any longer, and with which command it goes on."""
+    with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
+        page = live(serve(tmp_path))
+        expect(page.locator("#run-state")).to_have_text("no coordinator")
+        expect(page.locator("#notices")).to_contain_text(f"labledger resume {RUN}")
+        assert run.next == 0
+
+
+def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
+    """A page says that its ledger cannot be read, and since when, until it can be again."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+    page = live(serve(tmp_path))
+    ledger = tmp_path / ".lab/ledger.sqlite"
+    ledger.rename(tmp_path / "elsewhere.sqlite")
+    notices = page.locator("#notices")
+    expect(notices).to_contain_text("The ledger cannot be read")
+    expect(notices).to_contain_text(re.compile(r"known at \d\d:\d\d:\d\d UTC"))
+    expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+    (tmp_path / "elsewhere.sqlite").rename(ledger)
+    expect(notices).not_to_contain_text("cannot be read")
+
+
+def test_hidden_page_rests(tmp_path: Path, serve: Serve) -> None:
+    """A hidden page holds none of the six connections of a browser; it catches up when seen."""
+    with WatchedRun(tmp_path, 4) as run:
+        viewer = serve(tmp_path)
+        page = live(viewer)
+        hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+        tell = "document.dispatchEvent(new Event('visibilitychange'))"
+        page.evaluate(hide % "true" + tell)
+        viewer.requests.clear()
+        run.commit(3)
+        page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        assert not [url for url in viewer.requests if "/changes" in url]
+        page.evaluate(hide % "false" + tell)
+        expect(page.locator("#progress")).to_contain_text("3 of 24 committed")
+
+
+SCROLL = """async ([step, times]) => {
+  const grid = document.getElementById("grid");
+  let most = 0;
+  for (let n = 0; n < times; n += 1) {
+    grid.scrollTop += step;
+    await new Promise(requestAnimationFrame);
+    most = Math.max(most, grid.querySelectorAll("[role=row]").length);
+  }
+  return most;
+}"""
+
+
+def test_large_grid(tmp_path: Path, serve: Serve) -> None:
+    """However far the grid of 100,000 slots is scrolled, the page has few rows, the right ones."""
+    ledger = tmp_path / ".lab/ledger.sqlite"
+    ledger.parent.mkdir(mode=0o700)
+    *_, run_id = large_ledger.write(ledger, LARGE_SLOTS, LARGE_SLOTS)
+    page = serve(tmp_path).open(f"/runs/{run_id}")
+    expect(page.locator("#grid .row").first).to_be_visible()
+    expect(page.locator("#grid-count")).to_have_text("10,000 tasks")
+    for step in (30, 700, 20_000):
+        assert page.evaluate(SCROLL, [step, 30]) < 200
+    assert page.locator("*").count() < 5_000
+    page.locator("#grid").evaluate("grid => { grid.scrollTop = grid.scrollHeight; }")
+    last = page.locator("#grid .row", has_text="task-009999")
+    expect(last).to_be_visible()
+    expect(last.locator("a.cell")).to_have_count(10)
+    expect(last).to_have_attribute("aria-rowindex", "10001")
+
+
+def test_keyboard_in_the_grid(tmp_path: Path, serve: Serve) -> None:
+    """j and k go through tasks, the arrows through slots, Enter opens one; / finds a task."""
+    with WatchedRun(tmp_path, 300) as run:
+        run.commit(10)
+        page = live(serve(tmp_path))
+        first = page.locator("#grid .row[data-row='0'] a")
+        expect(first).to_have_count(6)
+        page.keyboard.press("j")
+        expect(first.nth(0)).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        expect(first.nth(1)).to_be_focused()
+        for _ in range(3):
+            page.keyboard.press("j")
+        expect(page.locator("#grid .row[data-row='3'] a").nth(1)).to_be_focused()
+        page.keyboard.press("k")
+        expect(page.locator("#grid .row[data-row='2'] a").nth(1)).to_be_focused()
+        page.keyboard.press("End")
+        expect(page.locator("#grid .row[data-row='299']")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type(run.tasks[0])
+        page.keyboard.press("Enter")
+        expect(page.locator("#grid-count")).to_have_text("1 task")
+        expect(page).to_have_url(re.compile(f"q={run.tasks[0]}"))
+        page.reload()
+        expect(page.locator("#grid-count")).to_have_text("1 task")
+        page.locator("#grid .row", has_text=run.tasks[0]).locator("a").first.click()
+        expect(page).to_have_url(re.compile(rf"/runs/{RUN}/slots/0$"))

@@ -1,0 +1,168 @@
+"""What is asked of a run from its page: requests in the ledger, and who may make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import sample_ledgers as kit
+import view_servers
+from bench import synthetic
+from ledger_templates import built_once
+from view_servers import Answer, RunningServer
+from waiting import wait_until
+
+from labledger import open_ledger, plan_run
+from labledger.execution.process_identity import this_process
+
+CONTROL = f"/runs/{kit.RUN}/control"
+
+
+@built_once
+def lab_with_a_run(folder: Path) -> Path:
+    path = kit.make_ledger(folder)
+    experiment = synthetic.write_experiment(folder / "experiment", tasks=2)
+    with kit.open_writer(path) as writer:
+        run = kit.new_run(resolved=plan_run(experiment).resolved)
+        writer.create_run(run, kit.tasks(2), kit.slots(4))
+    return path.parent
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    lab = lab_with_a_run(tmp_path)
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        writer.leases.acquire(kit.RUN, this_process(), 3600.0)
+    return lab
+
+
+@pytest.fixture
+def server(lab: Path) -> Iterator[RunningServer]:
+    with view_servers.serving(lab) as running:
+        yield running
+
+
+def post(server: RunningServer, fields: Mapping[str, Any], accept: str = "") -> Answer:
+    headers = {
+        **server.headers,
+        "Origin": f"http://127.0.0.1:{server.port}",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Accept": accept or "application/json",
+    }
+    return server.request("POST", CONTROL, headers, urlencode(fields, doseq=True).encode())
+
+
+def asked(lab: Path) -> list[tuple[str, Any, str | None]]:
+    with open_ledger(lab) as ledger:
+        found = ledger.control_requests(kit.RUN)
+    return [(str(request.kind), request.what, request.because) for request in found]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "what"),
+    [
+        ({"kind": "pause"}, "pause", {}),
+        ({"kind": "pause", "variant": "treat", "task": ""}, "pause", {"variant": ["treat"]}),
+        ({"kind": "stop", "now": "yes"}, "stop", {"now": True}),
+        (
+            {"kind": "set", "max_concurrency": "3", "budget_tokens": "none", "budget_usd": ""},
+            "set",
+            {"max_concurrency": 3, "budget": {"tokens": None}},
+        ),
+        ({"kind": "cancel", "slot": ["1", "2"]}, "cancel", {"slot": [1, 2]}),
+    ],
+)
+def test_a_form_becomes_a_request(
+    lab: Path, server: RunningServer, fields: Mapping[str, Any], kind: str, what: Any
+) -> None:
+    """What the page asks is a row of the ledger, with its reason, as that of a command."""
+    answer = post(server, {**fields, "because": "it is late"})
+    assert answer.status == 200, answer.text
+    assert asked(lab) == [(kind, what, "it is late")]
+    assert answer.document["request"]["number"] == 1
+    (request,) = server.document(f"/runs/{kit.RUN}/now")["requests"]
+    assert (request["kind"], request["because"]) == (kind, "it is late")
+    assert request["applied_at"] is None
+    assert server.document("/")["runs"][0]["waiting_requests"] == 1
+    assert any("not applied yet" in text for text in notices(server))
+
+
+def notices(server: RunningServer) -> list[str]:
+    found: list[str] = server.document(f"/runs/{kit.RUN}")["sentences"]["notices"]
+    return found
+
+
+def test_a_dry_run_only_says_what_would_happen(lab: Path, server: RunningServer) -> None:
+    """A preview, as JSON and as a page for browsers without a script, asks for nothing."""
+    fields = {"kind": "pause", "variant": "treat", "because": "<b>", "dry_run": "yes"}
+    assert "variant treat: nothing more starts" in post(server, fields).document["text"]
+    page = post(server, fields, "text/html")
+    assert page.status == 200
+    assert "&lt;b&gt;" in page.text
+    assert ["variant", "treat"] in page.document["fields"]
+    assert ["dry_run", "yes"] not in page.document["fields"]
+    assert asked(lab) == []
+
+
+def test_a_form_leads_back_to_the_run(lab: Path, server: RunningServer) -> None:
+    """A browser without a script is sent to the page of the run, which shows the request."""
+    answer = post(server, {"kind": "pause"}, "text/html")
+    assert (answer.status, answer.headers["location"]) == (303, f"/runs/{kit.RUN}")
+    assert len(asked(lab)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({}, {"kind": "explode"}, {"kind": "pause", "variant": "nobody"}, {"kind": "set"}),
+        *({"kind": "pause", "more": "1"}, {"kind": "cancel", "slot": "99"}),
+        *({"kind": "cancel", "slot": "-1"}, {"kind": "set", "max_concurrency": "0"}),
+        *({"kind": "set", "max_concurrency": "1.5"}, {"kind": "set", "budget_usd": "nan"}),
+        *({"kind": "pause", "because": "x" * 2000}, {"kind": "pause", "dry_run": "maybe"}),
+    ],
+    ids=str,
+)
+def test_what_means_nothing_is_refused(
+    lab: Path, server: RunningServer, fields: Mapping[str, Any]
+) -> None:
+    """A request that names nothing of the run is refused with words, and not stored."""
+    answer = post(server, fields)
+    assert answer.status == 400
+    assert answer.document["error"]["message"]
+    assert asked(lab) == []
+
+
+def test_a_shared_screen_takes_no_requests(lab: Path) -> None:
+    """With read_only, no page offers a change, and none is accepted."""
+    with view_servers.serving(lab, read_only=True) as server:
+        for fields in ({"kind": "pause"}, {"kind": "pause", "dry_run": "yes"}):
+            answer = post(server, fields)
+            assert answer.status == 403
+            assert "--read-only" in answer.document["error"]["message"]
+        assert 'method="post"' not in server.get(f"/runs/{kit.RUN}").text
+    assert asked(lab) == []
+
+
+def test_another_site_cannot_ask(lab: Path, server: RunningServer) -> None:
+    """A request with the cookie, and from another site, changes nothing; so one without cookie."""
+    body = urlencode({"kind": "stop"}).encode()
+    for headers in (
+        {**server.headers, "Origin": "http://evil.example"},
+        dict(server.headers),
+        {"Origin": f"http://127.0.0.1:{server.port}"},
+        {**server.headers, "Origin": f"http://localhost:{server.port}"},
+    ):
+        assert server.request("POST", CONTROL, headers, body).status == 403
+    assert asked(lab) == []
+
+
+def test_a_request_is_told_to_open_pages(server: RunningServer) -> None:
+    """Pages of the run are told that something was asked of it."""
+    with server.events(f"/events?run={kit.RUN}") as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        post(server, {"kind": "pause"})
+        assert events.until("state").data == {"run": kit.RUN}

@@ -1,0 +1,460 @@
+"""The documents of the pages of `labledger view`, against a ledger whose content is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import grown_ledgers
+import hostile_ledger
+import outcome_ledgers
+import pytest
+import rerun_ledgers
+import sample_ledgers as kit
+import view_servers
+from ledger_templates import built_once
+from view_servers import RunningServer
+
+from labledger import comparison_texts, open_ledger
+from labledger.errors import InvalidInput
+from labledger.ledger.database.model import Dispatch
+from labledger.records.attempt_result import Artifact, Metric
+from labledger.records.outcomes import Reason, RunStatus, SlotStatus
+from labledger.text import escape_values
+from labledger.trajectories.atif import Agent, Head, Step
+from labledger.trajectories.document import DocumentWriter
+
+TASKS, COMMITTED = 30, 12
+"""Of the run; each task has a slot of either variant."""
+STEPS = 450
+
+
+def trajectory() -> Artifact:
+    steps = [
+        Step.from_json({"step_id": 0, "source": "agent", "message": f"step number {n}"})
+        for n in range(1, STEPS + 1)
+    ]
+    head = Head(Agent("probe", "1.0"))
+    writer = DocumentWriter(lambda value: value)
+    return Artifact.inline(b"".join(writer.pieces(steps, lambda: head)))
+
+
+@built_once
+def lab_with_runs(folder: Path) -> Path:
+    """A run that goes on: 12 of 60 slots committed, two running, one waiting; and 450 others."""
+    path = kit.make_ledger(folder)
+    with kit.open_writer(path) as writer:
+        for number in range(450):
+            writer.create_run(
+                kit.new_run(f"small-{number:03d}", experiment_id="small", tags=("tiny",)),
+                kit.tasks(1),
+                kit.slots(1),
+            )
+        run = kit.new_run(budget={"cost_usd": 10.0})
+        writer.create_run(run, kit.tasks(TASKS), kit.slots(2 * TASKS))
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 3600.0)
+        steps, patch = trajectory(), Artifact.inline(b"diff --git a/x b/x\n+new\n")
+        for idx in range(COMMITTED):
+            result = kit.result(idx)
+            record = kit.evidence(idx, result.artifacts[0])
+            record["evidence"] |= {
+                "trajectory": steps.reference,
+                "workspace_patch": patch.reference,
+            }
+            changes = {
+                "evidence": (record,),
+                "artifacts": (*result.artifacts, steps, patch),
+                "metrics": (Metric("cost_usd", "events", 0.25), Metric("tokens_in", "events", 10)),
+            }
+            if idx == 7:
+                changes |= {
+                    "status": SlotStatus.INFRA_ERROR,
+                    "reason": str(Reason.PROVIDER_FAILED),
+                    "scores": (),
+                    "predictions": (),
+                }
+            writer.commit_result(lease, replace(result, **changes))  # type: ignore[arg-type]
+        for idx in (COMMITTED, COMMITTED + 1, COMMITTED + 2):
+            entry = Dispatch(idx, 1, f"container-{idx}", "elsewhere", kit.TIMES[0])
+            writer.journal_dispatch(lease, [entry])
+        spent = (Metric("cost_usd", "events", 0.25),)
+        writer.stage(lease, kit.result(COMMITTED + 1, metrics=spent), final=True)
+    return path.parent
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lab_with_runs(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def server(lab: Path) -> Iterator[RunningServer]:
+    with view_servers.serving(lab) as running:
+        yield running
+
+
+# -- runs
+
+
+def test_runs_come_in_pages(server: RunningServer) -> None:
+    """Every run comes once, over as many pages as it takes."""
+    address, seen = "/", list[str]()
+    while address:
+        document = server.document(address)
+        assert document["total"] == 451
+        assert len(document["runs"]) <= 200
+        seen += [run["run_id"] for run in document["runs"]]
+        address = document["next_url"]
+    assert len(seen) == len(set(seen)) == 451
+    assert seen[0] == kit.RUN  # The newest.
+
+
+def test_runs_are_found_and_sorted(server: RunningServer) -> None:
+    """Words, globs, states and tags choose runs, and each order is that of `labledger runs`."""
+    assert server.document("/?q=SMALL-007")["total"] == 1
+    assert server.document("/?q=small+tiny")["total"] == 450
+    assert server.document("/?experiment=de*")["runs"][0]["run_id"] == kit.RUN
+    assert server.document("/?tag=tiny&status=interrupted")["total"] == 450
+    assert server.document("/?tag=none")["runs"] == []
+    assert server.document("/?sort=slots")["runs"][0]["run_id"] == kit.RUN
+    assert server.document("/?sort=run&reverse=yes")["runs"][0]["run_id"] == "small-449"
+    assert server.get("/?sort=colour").status == 400
+    assert server.get("/?status=odd").status == 400
+
+
+def test_a_run_in_the_list_has_what_one_asks_first(server: RunningServer) -> None:
+    """Progress, cost, budget and owner of each run are in the list."""
+    run = server.document(f"/?q={kit.RUN}")["runs"][0]
+    assert (run["committed"], run["total_slots"]) == (COMMITTED, 2 * TASKS)
+    assert run["cost_usd"] == pytest.approx(COMMITTED * 0.25)
+    assert run["budget"] == {"cost_usd": 10.0}
+    assert run["owner"] == {"host": "here", "pid": 4711, "since": run["owner"]["since"]}
+    assert run["rate_per_h"] > 0
+    assert run["eta_s"] > 0
+    other = server.document("/?q=small-001")["runs"][0]
+    assert (other["cost_usd"], other["owner"], other["lost"]) == (None, None, False)
+
+
+# -- a run
+
+
+def test_a_run_answers_the_questions_of_its_page(server: RunningServer) -> None:
+    """The document says why it is slow, what it costs, who is ahead, and what failed last."""
+    document = server.document(f"/runs/{kit.RUN}")
+    told = document["sentences"]
+    assert told["pace"][0].startswith("2 trials run")
+    assert f"1 result waits for slot {COMMITTED} (base, t6)" in told["pace"][1]
+    assert told["cost"][0] == "$3.25 of a budget of $10.00 was spent."
+    assert told["cost"][1] == "At this rate the whole run costs about $15.00."
+    assert told["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
+    assert told["failed"][0] == "Slot 11: treat on t5, verdict fail."
+    assert "60 slots are committed" in document["interim"]
+    assert document["last_failed"]["schedule_idx"] == 11
+
+
+def test_decisions_are_those_of_compare(lab: Path, server: RunningServer) -> None:
+    """The page of a run and that of a comparison say what `labledger compare` says."""
+    with open_ledger(lab) as ledger:
+        (text,) = comparison_texts(ledger.compare(kit.RUN))
+    assert server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][1] == text.decision
+    document = server.document(f"/compare?side={kit.RUN}")
+    (shown,) = document["texts"]
+    assert (shown["title"], shown["decision"]) == (text.title, text.decision)
+    assert shown["rows"] == [list(row) for row in text.rows]
+    assert shown["facts"] == [fact._asdict() for fact in text.facts]
+    assert document["comparison"]["schema_version"] == "comparison_v1"
+
+
+def test_the_state_is_that_of_status(lab: Path, server: RunningServer) -> None:
+    """What `labledger status --json` says of a run, its page says too."""
+    with open_ledger(lab) as ledger:
+        state = json.loads(json.dumps(ledger.state(kit.RUN).as_json()))
+    document = server.document(f"/runs/{kit.RUN}")
+    for name in state.keys() - {"owner", "variants"}:
+        assert document[name] == state[name], name
+    for shown, counted in zip(document["variants"], state["variants"], strict=True):
+        assert counted.items() <= shown.items()
+
+
+def test_rates_have_intervals_and_costs(server: RunningServer) -> None:
+    """Each variant has its rate with bounds, what it cost, and how long its trials took."""
+    base, treat = server.document(f"/runs/{kit.RUN}")["variants"]
+    assert (base["rate"]["passed"], base["rate"]["counted"]) == (6, 6)
+    assert (treat["rate"]["passed"], treat["rate"]["counted"]) == (0, 5)
+    assert 0.5 < base["rate"]["low"] < base["rate"]["high"] == 1
+    assert base["cost"] == {"total": 1.5, "known": 6, "unknown": 0}
+    assert base["tokens"]["total"] == 60
+    assert base["mean_duration_ms"] == 1500
+
+
+def test_spending_adds_up(server: RunningServer) -> None:
+    """The series of spending ends with what all slots cost, and counts nothing twice."""
+    spending = server.document(f"/runs/{kit.RUN}")["spending"]
+    assert [idx for idx, *_ in spending] == list(range(COMMITTED))
+    assert [usd for _, _, usd, _ in spending] == pytest.approx([0.25 * n for n in range(1, 13)])
+    assert spending[-1][3] == 120
+
+
+def test_errors_are_grouped_by_reason(server: RunningServer) -> None:
+    """What did not end normally is counted by status and reason, with the last slot of each."""
+    reason = str(Reason.PROVIDER_FAILED)
+    expected = {"status": "infra_error", "reason": reason, "count": 1, "last_slot": 7}
+    assert server.document(f"/runs/{kit.RUN}")["errors"] == [expected]
+
+
+def test_what_runs_and_what_waits_is_told_apart(server: RunningServer) -> None:
+    """A trial with a result that waits for an earlier slot does not run."""
+    now = server.document(f"/runs/{kit.RUN}/now")
+    assert [slot["schedule_idx"] for slot in now["running"]] == [COMMITTED, COMMITTED + 2]
+    assert now["running"][0]["phase"] is None
+    assert "not on this machine, but on elsewhere" in now["running"][0]["withheld"]
+    waiting = {"schedule_idx": COMMITTED + 1, "attempt": 1, "final": True}
+    assert now["waiting"] == [waiting]
+    assert now["hosts"][0]["trials"] == 2
+    assert (now["progress"]["staged"], now["progress"]["running"]) == (1, 2)
+
+
+def test_changes_have_a_limit(server: RunningServer) -> None:
+    """A page gets as many slots as it asks for, and where to go on."""
+    changes = server.document(f"/runs/{kit.RUN}/changes?after=2&limit=3")
+    assert [slot["schedule_idx"] for slot in changes["slots"]] == [2, 3, 4]
+    assert changes["next"] == 5
+    end = server.document(f"/runs/{kit.RUN}/changes?after=400")
+    assert (end["slots"], end["next"]) == ([], COMMITTED)
+    for query in ("after=-1", "after=x", "limit=0", "limit=5000", "after=1&after=2", "to=3"):
+        assert server.get(f"/runs/{kit.RUN}/changes?{query}").status == 400, query
+
+
+# -- the grid
+
+
+def test_the_grid_comes_in_pages(server: RunningServer) -> None:
+    """Every task comes once, with a letter for each replication and the slot behind it."""
+    seen, start = list[int](), 0
+    while start is not None:
+        grid = server.document(f"/runs/{kit.RUN}/grid?from={start}&limit=7")
+        seen += [task["task_idx"] for task in grid["tasks"]]
+        assert grid["total_tasks"] == TASKS
+        start = grid["next"]
+    assert seen == list(range(TASKS))
+    first = server.document(f"/runs/{kit.RUN}/grid?limit=1")["tasks"][0]
+    assert first["cells"] == {"base": "p", "treat": "f"}
+    assert first["slots"] == {"base": [0], "treat": [1]}
+
+
+def test_the_grid_is_filtered(server: RunningServer) -> None:
+    """Tasks are found by a part of their id, and by an outcome that a cell of them has."""
+
+    def found(query: str) -> list[int]:
+        grid = server.document(f"/runs/{kit.RUN}/grid?{query}")
+        assert grid["total_tasks"] == len(grid["tasks"])
+        return [task["task_idx"] for task in grid["tasks"]]
+
+    assert found("q=T2") == [2, *range(20, 30)]
+    assert found("outcome=i") == [3]
+    assert found("outcome=.") == [6, 7]
+    assert found("outcome=-") == list(range(7, TASKS))
+    assert found("outcome=p&q=3") == [3]
+    assert found("outcome=i.") == [3, 6, 7]
+    rest = server.document(f"/runs/{kit.RUN}/grid?row=28")
+    assert [task["task_idx"] for task in rest["tasks"]] == [28, 29]
+    assert server.get(f"/runs/{kit.RUN}/grid?outcome=z").status == 400
+
+
+# -- a slot
+
+
+def test_a_slot_shows_what_its_agent_did(server: RunningServer) -> None:
+    """A slot has its steps by pages, its patch, its phases and its attempts."""
+    slot = server.document(f"/runs/{kit.RUN}/slots/3")
+    assert (slot["state"], slot["status"], slot["verdict"]) == ("committed", "completed", "fail")
+    assert [step["step"] for step in slot["steps"]["items"]] == list(range(1, 201))
+    assert (slot["steps"]["total"], slot["steps"]["next"]) == (STEPS, 201)
+    last = server.document(f"/runs/{kit.RUN}/slots/3?step=401")["steps"]
+    assert [step["message"] for step in last["items"]][-1] == f"step number {STEPS}"
+    assert last["next"] is None
+    assert slot["patch"]["text"].startswith("diff --git")
+    assert [phase["name"] for phase in slot["phases"]] == ["agent", "grader"]
+    assert slot["score"] == {"name": "resolved", "value": 0.0}
+    assert [attempt["attempt"] for attempt in slot["attempts"]] == [1]
+    assert json.loads(slot["records"]["scores"])["verdict"] == "fail"
+
+
+def test_another_variant_is_shown_beside(server: RunningServer) -> None:
+    """The slot of the same task and replication of another variant has the same members."""
+    slot = server.document(f"/runs/{kit.RUN}/slots/4?beside=treat")
+    assert slot["slots"] == {"base": 4, "treat": 5}
+    assert slot["beside"]["slot"]["schedule_idx"] == 5
+    assert slot["beside"]["steps"]["total"] == STEPS
+    assert server.document(f"/runs/{kit.RUN}/slots/4?beside=base")["beside"] is None
+
+
+@pytest.mark.parametrize(
+    ("idx", "state"), [(0, "committed"), (COMMITTED, "running"), (13, "waiting"), (40, "open")]
+)
+def test_a_slot_says_how_far_it_is(server: RunningServer, idx: int, state: str) -> None:
+    """Each slot of the schedule has a page, whether it has begun or not."""
+    assert server.document(f"/runs/{kit.RUN}/slots/{idx}")["state"] == state
+    assert server.get(f"/runs/{kit.RUN}/slots/{idx}").status == 200
+
+
+def test_slots_that_are_not_there_are_not_found(server: RunningServer) -> None:
+    """A number outside of the schedule is an answer with words, no failure."""
+    assert server.get(f"/runs/{kit.RUN}/slots/60").status == 404
+    assert server.get(f"/runs/{kit.RUN}/slots/60/logs").status == 404
+    assert server.get(f"/runs/{kit.RUN}/slots/x").status == 400
+    assert server.get(f"/runs/{kit.RUN}/slots/{'9' * 30}").status == 400
+
+
+# -- comparisons and queries
+
+
+def test_what_cannot_be_compared_is_said_on_the_page(server: RunningServer) -> None:
+    """A wrong side is named, where a person can choose another."""
+    answer = server.get("/compare?side=nobody")
+    assert answer.status == 404
+    assert "holds no run 'nobody'" in answer.document["error"]["message"]
+    assert server.document("/compare")["texts"] == []
+    assert server.get(f"/compare?side={kit.RUN}&errors=odd").status == 400
+
+
+def test_queries_answer_with_rows(server: RunningServer) -> None:
+    """A query has columns and rows, as a table, as JSON and as CSV."""
+    sql = quote("SELECT schedule_idx, verdict FROM trials WHERE run_id = 'run-1' LIMIT 2")
+    document = server.document(f"/sql?q={sql}")
+    assert document["columns"] == ["schedule_idx", "verdict"]
+    assert document["rows"] == [[0, "pass"], [1, "fail"]]
+    assert document["truncated"] is None
+    assert server.get(f"/sql?q={sql}&format=csv").text == "schedule_idx,verdict\n0,pass\n1,fail\n"
+    assert "trials" in [view["name"] for view in document["views"]]
+    document = server.document("/sql?q=SELECT+9007199254740993")
+    assert document["rows"] == [["9007199254740993"]]  # JavaScript would round the number.
+
+
+def test_the_report_is_a_download(server: RunningServer) -> None:
+    """The one-file report of a run can be saved from its page."""
+    answer = server.get(f"/runs/{kit.RUN}/report")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{kit.RUN}.html"'
+    assert "A demo" in answer.text
+
+
+def test_a_complete_run_is_not_interim(tmp_path: Path) -> None:
+    """The page of a complete run warns of nothing, and says so."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 4)
+        for idx in range(4):
+            writer.commit_result(lease, kit.result(idx))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    with view_servers.serving(path.parent) as server:
+        document = server.document(f"/runs/{kit.RUN}")
+    assert (document["interim"], document["sentences"]["notices"]) == (None, [])
+    assert document["sentences"]["pace"][0] == "The run is complete."
+    assert (document["owned"], document["lost"], document["progress"]["eta_s"]) == (
+        False,
+        False,
+        None,
+    )
+
+
+# -- every kind of run
+
+
+def empty(folder: Path) -> Path:
+    return kit.make_ledger(folder)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(empty, rerun_ledgers.make_run, grown_ledgers.grown_run, outcome_ledgers.make_ledger),
+        *(outcome_ledgers.make_regraded, hostile_ledger.make),
+    ],
+    ids=["empty", "reruns", "grown", "outcomes", "regraded", "hostile"],
+)
+def test_every_kind_of_run_has_its_pages(
+    tmp_path: Path, build: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a ledger holds, each page is made, and says of the pass rate what views say."""
+    path = build(tmp_path)
+    lab = path if path.is_dir() else path.parent
+    lab = lab if (lab / "ledger.sqlite").exists() else lab / ".lab"
+    with view_servers.serving(lab) as server, open_ledger(lab) as ledger:
+        assert server.get("/").status == 200
+        rates = {(r["run_id"], r["variant_id"]): r for r in ledger.query("leaderboard")}
+        for run in ledger.runs():
+            address = f"/runs/{run.run_id}"
+            assert server.get(address).status == 200
+            shown = server.document(address)
+            for variant in shown["variants"]:
+                view = rates.get((run.run_id, variant["variant_id"]))
+                if view is not None and len(shown["gradings"]) == 1:
+                    assert variant["rate"]["passed"] == view["passed"]
+                    assert variant["rate"]["value"] == view["pass_rate"]
+            letters = "".join(
+                letter
+                for task in shown["grid"]["tasks"]
+                for cells in task["cells"].values()
+                for letter in cells
+            )
+            assert letters.count("p") == sum(v["rate"]["passed"] for v in shown["variants"])
+            counted = sum(v["rate"]["counted"] for v in shown["variants"])
+            assert sum(map(letters.count, "pfmex")) == counted
+            names = [g["grading_id"] for g in shown["gradings"] if g["run_id"] == run.run_id]
+            with suppress(InvalidInput):  # A run of one variant has nothing to compare.
+                name = names[0] if len(shown["gradings"]) > 1 else run.run_id
+                decisions = [each.decision.text for each in ledger.compare(name).comparisons]
+                assert shown["sentences"]["ahead"][1:] == escape_values(decisions)
+            for path_of in ("now", "changes", "grid", "slots/0/logs"):
+                assert server.get(f"{address}/{path_of}").status == 200
+            for idx in range(min(run.total_slots, 12)):
+                assert server.get(f"{address}/slots/{idx}").status == 200
+            assert server.get(f"/compare?side={run.run_id}").status in (200, 400)
+    assert not caplog.records
+
+
+def test_the_last_commit_is_counted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of a run that goes on may be a moment old; those of one that has ended are exact."""
+    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e12)
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
+        lease = kit.begin_run(writer, 4)
+        writer.commit_result(lease, kit.result(0))
+        assert server.document(f"/runs/{kit.RUN}")["as_of"] == 1
+        for idx in (1, 2, 3):
+            writer.commit_result(lease, kit.result(idx))
+        document = server.document(f"/runs/{kit.RUN}")
+        assert (document["committed"], document["as_of"]) == (4, 1)
+        writer.leases.release(lease, RunStatus.COMPLETED)
+        document = server.document(f"/runs/{kit.RUN}")
+        assert (document["committed"], document["as_of"]) == (4, 4)
+        assert [each["rate"]["counted"] for each in document["variants"]] == [2, 2]
+
+
+def test_the_list_follows_what_changes(tmp_path: Path) -> None:
+    """The list of runs has each commit, tag and end at once, and no run that was deleted."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
+        lease = kit.begin_run(writer, 2)
+        other = kit.begin_run(writer, 2, run_id="run-2")
+        writer.leases.release(other, RunStatus.INTERRUPTED)
+
+        def listed() -> dict[str, tuple[int, str, list[str]]]:
+            return {
+                run["run_id"]: (run["committed"], run["status"], run["tags"])
+                for run in server.document("/")["runs"]
+            }
+
+        assert listed() == {"run-1": (0, "running", []), "run-2": (0, "interrupted", [])}
+        writer.commit_result(lease, kit.result(0))
+        writer.change_tags("run-2", ["odd"], [])
+        assert listed() == {"run-1": (1, "running", []), "run-2": (0, "interrupted", ["odd"])}
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+        writer.delete_run("run-2", "not needed", lambda _: True)
+        assert listed() == {"run-1": (1, "interrupted", [])}

@@ -1,0 +1,331 @@
+"""The events of `labledger view`, and what pages say when ledger or coordinator are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+import view_servers
+from ledger_templates import built_once
+from view_servers import RunningServer
+from waiting import wait_until
+
+from labledger.execution.process_identity import this_process
+from labledger.ledger.database.model import Lease, Owner
+from labledger.ledger.database.sqlite import DRIVER, log_size
+from labledger.ledger.progress_rows import ProgressRow
+from labledger.ledger.writer import LedgerWriter
+from labledger.records.outcomes import RunStatus
+from labledger.view.shared_answers import Answer, SharedAnswers
+from labledger.view.watcher import Listener
+
+TOTAL = 40
+
+
+@built_once
+def lab_with_a_run(folder: Path) -> Path:
+    path = kit.make_ledger(folder)
+    with kit.open_writer(path) as writer:
+        writer.create_run(kit.new_run(), kit.tasks(TOTAL // 2), kit.slots(TOTAL))
+    return path.parent
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    return lab_with_a_run(tmp_path)
+
+
+@pytest.fixture
+def server(lab: Path) -> Iterator[RunningServer]:
+    with view_servers.serving(lab) as running:
+        yield running
+
+
+@pytest.fixture
+def writer(lab: Path) -> Iterator[LedgerWriter]:
+    with kit.open_writer(lab / "ledger.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def lease(writer: LedgerWriter) -> Lease:
+    """The run, owned by this process."""
+    return writer.leases.acquire(kit.RUN, this_process(), 3600.0)
+
+
+def follow(server: RunningServer) -> Iterator[dict[str, object]]:
+    """The slots of the run as a page gets them: from the cursor on, until there are no more."""
+    after = 0
+    while True:
+        changes = server.document(f"/runs/{kit.RUN}/changes?after={after}&limit=7")
+        if not changes["slots"]:
+            return
+        yield from changes["slots"]
+        after = changes["next"]
+
+
+def test_a_commit_is_told_and_asked_for(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """An event says how far a run is, and the cursor gets exactly what the page lacks."""
+    with server.events() as events:
+        hello = events.next()
+        assert hello.name == "hello"
+        assert hello.data["ledger"]["problem"] is None
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        for idx in range(5):
+            writer.commit_result(lease, kit.result(idx))
+        event = events.until("commit")
+        while event.data["upto"] < 5:
+            event = events.until("commit")
+        assert event.data == {"run": kit.RUN, "upto": 5, "total": TOTAL, "status": "running"}
+    assert [slot["schedule_idx"] for slot in follow(server)] == [0, 1, 2, 3, 4]
+    changes = server.document(f"/runs/{kit.RUN}/changes?after=3")
+    assert [slot["schedule_idx"] for slot in changes["slots"]] == [3, 4]
+    assert (changes["next"], changes["committed"], changes["as_of"]) == (5, 5, 5)
+    assert [slot["outcome"] for slot in changes["slots"]] == ["f", "p"]
+
+
+def test_only_the_run_of_a_page_is_told(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """A page of one run is not woken by the commits of another."""
+    other = kit.begin_run(writer, 4, run_id="run-2")
+    with server.events(f"/events?run={kit.RUN}") as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        writer.commit_result(other, kit.result(0, "run-2"))
+        writer.commit_result(lease, kit.result(0))
+        assert events.until("commit").data["run"] == kit.RUN
+
+
+def test_notes_and_owners_are_told(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """A change that is no commit is told as such, and the document has it."""
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        writer.add_note(kit.RUN, "looks odd")
+        assert events.until("state").data == {"run": kit.RUN}
+        assert server.document(f"/runs/{kit.RUN}")["notes"][0]["note"] == "looks odd"
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+        events.until("state")
+        document = server.document(f"/runs/{kit.RUN}")
+        assert (document["owned"], document["status"]) == (False, "interrupted")
+
+
+def test_a_listener_that_is_slow_gets_the_newest_state() -> None:
+    """However much happens meanwhile, one event of a run waits, the newest."""
+
+    async def run() -> None:
+        listener = Listener(None)
+        for committed in range(10_000):
+            listener.commit(ProgressRow("run-1", committed, 10_000, "running", ""))
+            listener.state("run-1")
+        events = await listener.events(60.0)
+        assert [name for name, _ in events] == ["commit", "state"]
+        assert events[0][1]["upto"] == 9_999
+        assert await listener.events(0.0) == []
+
+    asyncio.run(run())
+
+
+def test_nobody_looks_while_no_page_is_open(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is asked for changes only while somebody listens; a closed page is noticed."""
+    monkeypatch.setattr("labledger.view.event_stream._ALIVE_S", 1e6)
+    watcher = server.server.watcher
+    assert not watcher._has_listeners.is_set()
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: watcher._rows, "the first look")
+    wait_until(lambda: server.call(lambda: watcher.listeners) == 0, "the end of the stream")
+    wait_until(lambda: not watcher._has_listeners.is_set(), "the end of the looks")
+
+
+def test_a_killed_coordinator_is_noticed(
+    server: RunningServer, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that died wrote nothing; pages are told, and say since when, and what to do."""
+    writer.leases.acquire(kit.RUN, this_process(), 3600.0)
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        assert server.document(f"/runs/{kit.RUN}")["sentences"]["notices"] == []
+        monkeypatch.setattr(
+            "labledger.execution.process_identity._process_token", lambda _pid: "another"
+        )
+        assert events.until("state").data == {"run": kit.RUN}
+    for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
+        assert (document["lost"], document["owned"], document["owner"]) == (True, False, None)
+        (notice,) = document["sentences"]["notices"]
+        assert notice.startswith("No coordinator runs it since 20")
+        assert f"`labledger resume {kit.RUN}`" in notice
+    assert server.document("/")["runs"][0]["lost"]
+
+
+def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> None:
+    """Pages say since when the ledger cannot be read and why, and go on once it is back."""
+    path = lab / "ledger.sqlite"
+    with server.events() as events:
+        hello = events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        for file in lab.glob("ledger.sqlite*"):
+            file.rename(lab / f"away-{file.name}")
+        trouble = events.until("ledger").data
+        assert "there is no ledger" in trouble["problem"]["message"]
+        assert trouble["as_of"] >= hello.data["at"]
+        answer = server.get(f"/runs/{kit.RUN}")
+        assert answer.status == 503
+        assert "there is no ledger" in answer.text
+        assert "again.js" in answer.text
+        for file in lab.glob("away-*"):
+            file.rename(lab / file.name.removeprefix("away-"))
+        assert path.exists()
+        assert events.until("ledger").data["problem"] is None
+    assert server.get(f"/runs/{kit.RUN}").status == 200
+
+
+def test_a_replaced_ledger_is_read_anew(
+    lab: Path, server: RunningServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A ledger that another one was renamed over is not confused with it."""
+    folder = tmp_path_factory.mktemp("other")
+    other = kit.make_ledger(folder)
+    with kit.open_writer(other) as writer:
+        lease = kit.begin_run(writer, 4, run_id="another")
+        writer.commit_result(lease, kit.result(0, "another"))
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        for suffix in ("-wal", "-shm"):
+            (lab / f"ledger.sqlite{suffix}").unlink(missing_ok=True)
+        other.rename(lab / "ledger.sqlite")
+        told = {events.until("state").data["run"], events.until("state").data["run"]}
+        assert told == {kit.RUN, "another"}
+    assert [run["run_id"] for run in server.document("/")["runs"]] == ["another"]
+    assert server.get(f"/runs/{kit.RUN}").status == 404
+    assert server.document("/runs/another")["committed"] == 1
+
+
+def test_a_ledger_of_another_version_is_named(lab: Path, server: RunningServer) -> None:
+    """A ledger that was upgraded meanwhile is not read as if it were not."""
+    assert server.get("/").status == 200
+    raw = DRIVER.connect(str(lab / "ledger.sqlite"))
+    raw.execute("CREATE TABLE of_the_future (x)")
+    raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.commit()
+    raw.close()
+    answer = server.get("/")
+    assert answer.status == 503
+    assert "install the labledger that wrote it, or a later one" in answer.text
+
+
+def test_open_pages_do_not_keep_the_log(
+    lab: Path, server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """The write-ahead log can be emptied at any time while pages are open and ask."""
+    with server.events() as events:
+        events.until("hello")
+        for idx in range(TOTAL):
+            writer.commit_result(lease, kit.result(idx))
+            server.document(f"/runs/{kit.RUN}/changes?after={idx}")
+            server.document(f"/runs/{kit.RUN}")
+        assert log_size(lab / "ledger.sqlite") > 0
+        raw = DRIVER.connect(str(lab / "ledger.sqlite"))
+        busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        raw.close()
+        assert not busy
+        assert log_size(lab / "ledger.sqlite") == 0
+
+
+def test_a_locked_ledger_is_read(server: RunningServer, writer: LedgerWriter, lease: Lease) -> None:
+    """Pages are answered while a writer holds the lock: they read the last commit."""
+    writer.commit_result(lease, kit.result(0))
+    raw = DRIVER.connect(str(writer.path), isolation_level=None)
+    raw.execute("BEGIN IMMEDIATE")
+    try:
+        assert server.document(f"/runs/{kit.RUN}")["committed"] == 1
+    finally:
+        raw.execute("ROLLBACK")
+        raw.close()
+
+
+def test_a_taken_over_run_shows_its_owner(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """The page names the machine and process that own the run."""
+    owner = server.document(f"/runs/{kit.RUN}")["owner"]
+    assert owner["pid"] == this_process().pid
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
+    writer.leases.acquire(kit.RUN, Owner("elsewhere boot", 12, "t"), 3600.0)
+    owner = server.document(f"/runs/{kit.RUN}")["owner"]
+    assert (owner["host"], owner["pid"]) == ("elsewhere", 12)
+
+
+def test_many_pages_share_one_watcher(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """Each of ten pages is told of every run's progress, whatever the others do."""
+    streams = [server.events() for _ in range(10)]
+    readers = [stream.__enter__() for stream in streams]
+    try:
+        for reader in readers:
+            reader.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        for idx in range(10):
+            writer.commit_result(lease, kit.result(idx))
+        for reader in readers:
+            commits = (reader.until("commit").data["upto"] for _ in itertools.count())
+            assert any(upto == 10 for upto in commits)
+    finally:
+        for stream in streams:
+            stream.__exit__(None, None, None)
+
+
+def test_pages_share_answers_until_the_next_change() -> None:
+    """What many pages ask at once is made once, and anew after the next change that is told."""
+    made = itertools.count(1)
+    told = 0
+
+    async def run() -> None:
+        nonlocal told
+        shared = SharedAnswers(lambda: told)
+
+        async def make() -> Answer:
+            await asyncio.sleep(0)
+            return Answer(str(next(made)).encode(), "text/plain", 200)
+
+        answers = await asyncio.gather(*(shared.get("changes", make) for _ in range(10)))
+        assert {answer.body for answer in answers} == {b"1"}
+        assert (await shared.get("now", make)).body == b"2"
+        told += 1
+        assert (await shared.get("changes", make)).body == b"3"
+
+    asyncio.run(run())
+
+
+def test_a_page_that_is_closed_ends_no_answer_of_others() -> None:
+    """The request that began an answer may be cancelled while others wait for it."""
+
+    async def run() -> None:
+        shared, may_end = SharedAnswers(lambda: 0), asyncio.Event()
+
+        async def make() -> Answer:
+            await may_end.wait()
+            return Answer(b"", "text/plain", 200)
+
+        first = asyncio.create_task(shared.get("changes", make))
+        second = asyncio.create_task(shared.get("changes", make))
+        await asyncio.sleep(0)
+        first.cancel()
+        may_end.set()
+        assert (await second).status == 200
+
+    asyncio.run(run())

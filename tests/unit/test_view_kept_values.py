@@ -1,0 +1,112 @@
+"""What pages keep because it takes long to make."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from waiting import wait_until
+
+from labledger import clock
+from labledger.view.kept_values import KeptValues
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def working(self, seconds: float, value: str) -> Callable[[], str]:
+        """Return what makes a value in so many seconds."""
+
+        def make() -> str:
+            self.now += seconds
+            return value
+
+        return make
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(clock, "monotonic", fake)
+    return fake
+
+
+def test_a_value_is_made_once_for_a_version(time: Clock) -> None:
+    """As long as nothing changed, what was made is kept, however long ago."""
+    kept = KeptValues()
+    assert kept.get("counts", 1, time.working(2.0, "first")).value == "first"
+    time.now += 1e6
+    assert kept.get("counts", 1, time.working(2.0, "second")).value == "first"
+    assert kept.get("other", 1, time.working(2.0, "other")).value == "other"
+
+
+def test_a_value_takes_a_hundredth_of_the_time(time: Clock) -> None:
+    """After a change, a value is made again no sooner than after 100 times as long as it took."""
+    kept = KeptValues()
+    kept.get("counts", 1, time.working(2.0, "first"))
+    time.now += 199.0
+    old = kept.get("counts", 2, time.working(2.0, "second"))
+    assert (old.value, old.version) == ("first", 1)
+    time.now += 1.5
+    assert kept.get("counts", 3, time.working(2.0, "third")).value == "third"
+
+
+def test_the_last_value_is_made_at_once(time: Clock) -> None:
+    """Where no other version follows, nobody is left with an old value."""
+    kept = KeptValues()
+    kept.get("counts", 1, time.working(2.0, "first"))
+    assert kept.get("counts", 2, time.working(2.0, "last"), is_final=True).value == "last"
+
+
+def test_an_error_is_not_kept() -> None:
+    """What could not be made is tried again."""
+    kept = KeptValues()
+
+    def fail() -> str:
+        raise ValueError("of this test")
+
+    with pytest.raises(ValueError, match="of this test"):
+        kept.get("counts", 1, fail)
+    assert kept.get("counts", 1, lambda: "made").value == "made"
+
+
+def test_one_thread_makes_a_value_for_all() -> None:
+    """Pages that ask for the same at once wait for one answer."""
+    kept, begun, may_end = KeptValues(), threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make() -> int:
+        begun.set()
+        may_end.wait(60)
+        made.append(1)
+        return len(made)
+
+    threads = [threading.Thread(target=kept.get, args=("counts", 1, make)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_nobody_waits_for_what_is_made_soon() -> None:
+    """What takes very long is made in the background, and is there when it is asked for later."""
+    kept, may_end = KeptValues(), threading.Event()
+
+    def make() -> str:
+        may_end.wait(60)
+        return "made"
+
+    assert kept.get_soon("ahead", 1, make) is None
+    assert kept.get_soon("ahead", 1, make) is None
+    may_end.set()
+    wait_until(lambda: kept.get_soon("ahead", 1, make) == "made", "the value")

@@ -1,0 +1,283 @@
+"""Limits of `labledger view`: connections, slow readers, long lines, large outputs, queries."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import sample_ledgers as kit
+import view_servers
+from bench import synthetic
+from ledger_templates import built_once
+from view_servers import RunningServer
+from waiting import wait_until
+
+from labledger import plan_run
+from labledger.ledger.database.model import Dispatch
+from labledger.records.attempt_result import Artifact
+from labledger.trial import contract
+from labledger.trial.evidence.redaction import Redactor
+from labledger.view import connections as view_connections
+from labledger.view import live_outputs
+
+MIB = 1 << 20
+LONG = b"x" * (10 * MIB)
+
+
+@built_once
+def lab_with_long_lines(folder: Path) -> Path:
+    """A run whose slot 0 printed a line of 10 MB, and whose slot 1 runs and prints one."""
+    path = kit.make_ledger(folder)
+    experiment = synthetic.write_experiment(folder / "experiment", tasks=2)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 4, resolved=plan_run(experiment).resolved)
+        artifact = Artifact.inline(LONG)
+        record = kit.evidence(0, artifact)
+        writer.commit_result(lease, kit.result(0, evidence=(record,), artifacts=(artifact,)))
+        writer.journal_dispatch(lease, [Dispatch(1, 1, "container", "here", kit.TIMES[0])])
+    return path.parent
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    lab = lab_with_long_lines(tmp_path)
+    state = contract.trial_folder(lab / "runs" / kit.RUN, 1, 1) / "state"
+    state.mkdir(parents=True)
+    (state / "agent.stdout").write_bytes(b"first line\n" + LONG)
+    return lab
+
+
+@pytest.fixture
+def server(lab: Path) -> Iterator[RunningServer]:
+    with view_servers.serving(lab) as running:
+        yield running
+
+
+# -- long lines
+
+
+def test_a_stored_line_of_ten_megabytes_comes_in_parts(server: RunningServer) -> None:
+    """A line of any length is answered in parts of bounded size, which make up the whole."""
+    start, whole = 0, 0
+    while True:
+        part = server.document(f"/runs/{kit.RUN}/slots/0/logs?from={start}&of=stored")
+        assert len(part["text"]) <= live_outputs.CHUNK
+        whole += len(part["text"])
+        if part["ended"]:
+            break
+        assert part["next"] > start
+        start = part["next"]
+    assert whole == len(LONG)
+
+
+def test_of_a_live_line_of_ten_megabytes_the_end_is_kept(server: RunningServer) -> None:
+    """While a trial prints without a line end, the pages hold the end of it, and say so."""
+    part = server.document(f"/runs/{kit.RUN}/slots/1/logs")
+    assert 0 < len(part["text"]) <= live_outputs.CHUNK
+    assert part["skipped"] >= len(LONG) - 2 * live_outputs.CHUNK
+    assert part["live"]
+    (running,) = server.document(f"/runs/{kit.RUN}/now")["running"]
+    assert running["phase"] == "agent"
+    assert sum(map(len, running["last_lines"])) <= 5 * 400
+
+
+def test_a_page_with_long_outputs_stays_small(server: RunningServer) -> None:
+    """The page of a slot has a bounded part of each output."""
+    assert len(server.get(f"/runs/{kit.RUN}/slots/0").body) < 2 * MIB
+
+
+def test_live_output_goes_on_where_it_was(lab: Path, server: RunningServer) -> None:
+    """A page that asks with the offset of the last answer gets what was printed since."""
+    part = server.document(f"/runs/{kit.RUN}/slots/1/logs")
+    while part["text"]:
+        part = server.document(f"/runs/{kit.RUN}/slots/1/logs?from={part['next']}&of=attempt+1")
+    state = contract.trial_folder(lab / "runs" / kit.RUN, 1, 1) / "state"
+    with (state / "agent.stdout").open("ab") as file:
+        file.write("né".encode()[:2])
+    part = server.document(f"/runs/{kit.RUN}/slots/1/logs?from={part['next']}&of=attempt+1")
+    assert part["text"] == "n"  # A character is not cut.
+    with (state / "agent.stdout").open("ab") as file:
+        file.write("né".encode()[2:] + b" more\n")
+    part = server.document(f"/runs/{kit.RUN}/slots/1/logs?from={part['next']}&of=attempt+1")
+    assert part["text"] == "é more\n"
+
+
+def test_a_link_among_live_outputs_is_not_followed(lab: Path, server: RunningServer) -> None:
+    """An output that a container replaced by a link is withheld, and the page says why."""
+    state = contract.trial_folder(lab / "runs" / kit.RUN, 1, 1) / "state"
+    (lab / "secret").write_text("of the host")
+    (state / "agent.stderr").symlink_to(lab / "secret")
+    part = server.document(f"/runs/{kit.RUN}/slots/1/logs?stream=stderr")
+    assert part["text"] == ""
+    assert "is a symbolic link" in part["withheld"]
+
+
+SECRET = "s3cr3t-value-of-a-key"
+
+
+@pytest.mark.parametrize("cut", range(0, len(SECRET) + 1, 3))
+def test_a_secret_is_redacted_where_reading_begins(tmp_path: Path, cut: int) -> None:
+    """No part of a secret is shown, wherever in it what is passed over ends."""
+    redactor = Redactor({"KEY": SECRET})
+    attempt = live_outputs.Attempt(kit.RUN, 0, 1, tmp_path)
+    attempt.state.mkdir(parents=True)
+    # Reading begins so far before the end of the file.
+    end = live_outputs.CHUNK + redactor.margin
+    content = b"x" * (6 * live_outputs.CHUNK) + SECRET.encode()
+    content += b"y" * (end - len(SECRET) + cut)
+    (attempt.state / "agent.stdout").write_bytes(content)
+    output = live_outputs._LiveOutput(attempt, "agent.stdout", redactor)
+    output.read_on()
+    assert set(bytes(output.shown)) <= set(b"xy[redacted:KEY]")
+    assert output.shown.endswith(b"y" * 1000)
+
+
+# -- connections
+
+
+def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> None:
+    """Pages are answered while connections stand open, and those are ended after a time."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(server.connect()) for _ in range(200)]
+        half = [stack.enter_context(server.connect()) for _ in range(20)]
+        for sock in half:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        assert server.get("/").status == 200
+        server.call(server.connections.end_idle, 60.0)
+        assert server.get("/").status == 200
+        server.call(server.connections.end_idle, 0.0)
+        assert all(has_ended(sock) for sock in (*idle, *half))
+    assert server.get("/").status == 200
+
+
+def test_further_connections_are_refused(server: RunningServer) -> None:
+    """With as many connections as there may be, another one is ended at once."""
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(server.connect()) for _ in range(view_connections.MAX_CONNECTIONS)
+        ]
+        wait_until(lambda: len(server.call(connection_list, server)) >= len(held))
+        with server.connect() as sock:
+            assert has_ended(sock)
+        assert len(server.call(connection_list, server)) == len(held)
+    wait_until(lambda: len(server.call(connection_list, server)) == 0)
+    assert server.get("/").status == 200
+
+
+def connection_list(server: RunningServer) -> list[object]:
+    return list(server.connections._server.connections)
+
+
+def test_a_reader_that_stands_still_is_ended(server: RunningServer) -> None:
+    """A client that asks and does not read is ended after a time, and what it was sent is freed."""
+    sql = quote("SELECT hex(zeroblob(1000)) AS x FROM events, events AS e")
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", server.port))
+        lines = [f"GET /sql?q={sql}&format=json HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
+        lines.append(f"Cookie: {server.headers['Cookie']}")
+        sock.sendall("\r\n".join([*lines, "", ""]).encode() * 20)
+
+        def unsent() -> int:
+            transports = [each.transport for each in server.connections._server.connections]
+            return sum(each.get_write_buffer_size() for each in transports if each is not None)
+
+        wait_until(lambda: server.call(unsent) > 0, "an answer that is not read")
+        assert server.get("/").status == 200
+        assert server.call(unsent) < 8 * MIB
+        server.call(server.connections.end_idle, 60.0)
+        server.call(server.connections.end_idle, 0.0)
+        wait_until(lambda: server.call(unsent) == 0, "its end")
+
+
+def has_ended(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"400"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+    ],
+    ids=["path", "header", "nonsense", "no host"],
+)
+def test_requests_that_are_not_proper_are_refused(
+    server: RunningServer, request_bytes: bytes, status: bytes
+) -> None:
+    """A request that is too long or malformed ends with a short answer, and nothing else does."""
+    with server.connect() as sock:
+        sock.sendall(request_bytes)
+        assert sock.recv(1 << 16).split()[1] == status
+    assert server.get("/").status == 200
+
+
+def test_a_large_body_is_refused(server: RunningServer) -> None:
+    """A change has a small body: more is not read."""
+    headers = {**server.headers, "Origin": f"http://127.0.0.1:{server.port}"}
+    answer = server.request("POST", f"/runs/{kit.RUN}/control", headers, b"x" * MIB)
+    assert 400 <= answer.status < 500
+
+
+# -- queries
+
+
+@pytest.fixture
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labledger.view.screens.sql_screen._TIME_LIMIT_S", 0.2)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_a_query_without_end_is_ended(server: RunningServer, short_limit: None) -> None:
+    """A query is interrupted at its limit of time, with words, and the next one is answered."""
+    answer = server.get(f"/sql?q={quote(ENDLESS)}&format=json")
+    assert answer.status == 400
+    assert "longer than 0.2 seconds" in answer.document["error"]["message"]
+    assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def test_a_query_may_only_read_views(server: RunningServer) -> None:
+    """The screen refuses what `labledger query` refuses."""
+    for sql in ("DELETE FROM run", "SELECT * FROM lease", "PRAGMA journal_mode", "ATTACH 'x' AS y"):
+        assert server.get(f"/sql?q={quote(sql)}&format=json").status == 400
+        assert server.get(f"/sql?q={quote(sql)}&format=csv").status == 400
+
+
+def test_rows_are_limited(server: RunningServer) -> None:
+    """A query with many or large rows shows the first, and says that there are more."""
+    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    document = server.document(f"/sql?q={quote(many)}")
+    assert len(document["rows"]) == 1000
+    assert "1,000 rows" in document["truncated"]
+    large = f"SELECT hex(zeroblob(1000000)) FROM ({many} LIMIT 100)"
+    document = server.document(f"/sql?q={quote(large)}")
+    assert 0 < len(document["rows"]) < 10
+
+
+def test_other_pages_are_answered_while_queries_run(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that take long take no thread from the pages that follow a run."""
+    may_end = threading.Event()
+    monkeypatch.setattr("labledger.ledger.query.Deadline.is_over", lambda _: may_end.is_set())
+    with ExitStack() as stack:
+        stack.callback(may_end.set)
+        for _ in range(6):
+            sock = stack.enter_context(server.connect())
+            lines = [f"GET /sql?q={quote(ENDLESS)} HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
+            lines.append(f"Cookie: {server.headers['Cookie']}")
+            sock.sendall("\r\n".join([*lines, "", ""]).encode())
+        for _ in range(20):
+            assert server.document(f"/runs/{kit.RUN}/now")["run_id"] == kit.RUN
