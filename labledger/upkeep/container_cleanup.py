@@ -86,7 +86,9 @@ def _committed_outcome(
 ) -> tuple[SlotStatus | None, str | None]:
     """Return status and verdict of an attempt, both None if this attempt was not committed."""
     records = next(reader.slot_records(run_id, idx, idx + 1), None)
-    if records is None or records.objects("trials")[0]["attempt"] != attempt:
+    trials = [] if records is None else records.objects("trials")
+    # A slot that was cancelled may have been dispatched, and has no trial all the same.
+    if records is None or all(trial["attempt"] != attempt for trial in trials):
         return None, None
     return records.status, records.verdict
 

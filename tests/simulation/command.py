@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from typing import Any
 
 import labledger
 from simulation import clusters, disk, labs, runs, scheduler, seam
+from simulation.invariants import Violation
 
 SEEDS = Path(__file__).with_name("seeds.json")
 """The seeds that ever failed, each with what it found."""
@@ -217,6 +219,8 @@ def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
         world.run()
     except BaseException as error:
         scheduler.world().note(f"{type(error).__name__}: {error}")
+        if not isinstance(error, Violation):
+            scheduler.world().note(traceback.format_exc())
         return world, f"{type(error).__name__}: {error}".replace(str(folder), "")[:600]
     return world, None
 

@@ -50,10 +50,12 @@ function say(place, text) {
 }
 
 const DAY_S = 86_400;
-// Times of day in UTC, with the date where the chart is longer than a day and a half.
+// Times of day in UTC: with the date where the chart is longer than a day and a half, with seconds
+// where it is so short that minutes would repeat.
 const moments = (plot, ticks) => {
-  const isLong = plot.scales.x.max - plot.scales.x.min > 1.5 * DAY_S;
-  return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(isLong ? 5 : 11, 16).replace("T", " "));
+  const length = plot.scales.x.max - plot.scales.x.min;
+  const [from, to] = length > 1.5 * DAY_S ? [5, 16] : length < 600 ? [11, 19] : [11, 16];
+  return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(from, to).replace("T", " "));
 };
 const seconds = (time) => Date.parse(time) / 1000;
 const withLine = (name, label, more) => ({ label, stroke: colour(name), width: 2, points: { show: false }, ...more });
@@ -64,9 +66,14 @@ export function drawSpending(place, run) {
   const points = run.spending;
   if (points.length < 2) return void say(place, TOO_FEW);
   if (points.every((point) => point[2] == null && point[3] == null)) return void say(place, "No trial has said what it cost.");
-  const data = [points.map((point) => seconds(point[1])), points.map((point) => point[2])];
-  const series = [time, withLine("accent", "cost", { scale: "usd", value: (_, value) => usd(value) })];
-  const axes = [axis({ values: moments, space: 90 }), axis({ scale: "usd", size: 64, values: (_, ticks) => ticks.map((tick) => usd(tick, tick < 1 && tick ? 2 : 0)) })];
+  const data = [points.map((point) => seconds(point[1]))];
+  const [series, axes] = [[time], [axis({ values: moments, space: 90 })]];
+  const hasCost = points.some((point) => point[2] != null);
+  if (hasCost || run.budget.cost_usd != null) {
+    data.push(points.map((point) => point[2]));
+    series.push(withLine("accent", "cost", { scale: "usd", value: (_, value) => usd(value) }));
+    axes.push(axis({ scale: "usd", size: 64, values: (_, ticks) => ticks.map((tick) => usd(tick, tick < 1 && tick ? 2 : 0)) }));
+  }
   const limit = run.budget.cost_usd;
   if (limit != null) {
     data.push(points.map(() => limit));
@@ -75,9 +82,11 @@ export function drawSpending(place, run) {
   if (!noTokens(points)) {
     data.push(points.map((point) => point[3]));
     series.push(withLine("pass", "tokens", { scale: "tokens", dash: [2, 3], value: (_, value) => rounded(value) }));
-    axes.push(axis({ scale: "tokens", side: 1, size: 64, grid: { show: false }, values: (_, ticks) => ticks.map(short) }));
+    const side = axes.length > 1 ? { side: 1, grid: { show: false } } : {};
+    axes.push(axis({ scale: "tokens", size: 64, ...side, values: (_, ticks) => ticks.map(short) }));
   }
-  const label = `Cost and tokens over time: ${usd(points.at(-1)[2])} so far.`;
+  const spent = hasCost ? usd(points.at(-1)[2]) : "an unknown cost";
+  const label = `Cost and tokens over time: ${spent} so far.`;
   draw(place, series, axes, { usd: { range: fromZero }, tokens: { range: fromZero } }, data, label);
 }
 
