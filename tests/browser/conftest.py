@@ -11,9 +11,13 @@ from page_viewer import PATIENCE_MS, Serve, Viewer, chromium_path
 from playwright.sync_api import Browser, expect, sync_playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser; `scripts/browser` installs one."""
+    """A browser; `scripts/browser` installs one.
+
+    Not one for the whole session: while it is there, its thread has a running event loop, and tests
+    that come after it in the same process could not run their own.
+    """
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -40,6 +40,7 @@ from labledger.hosts.host_messages import (
     ExchangeReply,
     Failure,
     ForgetAttempts,
+    Kill,
     MissingInputs,
     MissingReply,
     ReadChunk,
@@ -142,7 +143,7 @@ def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, is_sealed=True, known_hosts=frozenset({"a"}))
     sent = [
         Exchange("s", setup, 2.5, "mark", attempts=(regraded, spec.on_host("a/00000000"))),
-        Exchange("s", setup, None, cancellations=(Cancellation(spec, "why"),), kills=(spec,)),
+        Exchange("s", setup, None, cancellations=(Cancellation(spec, "why"),), kills=(Kill(spec),)),
         CleanUp("s", setup, frozenset({(0, 1)}), frozenset()),
         ForgetAttempts("s", setup, frozenset({(3, 2)}), "\udcff"),
         ExchangeReply(
