@@ -219,6 +219,8 @@ class Coordinator:
         """Whether there is nothing left to wait for, given that nothing could be done just now."""
         if self._pending or self._removals.count:
             return False
+        if self._cancelled.never_ran and not self._stopping:
+            return False
         lacks_room = self.next_attempts.unplaced > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
         return self._stopping or not (self.pauses.active or waits_for_room)

@@ -241,7 +241,7 @@ class World:
         def main() -> None:
             try:
                 process.result = action(options)
-                how = "complete" if process.result.complete else "not complete"
+                how = "complete" if process.result.complete else f"not complete: {process.result.stop}"
                 self.time.note(f"ended, {how}")
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
