@@ -241,8 +241,8 @@ class World:
         def main() -> None:
             try:
                 process.result = action(options)
-                how = "complete" if process.result.complete else f"not complete: {process.result.stop}"
-                self.time.note(f"ended, {how}")
+                is_complete, stop = process.result.complete, process.result.stop
+                self.time.note(f"ended, {'complete' if is_complete else f'not complete: {stop}'}")
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
                 process.exit = error
