@@ -54,6 +54,7 @@ class Trials(LocalExecutor):
         self.submitted: list[tuple[int, int]] = []
         self.going: dict[int, tuple[int, Future[AttemptResult]]] = {}
         """Attempt and future of each trial that has not ended, by slot."""
+        self.killed: set[tuple[int, int]] = set()
         self.removals: list[Future[None]] | None = None
         """Those that have not ended, where they end only when a test says so."""
 
@@ -65,6 +66,12 @@ class Trials(LocalExecutor):
         future: Future[AttemptResult] = Future()
         self.going[idx] = spec.attempt, future
         return future
+
+    def kill(self, spec: AttemptSpec) -> None:
+        self.killed.add(spec.key)
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        return spec.slot.schedule_idx in self.going
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         done: Future[None] = Future()
