@@ -189,7 +189,7 @@ class _Preview:
         if self.kind is RequestKind.STOP and not self.is_owned:
             raise LabLedgerError(
                 f"run {self.run.run_id} is not running: no coordinator owns it",
-                hint=f"`labledger clean {self.run.run_id}` shows what it left running; "
+                hint=f"`labledger clean --run {self.run.run_id} --dry-run` shows what it left; "
                 f"`labledger resume {self.run.run_id}` continues it",
             )
         if self.run.regrades is not None and (
@@ -227,13 +227,19 @@ class _Preview:
                 fnmatchcase(task, str(glob)) for task in self.ledger.task_ids(self.run.run_id)
             ):
                 yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
-        for name in self._names("host"):
-            if not isinstance(name, str) or not name:
-                yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
+        yield from self._host_problems()
         for idx in self._names("slot"):
             yield from self._slot_problems(idx)
         if self.kind is RequestKind.SET:
             yield from self._limit_problems()
+
+    def _host_problems(self) -> Iterable[Problem]:
+        for name in self._names("host"):
+            if not isinstance(name, str) or not name:
+                yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
+            elif self.run.on is None and self.kind is RequestKind.PAUSE:
+                text = f"found {name!r}; the run is on this machine alone, and not on a cluster"
+                yield Problem(Parameter("host"), text, hint="pause the run instead")
 
     def _slot_problems(self, idx: Any) -> Iterable[Problem]:
         last = self.run.total_slots - 1
@@ -334,16 +340,19 @@ class _Preview:
                 return f"{_names(self._request.latches)} is paused already"
             case RequestKind.PAUSE:
                 what = _names(self._request.latches)
-                on = f"{trials} run on{about}" if running else "no trial of it runs now"
+                run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
+                on = run_on if running else "none of its trials runs now"
                 return f"{what}: nothing more starts; {on}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
             case RequestKind.STOP if self.what.get("now"):
                 return f"stopping now: {trials} killed; their slots run again on resume"
             case RequestKind.STOP:
-                return f"stopping: nothing more starts; {trials} run on{about}, and are stored"
+                verbs = ("runs", "is") if running == 1 else ("run", "are")
+                text = f"{trials} {verbs[0]} on{about}, and {verbs[1]} stored"
+                return f"stopping: nothing more starts; {text}"
             case RequestKind.CANCEL:
-                killed = f"{trials} killed" if running else "no trial of them runs now"
+                killed = f"{trials} of them killed" if running else "none of their trials runs now"
                 return f"{counted(self._unfinished(), 'slot')} cancelled for good; {killed}"
             case _:
                 return f"{describe(self.kind, self.what)}, from the next dispatch on"
@@ -351,7 +360,7 @@ class _Preview:
     def _unpause_text(self) -> str:
         ended = self.controls.pauses.keys() if self.what.get("all") else self._request.latches
         left = [latch for latch in self.controls.pauses if latch not in ended]
-        stay = f"; {_names(left)} stays paused" if left else ""
+        stay = f"; still paused: {_names(left)}" if left else ""
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
         return f"{_names(ended)} goes on{stay}"

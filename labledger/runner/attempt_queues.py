@@ -260,8 +260,7 @@ class NextAttempts:
     def reconsider(self) -> None:
         """Let all attempts that wait have their turn again: what is paused has changed."""
         held, self._held = self._held, []
-        for spec in (*held, *self._unplaced.drain()):
-            self.retries.requeue(spec)
+        self.retries.requeue([*held, *self._unplaced.drain()])
 
     def place(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.

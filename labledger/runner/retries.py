@@ -10,6 +10,7 @@ started.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
@@ -68,9 +69,12 @@ class RetryQueue:
         """Queue the same attempt again, to be adopted if its container exists."""
         self._due.append(replace(spec, container_may_exist=True))
 
-    def requeue(self, spec: AttemptSpec) -> None:
-        """Queue an attempt that was held back, unchanged."""
-        self._due.append(spec)
+    def requeue(self, specs: Iterable[AttemptSpec]) -> None:
+        """Queue attempts that were held back, unchanged; all that is due is in schedule order then.
+
+        Behind others, the lowest slots would keep all later ones from being committed.
+        """
+        self._due = deque(sorted([*self._due, *specs], key=lambda spec: spec.key))
 
     def count_slot(self) -> None:
         """Count a slot of the schedule that had its turn."""

@@ -89,6 +89,39 @@ def test_what_is_paused_is_passed_over_and_taken_up_again(
     assert Controls.of(reader.control_requests(kit.RUN)).pauses == {}
 
 
+def test_the_lowest_slots_go_first_after_pauses_that_overlap(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """What was held back longest is not passed by later slots, which would wait to be committed."""
+    asked: list[str] = []
+    pauses = {
+        "first": (RequestKind.PAUSE, {"variant": ["base"]}),
+        "second": (RequestKind.UNPAUSE, {"variant": ["base"]}),
+        "third": (RequestKind.PAUSE, {"variant": ["base"]}),
+        "last": (RequestKind.UNPAUSE, {"all": True}),
+    }
+    writer.add_request(kit.RUN, RequestKind.PAUSE, {"variant": ["treat"]}, ANN)
+    before: list[int] = []
+
+    def ask_or_end() -> None:
+        if reader.waiting_requests(kit.RUN):
+            return
+        if len(asked) < len(pauses):
+            name = list(pauses)[len(asked)]
+            asked.append(name)
+            if name == "last":
+                before.extend(run.dispatched())
+            writer.add_request(kit.RUN, *pauses[name], ANN)
+        else:
+            run.trials.end_all()
+
+    run.when_idle = ask_or_end
+    assert run.coordinator.execute()
+    after = run.dispatched()[len(before) :]
+    assert after == sorted(after)
+    assert sorted(run.dispatched()) == list(range(SLOTS))
+
+
 def test_fewer_at_once_from_the_next_dispatch_on(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:

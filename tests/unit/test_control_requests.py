@@ -108,8 +108,9 @@ def test_a_budget_is_set_with_its_request(lab: Path) -> None:
 def test_latches_are_independent(lab: Path) -> None:
     """Run, variant, tasks and host are paused on their own, and one does not end another."""
     ask(lab, "pause")
-    ask(lab, "pause", variant=["base"], task=["t1*"], host=["node/12345678"])
+    what = {"variant": ["base"], "task": ["t1*"], "host": ["node/12345678"]}
     with kit.open_writer(lab / "ledger.sqlite") as writer:
+        writer.add_request(kit.RUN, RequestKind.PAUSE, what, ANN)
         assert set(apply_all(writer, lab).pauses) == {
             *(Latch("run"), Latch("variant", "base"), Latch("task", "t1*")),
             Latch("host", "node/12345678"),
@@ -166,6 +167,7 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
         ("pause", {"variant": ["bse"]}, "'bse'"),
         ("pause", {"task": ["no*"]}, "no task of the run fits 'no\\*'"),
         ("pause", {"slot": [1]}, "has no such key"),
+        ("pause", {"host": ["node"]}, "on this machine alone"),
         ("pause", {"variant": "base"}, "expected a list"),
         ("set", {}, "nothing to set"),
         ("set", {"max_concurrency": 0}, "found 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import ExitStack
 
 from labledger.errors import LabLedgerError
@@ -39,7 +40,11 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     of = f"attempt {dispatch.attempt}"
     start = parameters.number("from", 0) if parameters.text("of") in (None, of) else 0
     if attempt.phase is None:
-        withheld = f"the trial's folder is not on this machine, but on {dispatch.host}"
+        withheld = (
+            "the trial is about to be prepared"
+            if dispatch.host == platform.node()
+            else f"the trial's folder is not on this machine, but on {dispatch.host}"
+        )
         return head | _part("", of, start, start, is_ended=False, withheld=withheld)
     try:
         content, begin, _ = source.live.read(source.reader, attempt, f"{phase}.{stream}", start)

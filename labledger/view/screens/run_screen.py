@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import platform
 from datetime import datetime
 from itertools import pairwise
 
@@ -119,7 +120,11 @@ def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
     attempt = Attempt(facts.run_id, slot.schedule_idx, slot.attempt, folder)
     phase, lines, withheld = attempt.phase, list[str](), None
     if phase is None:
-        withheld = f"its folder is not on this machine, but on {slot.host}"
+        withheld = (
+            "it is about to be prepared"
+            if slot.host == platform.node()
+            else f"its folder is not on this machine, but on {slot.host}"
+        )
     elif phase != "preparing":
         try:
             lines = facts.source.live.last_lines(facts.reader, attempt, phase)

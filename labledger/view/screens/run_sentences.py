@@ -94,6 +94,9 @@ def _pace(facts: RunFacts) -> Iterator[str]:
     elif not facts.is_owned:
         yield "Nobody runs it."
     else:
+        if facts.controls.pauses:
+            paused = ", ".join(map(str, facts.controls.pauses))
+            yield f"Somebody paused it: {paused}. Nothing more of that starts."
         yield _running(facts)
         yield from _head_of_line(facts)
     recent = facts.reader.recent_trials(run.run_id)
