@@ -90,8 +90,8 @@ def request_control(
 
     Raises:
         RunNotFound: The ledger holds no such run.
-        InvalidInput: The run is complete, `what` names nothing of it, or nobody runs a run that is
-            to be stopped.
+        InvalidInput: `what` names nothing of the run, or has a key or a value that `kind` does not.
+        LabLedgerError: The run is complete, or nobody runs a run that is to be stopped.
 
     Example:
         >>> import labledger
@@ -279,7 +279,11 @@ class _Preview:
         """Return what happens now, and when."""
         open_slots = self.ledger.open_slots(self.run.run_id)
         meant = [slot for slot, host, _ in open_slots if self._means(slot, host)]
-        waited = {slot.schedule_idx: self._left_s(slot, since) for slot, _, since in open_slots}
+        mean_ms = self._durations() if open_slots else {}
+        waited = {
+            slot.schedule_idx: _left_s(mean_ms.get(slot.variant_id), since)
+            for slot, _, since in open_slots
+        }
         if (at_once := self._at_once()) is not None:
             # Those that were dispatched last are prepared, and do not run yet.
             meant = meant[:at_once]
@@ -307,15 +311,8 @@ class _Preview:
             )
         return True
 
-    def _left_s(self, slot: Slot, since: str) -> float | None:
-        """Return in how many seconds a trial will end, as earlier ones of its variant did."""
-        mean_ms = self._durations().get(slot.variant_id)
-        if mean_ms is None:
-            return None
-        elapsed = (clock.parse(clock.utc_now()) - clock.parse(since)).total_seconds()
-        return max(1.0, mean_ms / 1000 - elapsed)
-
     def _durations(self) -> Mapping[str, float]:
+        """Return the mean duration of the latest trials of each variant, in milliseconds."""
         rows = self.ledger.rows(_DURATIONS_SQL, {"run_id": self.run.run_id})[1]
         return {variant: mean for variant, mean in rows if mean is not None}
 
@@ -364,6 +361,14 @@ class _Preview:
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
         return f"{_names(ended)} goes on{stay}"
+
+
+def _left_s(mean_ms: float | None, since: str) -> float | None:
+    """Return in how many seconds a trial will end if it takes as long as earlier ones did."""
+    if mean_ms is None:
+        return None
+    elapsed = (clock.parse(clock.utc_now()) - clock.parse(since)).total_seconds()
+    return max(1.0, mean_ms / 1000 - elapsed)
 
 
 def _names(latches: Iterable[Latch]) -> str:
