@@ -36,6 +36,13 @@ _KEYS: Mapping[RequestKind, tuple[str, ...]] = {
     RequestKind.STOP: ("now",),
     RequestKind.CANCEL: ("slot", "variant"),
 }
+_FORMS: Mapping[str, str] = {
+    **dict.fromkeys(("variant", "task", "host"), "a list of texts"),
+    "slot": "a list of whole numbers",
+    **dict.fromkeys(("now", "all"), "true or false"),
+    **dict.fromkeys(("max_concurrency", "at_most_per_host"), "a whole number, or none"),
+    "budget": "limits by kind, each a number or none",
+}
 _DURATIONS_SQL = """
 SELECT variant_id, avg(duration_ms) FROM (
   SELECT variant_id, duration_ms FROM trials WHERE run_id = :run_id
@@ -214,7 +221,11 @@ class _Preview:
             yield Problem(
                 self.kind.value, f"found nothing to {self.kind.value}; expected {expected}"
             )
-        if unknown:
+        known_keys = sorted(self.what.keys() - unknown)
+        ill_formed = [key for key in known_keys if not _has_form(key, self.what[key])]
+        for key in ill_formed:
+            yield Problem(key, f"found {self.what[key]!r}; expected {_FORMS[key]}")
+        if unknown or ill_formed:
             return
         known = [variant.variant_id for variant in self.run.variants]
         for name in self._names("variant"):
@@ -224,7 +235,7 @@ class _Preview:
                 )
         for glob in self._names("task"):
             if self.kind is RequestKind.PAUSE and not any(
-                fnmatchcase(task, str(glob)) for task in self.ledger.task_ids(self.run.run_id)
+                fnmatchcase(task, glob) for task in self.ledger.task_ids(self.run.run_id)
             ):
                 yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
         yield from self._host_problems()
@@ -235,7 +246,7 @@ class _Preview:
 
     def _host_problems(self) -> Iterable[Problem]:
         for name in self._names("host"):
-            if not isinstance(name, str) or not name:
+            if not name:
                 yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
             elif self.run.on is None and self.kind is RequestKind.PAUSE:
                 text = f"found {name!r}; the run is on this machine alone, and not on a cluster"
@@ -243,7 +254,7 @@ class _Preview:
 
     def _slot_problems(self, idx: Any) -> Iterable[Problem]:
         last = self.run.total_slots - 1
-        if type(idx) is not int or not 0 <= idx <= last:
+        if not 0 <= idx <= last:
             yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
         elif idx < self.run.next_schedule_idx:
             yield Problem(
@@ -257,7 +268,7 @@ class _Preview:
 
         for name in ("max_concurrency", "at_most_per_host"):
             number = self.what.get(name)
-            if number is not None and (type(number) is not int or number < 1):
+            if number is not None and number < 1:
                 yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
         budget = self.what.get("budget", {})
         wrong = [kind for kind in budget if kind not in ("cost_usd", "tokens")]
@@ -268,10 +279,8 @@ class _Preview:
             check_limits(ExperimentPlan.of_document(self.run.resolved), limits)
 
     def _names(self, key: str) -> list[Any]:
-        value = self.what.get(key, [])
-        if not isinstance(value, list):
-            raise InvalidInput("the request", [Problem(key, f"found {value!r}; expected a list")])
-        return value
+        names: list[Any] = self.what.get(key, [])
+        return names
 
     # -- what will happen
 
@@ -361,6 +370,22 @@ class _Preview:
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
         return f"{_names(ended)} goes on{stay}"
+
+
+def _has_form(key: str, value: Any) -> bool:
+    match key:
+        case "variant" | "task" | "host":
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        case "slot":
+            return isinstance(value, list) and all(type(each) is int for each in value)
+        case "now" | "all":
+            return isinstance(value, bool)
+        case "budget":
+            return isinstance(value, dict) and all(
+                each is None or type(each) in (int, float) for each in value.values()
+            )
+        case _:
+            return value is None or type(value) is int
 
 
 def _left_s(mean_ms: float | None, since: str) -> float | None:

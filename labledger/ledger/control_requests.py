@@ -30,7 +30,7 @@ _COLUMNS = (
     *("request_no", "requested_at", "requested_by", "kind", "what", "because"),
     *("asked_epoch", "applied_at", "applied_epoch", "outcome"),
 )
-_SELECT_SQL = f"SELECT {', '.join(_COLUMNS)} FROM control_request WHERE run_no = ?"  # noqa: S608
+_SELECT_SQL = statements.select_with_digest("control_request")
 _ALL_SQL = f"{_SELECT_SQL} ORDER BY request_no"
 _WAITING_SQL = f"{_SELECT_SQL} AND applied_at IS NULL ORDER BY request_no"
 _NEXT_SQL = "SELECT coalesce(max(request_no), 0) + 1 FROM control_request WHERE run_no = ?"
@@ -205,17 +205,32 @@ class Controls:
 
 
 def read_requests(connection: Connection, run_no: int) -> list[ControlRequest]:
-    """Return the requests of a run, the oldest first."""
+    """Return the requests of a run, the oldest first, as they stand there."""
     return [_request(row) for row in connection.execute(_ALL_SQL, (run_no,))]
 
 
-def read_waiting_requests(connection: Connection, run_no: int) -> list[ControlRequest]:
-    """Return the requests of a run that are not applied, the oldest first."""
-    return [_request(row) for row in connection.execute(_WAITING_SQL, (run_no,))]
+def read_unchanged_requests(
+    connection: Connection, run_no: int, *, waiting: bool = False
+) -> list[ControlRequest]:
+    """Return what `read_requests` does, for the owner who acts on it; `waiting`: what waits.
+
+    Raises `LedgerError` if one is not what was asked or done: its row was changed or inserted by
+    something else.
+    """
+    rows = connection.execute(_WAITING_SQL if waiting else _ALL_SQL, (run_no,)).all()
+    for row in rows:
+        if row.row_digest is None or not statements.fits_its_digest("control_request", row):
+            raise LedgerError(
+                f"request {row.request_no} of the run cannot be followed, because its row of "
+                "control_request was changed, or not written by labledger",
+                hint="`labledger verify` lists every change; continue with a copy of the ledger "
+                "from before the change",
+            )
+    return [_request(row) for row in rows]
 
 
 def _request(row: Any) -> ControlRequest:
-    number, asked_at, asked_by, kind, what, because, asked_epoch, at, epoch, outcome = row
+    _, number, asked_at, asked_by, kind, what, because, asked_epoch, at, epoch, outcome, _ = row
     return ControlRequest(
         *(number, asked_at, asked_by, RequestKind(kind), json.loads(what), because, asked_epoch),
         *(at, epoch, outcome and json.loads(outcome)),

@@ -16,7 +16,7 @@ from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import committed_rows
 from labledger.ledger.committed_rows import read_table
-from labledger.ledger.control_requests import read_requests, read_waiting_requests
+from labledger.ledger.control_requests import read_requests, read_unchanged_requests
 from labledger.ledger.counts import (
     count_consecutive_failures,
     count_slots,
@@ -189,7 +189,7 @@ class LedgerReader:
     hosts = _query(read_hosts)
     lost_hosts = _query(read_lost_hosts)
     control_requests = _query(read_requests)
-    waiting_requests = _query(read_waiting_requests)
+    unchanged_requests = _query(read_unchanged_requests)
     receivers = _query(read_receivers)
     reruns = _query(read_reruns)
     pending_reruns = _query(read_pending_slots)

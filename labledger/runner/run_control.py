@@ -53,7 +53,7 @@ class RunControl:
 
     def begin(self) -> None:
         """Take up what earlier requests add up to, and say what is paused."""
-        self.controls = Controls.of(self.reader.control_requests(self.run.run_id))
+        self.controls = Controls.of(self.reader.unchanged_requests(self.run.run_id))
         self._limit_executor()
         for latch, request in self.controls.pauses.items():
             message = (
@@ -69,7 +69,7 @@ class RunControl:
             return False
         self._next_look = now + _LOOK_S
         applied = False
-        for request in self.reader.waiting_requests(self.run.run_id):
+        for request in self.reader.unchanged_requests(self.run.run_id, waiting=True):
             if not self._apply(request):
                 break  # Those after it wait as well, so that they are applied in order.
             applied = True

@@ -104,7 +104,7 @@ def test_the_lowest_slots_go_first_after_pauses_that_overlap(
     before: list[int] = []
 
     def ask_or_end() -> None:
-        if reader.waiting_requests(kit.RUN):
+        if reader.unchanged_requests(kit.RUN, waiting=True):
             return
         if len(asked) < len(pauses):
             name = list(pauses)[len(asked)]

@@ -148,6 +148,29 @@ def test_asking_again_changes_nothing(lab: Path) -> None:
         assert len(ledger.control_requests(kit.RUN)) == 1
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'UPDATE control_request SET what = \'{"variant":["base","other"]}\'',
+        "UPDATE control_request SET row_digest = NULL",
+    ],
+)
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_request_that_was_changed_is_not_followed(lab: Path, sql: str, *, applied: bool) -> None:
+    """Neither one that waits, nor one that was applied, which the next owner would keep to."""
+    ask(lab, "pause", variant=["base"])
+    path = lab / "ledger.sqlite"
+    with kit.open_writer(path) as writer:
+        if applied:
+            apply_all(writer, lab)
+        kit.tamper(path, sql)
+    with open_ledger(lab_dir=lab) as ledger:
+        with pytest.raises(LabLedgerError, match="request 1 of the run cannot be followed"):
+            ledger.reader.unchanged_requests(kit.RUN, waiting=not applied)
+        assert len(ledger.control_requests(kit.RUN)) == 1
+    assert [finding.run_id for finding in verify(path).findings] == [kit.RUN]
+
+
 def test_later_slots_are_not_cancelled(lab: Path) -> None:
     """A cancellation means the slots that the run had then, such as not those of its rerun."""
     ask(lab, "cancel", variant=["base"], slot=[3])
@@ -168,13 +191,18 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
         ("pause", {"task": ["no*"]}, "no task of the run fits 'no\\*'"),
         ("pause", {"slot": [1]}, "has no such key"),
         ("pause", {"host": ["node"]}, "on this machine alone"),
-        ("pause", {"variant": "base"}, "expected a list"),
+        ("pause", {"variant": "base"}, "expected a list of texts"),
+        ("pause", {"task": [5]}, "expected a list of texts"),
+        ("unpause", {"all": 1}, "expected true or false"),
+        ("set", {"max_concurrency": 2.5}, "expected a whole number"),
+        ("set", {"budget": 40}, "expected limits by kind"),
+        ("set", {"budget": {"cost_usd": "40"}}, "expected limits by kind"),
         ("set", {}, "nothing to set"),
         ("set", {"max_concurrency": 0}, "found 0"),
         ("set", {"budget": {"hours": 1}}, "'hours'"),
         ("cancel", {}, "nothing to cancel"),
         ("cancel", {"slot": [4]}, "from 0 to 3"),
-        ("cancel", {"slot": ["x"]}, "'x'"),
+        ("cancel", {"slot": ["x"]}, "found \\['x'\\]; expected a list of whole numbers"),
     ],
 )
 def test_what_means_nothing_is_refused(
