@@ -154,7 +154,9 @@ def part_lines(run: RunInfo) -> Iterator[str]:
 def print_status(state: RunState, lab_dir: Path | None) -> None:
     """Print how far a run is, who owns it, what it spent, and what to type next."""
     run = state.run
-    out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
+    has_nobody = run.status is RunStatus.RUNNING and not state.owned
+    word = "no coordinator runs it" if has_nobody else run.status.value
+    out(f"run {run.run_id} of {run.experiment_id}: {word}")
     out("; ".join(_progress_texts(state)))
     if run.replays is not None:
         out(replay_sentence(run.replays))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from view_servers import RunningServer
 from waiting import wait_until
 
 from labledger.execution.process_identity import this_process
-from labledger.ledger.database.model import Lease, Owner
+from labledger.ledger.database.model import Dispatch, Lease, Owner
 from labledger.ledger.database.sqlite import DRIVER, log_size
 from labledger.ledger.progress_rows import ProgressRow
 from labledger.ledger.writer import LedgerWriter
@@ -153,9 +154,11 @@ def test_a_killed_coordinator_is_noticed(
     server: RunningServer, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator that died wrote nothing; pages are told, and say since when, and what to do."""
-    writer.leases.acquire(kit.RUN, this_process(), 3600.0)
+    lease = writer.leases.acquire(kit.RUN, this_process(), 3600.0)
+    writer.journal_dispatch(lease, [Dispatch(0, 1, "container-0", "here", kit.TIMES[0])])
     with server.events() as events:
         events.until("hello")
+        assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "running"
         wait_until(lambda: server.server.watcher._owned, "a look at the owners")
         assert server.document(f"/runs/{kit.RUN}")["sentences"]["notices"] == []
         monkeypatch.setattr(
@@ -165,9 +168,21 @@ def test_a_killed_coordinator_is_noticed(
     for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
         assert (document["lost"], document["owned"], document["owner"]) == (True, False, None)
         (notice,) = document["sentences"]["notices"]
-        assert notice.startswith("No coordinator runs it since 20")
+        assert re.match(r"No coordinator runs it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
         assert f"`labledger resume {kit.RUN}`" in notice
+        assert (document["running"], document["progress"]["running"]) == ([], 0)
+        assert "1 trial had begun and not ended" in document["sentences"]["pace"][1]
+    assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "begun"
     assert server.document("/")["runs"][0]["lost"]
+
+
+def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
+    server: RunningServer, writer: LedgerWriter, lease: Lease
+) -> None:
+    """With one variant's first slot committed, its rate is told, and what the other lacks."""
+    writer.commit_result(lease, kit.result(0))
+    (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
+    assert told == "base 100.0%; treat has no slot yet that counts in a pass rate."
 
 
 def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> None:

@@ -61,6 +61,12 @@ class RunFacts:
 
     @property
     def running(self) -> list[OpenSlot]:
+        """The slots whose trial runs; none is known to run where nobody runs the run."""
+        return self.begun if self.is_owned else []
+
+    @property
+    def begun(self) -> list[OpenSlot]:
+        """The slots whose trial was begun and has not ended, as far as the ledger knows."""
         return [slot for slot in self.open_slots if slot.is_running]
 
     @property
@@ -245,7 +251,7 @@ class RunFacts:
             run=run,
             variants=tuple(self.counts),
             begun=len(self.open_slots),
-            open_slots={slot.schedule_idx: slot.host for slot in self.running},
+            open_slots={slot.schedule_idx: slot.host for slot in self.begun},
             staged=self.staged,
             notes=tuple(ledger.notes(run.run_id)),
             gradings=tuple(ledger.gradings(run.run_id)),

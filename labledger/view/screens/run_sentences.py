@@ -14,7 +14,17 @@ from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
-from labledger.text import clock_time, count, counted, counted_of, duration, exact, percent, usd
+from labledger.text import (
+    clock_time,
+    count,
+    counted,
+    counted_of,
+    date_and_time,
+    duration,
+    exact,
+    percent,
+    usd,
+)
 from labledger.view.screens.run_facts import RunFacts
 
 _COMPARED_AT_ONCE = 5_000
@@ -61,7 +71,8 @@ def notices(facts: RunFacts) -> Iterator[str]:
     elif run.stop is not None:
         yield f"It stopped before its end: {run.stop.message}"
     for latch, asked in facts.controls.pauses.items():
-        yield f"{_capitalized(str(latch))} is paused since {asked.applied_at}, by {asked.source}."
+        since = _moment(asked.applied_at)
+        yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
     waiting = [each for each in facts.requests if each.waits]
     for asked in waiting:
         yield f"Asked by {asked.source}, and not applied yet: {asked.phrase}."
@@ -69,10 +80,10 @@ def notices(facts: RunFacts) -> Iterator[str]:
     if request is not None and request.expires_at > clock.utc_now():
         yield (
             f"Process {request.owner.pid} on {request.owner.machine} wants to take it over since "
-            f"{request.requested_at}."
+            f"{_moment(request.requested_at)}."
         )
     for host in run.lost_hosts:
-        yield f"Host {host.host} was declared lost on {host.declared_at}: {host.because}"
+        yield f"Host {host.host} was declared lost on {_moment(host.declared_at)}: {host.because}"
 
 
 def _capitalized(text: str) -> str:
@@ -80,8 +91,15 @@ def _capitalized(text: str) -> str:
 
 
 def _last_sign(facts: RunFacts) -> str:
-    lease = facts.run.lease
-    return facts.run.updated_at if lease is None else max(facts.run.updated_at, lease.renewed_at)
+    run = facts.run
+    return _moment(
+        run.updated_at if run.lease is None else max(run.updated_at, run.lease.renewed_at)
+    )
+
+
+def _moment(time: str | None) -> str:
+    """Return a time of the ledger for a sentence; an empty text is no time."""
+    return date_and_time(time) if time else ""
 
 
 # -- why it is as slow as it is
@@ -93,6 +111,11 @@ def _pace(facts: RunFacts) -> Iterator[str]:
         yield "The run is complete."
     elif not facts.is_owned:
         yield "Nobody runs it."
+        if begun := len(facts.begun):
+            yield (
+                f"{counted(begun, 'trial')} had begun and not ended: `labledger resume "
+                f"{run.run_id}` collects what ended, and repeats the rest."
+            )
     else:
         if facts.controls.pauses:
             paused = ", ".join(map(str, facts.controls.pauses))
@@ -232,6 +255,9 @@ def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _De
     leaders = [name for rate, name in ordered if rate == best]
     is_over = facts.run.status is RunStatus.COMPLETED
     so_far = "" if is_over else " so far"
+    if uncounted := [name for name, passes in rates if passes.rate is None]:
+        of_others = "has no slot" if len(uncounted) == 1 else "have no slots"
+        return f"{listed}; {', '.join(uncounted)} {of_others} yet that counts in a pass rate."
     if len(leaders) > 1:
         return f"No variant is ahead{so_far}: {listed}."
     treatments = [variant for variant in facts.run.variants if variant.role == "treatment"]
@@ -242,7 +268,7 @@ def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _De
         is_shown = bool(treatments) and all(
             decided.verdicts.get(each.variant_id) is Conclusion.WORSE for each in treatments
         )
-        over = "each treatment"
+        over = treatments[0].variant_id if len(treatments) == 1 else "each treatment"
     sure = (
         f"that it is better than {over} is shown"
         if is_shown

@@ -41,22 +41,25 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     slots = source.reader.slots_beside(run.run_id, slot.schedule_idx)
     first = parameters.number("step", 1, 1)
     beside = parameters.text("beside")
+    is_owned = source.ledger.is_owned(run)
     other = slots.get(str(beside)) if beside != slot.variant_id else None
     page = {
         "run_id": run.run_id,
         "run_name": run.name,
         "variants": list(slots),
         "slots": slots,
-        **_side(source.reader, run.run_id, slot, first),
+        **_side(source.reader, run.run_id, slot, first, is_owned=is_owned),
         "beside": None,
     }
     if other is not None:
         shown = source.reader.slot(run.run_id, other)
-        page["beside"] = _side(source.reader, run.run_id, shown, first)
+        page["beside"] = _side(source.reader, run.run_id, shown, first, is_owned=is_owned)
     return page
 
 
-def _side(reader: LedgerReader, run_id: str, slot: Slot, first_step: int) -> JsonObject:
+def _side(
+    reader: LedgerReader, run_id: str, slot: Slot, first_step: int, *, is_owned: bool
+) -> JsonObject:
     idx = slot.schedule_idx
     replacement = reader.replacement(run_id, idx)
     records = {kind: _records(reader, run_id, kind, idx) for kind in RECORD_KINDS}
@@ -72,7 +75,7 @@ def _side(reader: LedgerReader, run_id: str, slot: Slot, first_step: int) -> Jso
             **slot.as_json(),
             **({} if replacement is None else {"superseded_by": replacement}),
         },
-        "state": _state(found, references, dispatched),
+        "state": _state(found, references, dispatched, is_owned=is_owned),
         **{name: found.get(name) for name in _OF_COMMIT},
         "message": trial.get("message"),
         "score": _score(records["scores"]),
@@ -104,13 +107,24 @@ _NO_ATTEMPT: JsonObject = dict.fromkeys(
 )
 
 
-def _state(committed: JsonObject, references: object | None, dispatched: list[JsonObject]) -> str:
-    """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun."""
+def _state(
+    committed: JsonObject,
+    references: object | None,
+    dispatched: list[JsonObject],
+    *,
+    is_owned: bool,
+) -> str:
+    """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun.
+
+    `begun` is one that nobody runs now.
+    """
     if committed:
         return "committed"
     if references is not None:
         return "waiting"
-    return "running" if dispatched else "open"
+    if not dispatched:
+        return "open"
+    return "running" if is_owned else "begun"
 
 
 def _score(scores: list[JsonObject]) -> JsonObject | None:

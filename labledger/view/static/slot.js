@@ -12,9 +12,9 @@ const STREAMS = ["stdout", "stderr"];
 
 const slot = embedded();
 
-function Output({ url, isLive }) {
+function Output({ url, isLive, first }) {
   const [phase, setPhase] = useState("agent");
-  const [stream, setStream] = useState("stdout");
+  const [stream, setStream] = useState(first);
   const [text, setText] = useState("");
   const [word, setWord] = useState("asking");
   const box = useRef(null);
@@ -74,10 +74,10 @@ for (const place of document.querySelectorAll("[data-logs]")) {
     if (place.dataset.begun) return;
     place.dataset.begun = "yes";
     place.replaceChildren();
-    render(html`<${Output} url=${place.dataset.logs} isLive=${slot.state !== "committed"} />`, place);
+    render(html`<${Output} url=${place.dataset.logs} isLive=${slot.state !== "committed"} first=${place.dataset.stream ?? "stdout"} />`, place);
   };
   const details = place.closest("details");
-  if (details) details.addEventListener("toggle", begin);
+  if (details && !details.open) details.addEventListener("toggle", begin);
   else begin();
 }
 
