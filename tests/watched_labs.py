@@ -17,7 +17,7 @@ from typing import Any, Self
 import sample_ledgers as kit
 from bench import synthetic
 
-from labledger import clock
+from labledger import clock, open_ledger
 from labledger.execution.process_identity import this_process
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
@@ -190,6 +190,14 @@ class WatchedRun:
             state = contract.trial_folder(run_folder, slot.schedule_idx, 1) / "state"
             state.mkdir(parents=True)
             (state / f"{phase}.stdout").write_text(lines)
+
+    def apply_requests(self) -> None:
+        """Apply what was asked of the run, as its coordinator does."""
+        with open_ledger(self.folder / ".lab") as opened:
+            waiting = [each for each in opened.control_requests(self.run_id) if each.waits]
+        for request in waiting:
+            outcome = {"text": request.phrase, "slots_before": len(self.slots)}
+            self.writer.apply_request(self.lease, request, outcome)
 
     def release(self, status: RunStatus) -> None:
         """Give the run up."""

@@ -95,3 +95,45 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
         page.get_by_role("button", name="Do it").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("cancel")
         assert asked(tmp_path) == ["cancel slot 3"]
+
+
+def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
+    """What is paused is listed, and each pause ends on its own; tasks are paused by a glob."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(1)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        for what in ("variant hasty", "tasks that fit a glob"):
+            page.get_by_role("button", name="Pause", exact=True).click()
+            dialog = page.get_by_role("dialog", name="Pause dispatch")
+            dialog.get_by_label("What").select_option(what)
+            if "glob" in what:
+                expect(dialog.get_by_role("button", name="Pause dispatch")).to_be_disabled()
+                dialog.get_by_role("textbox", name="Glob").fill("*")
+                dialog.get_by_role("textbox", name="Glob").press("Tab")
+                expect(dialog).to_contain_text("tasks *: nothing more starts")
+            dialog.get_by_role("button", name="Pause dispatch").click()
+            expect(dialog).to_have_count(0)
+        run.apply_requests()
+        page.get_by_role("button", name="Go on", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Go on")
+        dialog.get_by_label("What").select_option("variant hasty")
+        expect(dialog).to_contain_text("variant hasty goes on; still paused: tasks *")
+        dialog.get_by_role("button", name="Go on").click()
+        expect(dialog).to_have_count(0)
+        assert asked(tmp_path)[-1] == "unpause variant hasty"
+
+
+def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
+    """A variant is chosen first; how many slots that cancels is said before it is asked for."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Cancel a variant")
+        button = dialog.get_by_role("button", name="Cancel a variant")
+        expect(button).to_be_disabled()
+        dialog.get_by_label("What").select_option("variant hasty")
+        expect(dialog).to_contain_text("cancelled for good")
+        button.click()
+        expect(dialog).to_have_count(0)
+        assert asked(tmp_path) == ["cancel variant hasty"]

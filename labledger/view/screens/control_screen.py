@@ -109,6 +109,7 @@ def _refused(name: str, message: str) -> InvalidInput:
 
 def requests_of(requests: Sequence[ControlRequest]) -> Mapping[str, Any]:
     """Return the members of documents about what was asked of a run, the newest first."""
+    latches = list(Controls.of(requests).pauses)
     return {
         "requests": [
             {
@@ -123,5 +124,6 @@ def requests_of(requests: Sequence[ControlRequest]) -> Mapping[str, Any]:
             }
             for request in requests[: -_MAX_REQUESTS - 1 : -1]
         ],
-        "paused": [str(latch) for latch in Controls.of(requests).pauses],
+        "paused": [str(latch) for latch in latches],
+        "latches": [latch.as_json() | {"text": str(latch)} for latch in latches],
     }
