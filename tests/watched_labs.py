@@ -203,6 +203,11 @@ class WatchedRun:
         """Give the run up."""
         self.writer.leases.release(self.lease, status)
 
+    def resume(self, at: datetime) -> None:
+        """Own the run again, from a later time on."""
+        self._time = at
+        self.lease = self.writer.leases.acquire(self.run_id, this_process(), LEASE_S)
+
     def _outcome(self, slot: Slot) -> tuple[SlotStatus, str | None, str | None]:
         share = {"baseline": 0.55, "careful": 0.72, "hasty": 0.35}.get(slot.variant_id, 0.5)
         drawn = self._random.random()

@@ -77,15 +77,20 @@ _RECENT_SQL = """
 SELECT count(*), min(committed_at) FROM (
   SELECT slot_commit.committed_at FROM run
   JOIN schedule_progress AS progress ON progress.run_no = run.run_no
+  LEFT JOIN lease ON lease.run_no = run.run_no
   JOIN slot_commit ON slot_commit.run_no = run.run_no
     AND slot_commit.schedule_idx >= progress.next_schedule_idx - 50
+    AND slot_commit.committed_at >= coalesce(lease.acquired_at, '')
   WHERE run.run_id = ?)"""
 
 
 def read_recent_commits(
     connection: Connection, run_ids: Iterable[str]
 ) -> dict[str, tuple[int, str]]:
-    """Return how many of each run's 50 newest commits there are, and when the oldest was made."""
+    """Return how many of each run's 50 newest commits there are, and when the oldest was made.
+
+    Of a run that somebody owns, those of earlier owners do not count: nobody ran it in between.
+    """
     recent = {}
     for run_id in run_ids:
         count, since = connection.execute(_RECENT_SQL, (run_id,)).one()

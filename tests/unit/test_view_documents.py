@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,8 +19,9 @@ import sample_ledgers as kit
 import view_servers
 from ledger_templates import built_once
 from view_servers import RunningServer
+from watched_labs import RUN, WatchedRun
 
-from labledger import comparison_texts, open_ledger
+from labledger import clock, comparison_texts, open_ledger
 from labledger.errors import InvalidInput
 from labledger.ledger.database.model import Dispatch
 from labledger.records.attempt_result import Artifact, Metric
@@ -458,3 +460,18 @@ def test_the_list_follows_what_changes(tmp_path: Path) -> None:
         writer.leases.release(lease, RunStatus.INTERRUPTED)
         writer.delete_run("run-2", "not needed", lambda _: True)
         assert listed() == {"run-1": (1, "interrupted", [])}
+
+
+def test_the_pace_is_that_of_the_present_owner(tmp_path: Path) -> None:
+    """Hours in which nobody ran a run do not count: what is left would seem to take days."""
+    with WatchedRun(tmp_path, started=clock.now() - timedelta(hours=9)) as run:
+        run.commit(20)
+        run.release(RunStatus.INTERRUPTED)
+        run.resume(clock.now() - timedelta(minutes=2))
+        run.commit(10)
+        with view_servers.serving(tmp_path / ".lab") as server:
+            progress = server.document(f"/runs/{RUN}")["progress"]
+            (listed,) = server.document("/")["runs"]
+    assert listed["rate_per_h"] == pytest.approx(progress["rate_per_h"], rel=0.2)
+    # Ten slots with 4 to 16 seconds between them, in the two minutes until now.
+    assert 200 < progress["rate_per_h"] < 400
