@@ -13,6 +13,9 @@ import pytest
 thorough = pytest.mark.thorough
 """Marks what `scripts/test --all` alone runs: a whole test, a module, or a case."""
 
+long = pytest.mark.long
+"""Marks a test or a module that takes much of a minute: `conftest` lets it begin before others."""
+
 
 def tiered(cases: Iterable[Any], *, default: Collection[Any]) -> list[Any]:
     """Return the cases of a parametrized test, all of them marked thorough but those in `default`.

@@ -18,12 +18,12 @@ from harbor_tasks import (
     write_all,
     write_task,
 )
-from tiers import thorough
+from tiers import long, thorough
 
 import labledger
 from labledger import BenchmarkCheck, RunOptions, open_ledger
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, long]
 
 TOKEN = "a-token-that-must-not-be-stored"  # A secret of these tests alone.
 

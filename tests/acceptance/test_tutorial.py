@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import thorough
+from tiers import long, thorough
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, long]
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import large_ledger
 from page_viewer import Serve, Viewer
 from playwright.sync_api import Page, expect
+from tiers import long
 from watched_labs import RUN, WatchedRun, dead_process
 
 from labledger.records.outcomes import RunStatus
@@ -187,6 +188,7 @@ SCROLL = """async ([step, times]) => {
 }"""
 
 
+@long
 def test_large_grid(tmp_path: Path, serve: Serve) -> None:
     """However far the grid of 100,000 slots is scrolled, the page has few rows, the right ones."""
     ledger = tmp_path / ".lab/ledger.sqlite"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import tiered
+from tiers import long, tiered
 
 PROJECT = Path(__file__).parents[2]
 sys.path.append(str(PROJECT / "docs"))
@@ -24,6 +24,7 @@ _LOADED = re.compile(
 _LOADED_BY_STYLE = re.compile(r"""url\(\s*["']?(https?:|//)""")
 
 
+@long
 def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere() -> None:
     """`scripts/docs` succeeds, and no page or style of the site loads anything from a network."""
     built = subprocess.run(

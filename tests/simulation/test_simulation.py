@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import long
 
 PROJECT = Path(__file__).parents[2]
+pytestmark = long
+
 _NEW_SEEDS_S = 60
 _LISTS = "*i.AFTER_COMMIT, *i.AT_REST, *i.AT_END"
 
