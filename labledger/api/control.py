@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.control_requests import ControlRequest, Controls, Latch, describe
+from labledger.ledger.control_requests import (
+    KEPT_WORDS,
+    ControlRequest,
+    Controls,
+    Latch,
+    cancellation_of,
+    describe,
+)
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
 from labledger.records.identity import Slot
@@ -257,10 +265,15 @@ class _Preview:
         if not 0 <= idx <= last:
             yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
         elif idx < self.run.next_schedule_idx:
-            yield Problem(
-                Parameter("slot"),
-                f"slot {idx} is committed already; its result stays",
+            text = f"slot {idx} is committed already; its result stays"
+            yield Problem(Parameter("slot"), text)
+        elif idx in self._kept:
+            earlier = self._kept[idx].supersedes
+            text = (
+                f"slot {idx} runs slot {earlier} again, which counts in the pass rate; cancelled, "
+                "it would be left out"
             )
+            yield Problem(Parameter("slot"), text)
 
     def _limit_problems(self) -> Iterable[Problem]:
         from labledger.execution.budget import check_limits
@@ -299,7 +312,7 @@ class _Preview:
         left = [waited[slot.schedule_idx] for slot in meant]
         about_s = max((s for s in left if s is not None), default=None)
         text = self._text(len(meant), about_s)
-        return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished())
+        return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished)
 
     def _at_once(self) -> int | None:
         """Return how many trials of the run go on at once; None if its hosts decide that."""
@@ -325,17 +338,23 @@ class _Preview:
         rows = self.ledger.rows(_DURATIONS_SQL, {"run_id": self.run.run_id})[1]
         return {variant: mean for variant, mean in rows if mean is not None}
 
+    @cached_property
+    def _kept(self) -> Mapping[int, Slot]:
+        """The slots that are not cancelled, because they run again what counts."""
+        reader = self.ledger.reader
+        return {s.schedule_idx: s for s in reader.slots_that_replace_verdicts(self.run.run_id)}
+
+    @cached_property
     def _unfinished(self) -> int:
-        """Return how many slots that are not committed a cancellation names."""
+        """How many slots without a final result a cancellation names."""
         if self.kind is not RequestKind.CANCEL:
             return 0
-        slots = {idx for idx in self._names("slot") if idx >= self.run.next_schedule_idx}
-        committed = {each.variant_id: each for each in self.ledger.counts(self.run.run_id)}
-        of_variants = sum(
-            committed[name].scheduled - committed[name].committed
-            for name in set(self._names("variant"))
-        )
-        return len(slots) + of_variants
+        reader, run_id = self.ledger.reader, self.run.run_id
+        finished = {slot.schedule_idx for slot in reader.open_slots(run_id) if slot.final}
+        kept = finished | self._kept.keys()
+        cancellation = cancellation_of(self._request, self.run.total_slots, frozenset(kept))
+        slots = reader.slots(run_id, self.run.next_schedule_idx)
+        return sum(map(cancellation.includes, slots))
 
     def _text(self, running: int, about_s: float | None) -> str:
         """Return what happens now, for a person."""
@@ -359,7 +378,12 @@ class _Preview:
                 return f"stopping: nothing more starts; {text}"
             case RequestKind.CANCEL:
                 killed = f"{trials} of them killed" if running else "none of their trials runs now"
-                return f"{counted(self._unfinished(), 'slot')} cancelled for good; {killed}"
+                cancelled = f"{counted(self._unfinished, 'slot')} cancelled for good; {killed}"
+                stay = sum(
+                    slot.variant_id in self._names("variant") for slot in self._kept.values()
+                )
+                rest = f"; {counted(stay, 'slot')} of a rerun {KEPT_WORDS}" if stay else ""
+                return cancelled + rest
             case _:
                 return f"{describe(self.kind, self.what)}, from the next dispatch on"
 

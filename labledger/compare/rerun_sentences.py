@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from labledger.ledger.database.model import CancelledSlots, Rerun
+from labledger.records.outcomes import SlotStatus
 from labledger.text import count, counted
 
 
@@ -49,14 +50,16 @@ def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tup
     """
     return tuple(
         f"{counted(each.slots, 'slot')} of {each.variant_id} in {run_id} "
-        f"{'was' if each.slots == 1 else 'were'} {each.reason} "
-        + (
-            "while running, and did not pass"
-            if each.ran
-            else "before anything of it ran, and left out of the pass rate"
-        )
+        f"{'was' if each.slots == 1 else 'were'} {each.reason} {_HOW_CANCELLED[each.status]}"
         for each in cancelled
     )
+
+
+_HOW_CANCELLED = {
+    SlotStatus.CANCELLED: "before anything of it ran, and left out of the pass rate",
+    SlotStatus.AGENT_ERROR: "while running, and did not pass",
+    SlotStatus.INFRA_ERROR: "before another attempt, and left out of the pass rate",
+}
 
 
 def _sentences(run_id: str, reruns: Sequence[Rerun]) -> Iterator[str]:

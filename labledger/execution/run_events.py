@@ -86,10 +86,10 @@ class StopRequest:
         self.level = min(self.level + 1, 2)
         self.source = self.source or source
 
-    def hang_up(self) -> None:
-        """Request level 1, as a closed terminal does, however often it sends HUP."""
-        self.level = max(self.level, 1)
-        self.source = self.source or "a closed terminal (HUP)"
+    def raise_to(self, level: int, source: str) -> None:
+        """Request a stop of this level, however often: a second request is no more urgent."""
+        self.level = max(self.level, level)
+        self.source = self.source or source
 
     @property
     def message(self) -> str:
@@ -117,7 +117,7 @@ def on_signals(stop: StopRequest) -> Iterator[None]:
         stop.raise_level(_SOURCES[signal.Signals(number)])
 
     def hang_up(_number: int, _frame: FrameType | None) -> None:
-        stop.hang_up()
+        stop.raise_to(1, "a closed terminal (HUP)")
 
     handlers = {signal.SIGINT: raise_level, signal.SIGTERM: raise_level, signal.SIGHUP: hang_up}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # As `nohup` leaves it.

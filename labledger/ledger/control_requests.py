@@ -34,7 +34,9 @@ _SELECT_SQL = statements.select_with_digest("control_request")
 _ALL_SQL = f"{_SELECT_SQL} ORDER BY request_no"
 _WAITING_SQL = f"{_SELECT_SQL} AND applied_at IS NULL ORDER BY request_no"
 _NEXT_SQL = "SELECT coalesce(max(request_no), 0) + 1 FROM control_request WHERE run_no = ?"
-_EPOCH_SQL = "SELECT epoch FROM schedule_progress WHERE run_no = ?"
+_PROGRESS_SQL = """
+SELECT epoch, next_schedule_idx = (SELECT total_slots FROM schedule WHERE schedule.run_no = ?1)
+FROM schedule_progress WHERE run_no = ?1"""
 _APPLY_SQL = (
     statements.update("control_request", applied_at="?1", applied_epoch="?2", outcome="?3")
     + " WHERE run_no = ?4 AND request_no = ?5 AND applied_at IS NULL"
@@ -128,16 +130,31 @@ class Cancellation:
     variants: frozenset[str]
     slots_before: int
     """Later slots, which were added to the run after this, are not meant."""
+    kept: frozenset[int] = frozenset()
+    """Slots that run others again which count in the pass rate, and would be left out of it."""
 
     def includes(self, slot: Slot) -> bool:
         """Return whether a slot is one of them."""
-        named = slot.schedule_idx in self.slots or slot.variant_id in self.variants
-        return named and slot.schedule_idx < self.slots_before
+        idx = slot.schedule_idx
+        is_named = idx in self.slots or slot.variant_id in self.variants
+        return is_named and idx < self.slots_before and idx not in self.kept
 
     @property
     def reason(self) -> str:
         """What is stored with each of them."""
         return f"cancelled by {self.source} (request {self.number})"
+
+
+KEPT_WORDS = "stay: what they run again counts, and would be left out"
+"""What is said of slots that a cancellation does not include."""
+
+
+def cancellation_of(
+    request: ControlRequest, slots_before: int, kept: frozenset[int]
+) -> Cancellation:
+    """Return what a request cancels."""
+    slots, variants = (frozenset(request.what.get(key, ())) for key in ("slot", "variant"))
+    return Cancellation(request.number, request.source, slots, variants, slots_before, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +197,8 @@ class Controls:
                 }
                 return replace(self, **limits)
             case RequestKind.CANCEL:
-                cancelled = Cancellation(
-                    request.number,
-                    request.source,
-                    frozenset(what.get("slot", ())),
-                    frozenset(what.get("variant", ())),
-                    outcome["slots_before"],
-                )
+                kept = frozenset(outcome.get("kept", ()))
+                cancelled = cancellation_of(request, outcome["slots_before"], kept)
                 return replace(self, cancellations=(*self.cancellations, cancelled))
             case _:
                 return self
@@ -246,9 +258,11 @@ def add_request(
     because: str | None,
     now: str,
 ) -> ControlRequest:
-    """Insert a request that waits, and return it."""
+    """Insert a request that waits, and return it. Raises `LedgerError` if the run is complete."""
+    epoch, is_complete = connection.execute(_PROGRESS_SQL, (run_no,)).one()
+    if is_complete:
+        raise LedgerError("the run has been completed meanwhile: nothing was asked of it")
     number = connection.execute(_NEXT_SQL, (run_no,)).scalar_one()
-    epoch = connection.execute(_EPOCH_SQL, (run_no,)).scalar_one()
     text = canonical_json.dumps(what)
     row = (run_no, number, now, requested_by, kind.value, text, because, epoch, None, None, None)
     connection.execute(statements.insert("control_request"), row)

@@ -68,6 +68,8 @@ WITH committed AS (
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
   WHERE slot_commit.run_no = ?1 AND {not_run_again slot}
+    AND NOT (slot_commit.status IN ('agent_error', 'infra_error')
+      AND slot_commit.reason IS 'cancelled')
 ),
 last_completed AS (
   SELECT variant_idx, max(schedule_idx) AS schedule_idx FROM committed
@@ -123,25 +125,28 @@ def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int
 
 
 _CANCELLED_SQL = """
-SELECT run_variant.variant_id, ran, reason, count(*) FROM (
-  SELECT variant_idx, 0 AS ran, slot_commit.reason AS reason
+SELECT run_variant.variant_id, status, reason, count(*) FROM (
+  SELECT variant_idx, ended.status AS status, slot_commit.reason AS reason
   FROM slot_outcome AS ended
   JOIN slot_commit USING (run_no, schedule_idx)
   WHERE ended.run_no = ?1 AND ended.status = 'cancelled'
-  UNION ALL SELECT variant_idx, 1, trial.message
+  UNION ALL SELECT variant_idx, ended.status, trial.message
   FROM slot_outcome AS ended
   JOIN trial USING (run_no, schedule_idx)
   WHERE ended.run_no = ?1 AND ended.status IN ('agent_error', 'infra_error')
     AND trial.reason = 'cancelled'
 ) AS each
 JOIN run_variant ON run_variant.run_no = ?1 AND run_variant.variant_idx = each.variant_idx
-GROUP BY each.variant_idx, ran, reason ORDER BY each.variant_idx, ran, reason"""
+GROUP BY each.variant_idx, status, reason ORDER BY each.variant_idx, status, reason"""
 
 
 def read_cancelled(connection: Connection, run_no: int) -> list[CancelledSlots]:
     """Return which slots people cancelled, by variant and request; not those that ran again."""
     rows = connection.execute(_CANCELLED_SQL, (run_no,))
-    return [CancelledSlots(name, bool(ran), reason, slots) for name, ran, reason, slots in rows]
+    return [
+        CancelledSlots(name, SlotStatus(status), reason, slots)
+        for name, status, reason, slots in rows
+    ]
 
 
 def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:

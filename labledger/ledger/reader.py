@@ -92,6 +92,17 @@ FROM slot
 {slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx""")
+_REPLACING_VERDICTS_SQL = statements.expand("""
+SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
+FROM slot
+{slot_names}
+JOIN schedule_progress AS progress ON progress.run_no = slot.run_no
+JOIN slot_outcome AS earlier ON earlier.run_no = slot.run_no
+  AND earlier.variant_idx = slot.variant_idx AND earlier.task_idx = slot.task_idx
+  AND earlier.repl_idx = slot.repl_idx AND earlier.passed IS NOT NULL
+WHERE slot.run_no = ? AND slot.schedule_idx >= progress.next_schedule_idx
+  AND slot.supersedes IS NOT NULL
+ORDER BY slot.schedule_idx""")
 _TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
@@ -286,6 +297,11 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             for row in connection.execute(_SLOTS_SQL, (run_no, start)):
                 yield Slot(*row)
+
+    def slots_that_replace_verdicts(self, run_id: str) -> list[Slot]:
+        """Return the slots of reruns that are not committed and replace what counts in a rate."""
+        with self._of_run(run_id) as (connection, run_no):
+            return [Slot(*row) for row in connection.execute(_REPLACING_VERDICTS_SQL, (run_no,))]
 
     def scheduled(self, run_id: str) -> Iterator[tuple[str, str, int]]:
         """Yield variant id, task id and the number of cells of each that have any.

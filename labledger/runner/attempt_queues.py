@@ -19,6 +19,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from queue import Empty, SimpleQueue
 
+from labledger import clock
 from labledger.execution.executor import Needs, TrialExecutor, needs_of
 from labledger.execution.local_executor import drain
 from labledger.experiment.task_row import Task
@@ -27,6 +28,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords, digest_of
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_costs import SOURCE
+from labledger.records.outcomes import SlotStatus
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryQueue
@@ -44,6 +46,8 @@ _MAX_PASSED_OVER = 256
 """How many attempts without a host are passed over before other work has its turn."""
 _MAX_KINDS_PER_TURN = 8
 """How many kinds are tried in one turn. The others have their turn after them."""
+_RECHECK_S = 10.0
+"""Seconds between two looks whether attempts that are held back have started."""
 _CHUNK = 512
 """How many slots of the schedule are read at once: no read transaction stays open between them."""
 
@@ -56,10 +60,12 @@ class StoredTrials:
         self._run_id = run_id
         self._last_records: SlotRecords | None = None
 
-    def reason_not_stored(self, schedule_idx: int) -> str | None:
-        """Return why a slot's trial was never run, or None if it was run."""
+    def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:
+        """Return with what status and why a slot's trial was never run, or None if it was run."""
         records = self._records(schedule_idx)
-        return None if records.trials else records.reason or records.status.value
+        if records.trials:
+            return None
+        return records.status, records.reason or records.status.value
 
     def trial(self, schedule_idx: int) -> StoredTrial:
         """Return a stored trial: its records, and the small artifacts of its last attempt."""
@@ -133,14 +139,14 @@ class SlotQueue:
             self._next_idx += len(self._chunk)
         return self._chunk.popleft() if self._chunk else None
 
-    def reason_never_run(self, slot: Slot) -> str | None:
-        """Return why a regrading has no trial to grade for a slot.
+    def ending_without_trial(self, slot: Slot) -> tuple[SlotStatus, str] | None:
+        """Return with what status and why a regrading has no trial to grade for a slot.
 
         None if there is a trial, and for a run that is not a regrading.
         """
         if self._stored_trials is None:
             return None
-        return self._stored_trials.reason_not_stored(slot.schedule_idx)
+        return self._stored_trials.ending_without_trial(slot.schedule_idx)
 
     def was_dispatched(self, slot: Slot) -> bool:
         """Return whether an earlier coordinator may have created a container for a slot."""
@@ -247,6 +253,7 @@ class NextAttempts:
     cancelled: CancelledAttempts = field(init=False)
     _held: list[AttemptSpec] = field(default_factory=list)
     """Attempts that must not start, because somebody paused them."""
+    _next_recheck: float = 0.0
     _schedule_exhausted: bool = False
 
     def __post_init__(self) -> None:
@@ -261,6 +268,19 @@ class NextAttempts:
         """Let all attempts that wait have their turn again: what is paused has changed."""
         held, self._held = self._held, []
         self.retries.requeue([*held, *self._unplaced.drain()])
+
+    def recheck_held(self) -> None:
+        """Let held attempts that may have started have their turn, now and then.
+
+        Whether one has started is not known while its host or the engine does not answer.
+        """
+        if not self._held or clock.monotonic() < self._next_recheck:
+            return
+        self._next_recheck = clock.monotonic() + _RECHECK_S
+        may_run = self.cancelled.may_have_begun
+        again = [spec for spec in self._held if may_run(spec)]
+        self._held = [spec for spec in self._held if not may_run(spec)]
+        self.retries.requeue(again)
 
     def place(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
@@ -281,8 +301,17 @@ class NextAttempts:
 
     def _place_again(self, limit: int) -> list[AttemptSpec]:
         """Return requeued attempts that have a host, at most `limit`."""
-        again = map(self.executor.place, self.retries.take_placed(limit))
-        return [spec for spec in again if spec is not None]
+        placed: list[AttemptSpec] = []
+        for spec in self.retries.take_placed(limit):
+            if self.cancelled.take_if_cancelled(spec):
+                continue
+            if self.control.holds(spec):
+                self._held.append(spec)
+            elif (again := self.executor.place(spec)) is not None:
+                placed.append(again)
+            else:
+                self._unplaced.add(spec)
+        return placed
 
     def _place_next(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
@@ -330,12 +359,14 @@ class NextAttempts:
         if spec.attempt > 1 or not pruning.is_pruned(spec.slot.variant_id):
             return False
         reason = pruning.reason(spec.slot.variant_id)
-        self.commit_queue.skip_slot(spec.slot.schedule_idx, reason)
+        self.commit_queue.skip_slot(spec.slot.schedule_idx, SlotStatus.SKIPPED_PRUNED, reason)
         return True
 
     def _next_started(self) -> AttemptSpec | None:
         """Return the next attempt whose container an earlier coordinator started."""
         while (spec := self.retries.next() or self._next_new(only_started=True)) is not None:
+            if self.cancelled.take_if_cancelled(spec):
+                continue
             if spec.container_may_exist and self.executor.has_started(spec):
                 return spec
         return None
@@ -357,19 +388,20 @@ class NextAttempts:
             idx = slot.schedule_idx
             if idx < self.commit_queue.next_idx or idx in self.commit_queue.staged:
                 continue
-            if only_started and not self.slot_queue.was_dispatched(slot):
+            is_cancelled = self.control.cancellation(slot) is not None
+            if only_started and not is_cancelled and not self.slot_queue.was_dispatched(slot):
                 continue
-            spec, skip_reason = None, self.slot_queue.reason_never_run(slot)
-            if skip_reason is None:
+            spec, ending = None, self.slot_queue.ending_without_trial(slot)
+            if ending is None:
                 spec = self.slot_queue.spec(slot)
                 pruning = self.commit_queue.pruning
                 # What has begun is finished: an earlier attempt may be staged.
                 has_begun = spec.container_may_exist or spec.attempt > 1
                 if not has_begun and pruning.is_pruned(slot.variant_id):
-                    skip_reason = pruning.reason(slot.variant_id)
-            if skip_reason is None:
+                    ending = SlotStatus.SKIPPED_PRUNED, pruning.reason(slot.variant_id)
+            if ending is None:
                 return spec
-            self.commit_queue.skip_slot(idx, skip_reason)
+            self.commit_queue.skip_slot(idx, *ending)
             if self.commit_queue.is_ready:
                 return None
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from labledger import clock, fault_points
 from labledger.errors import LedgerDiskFull, LedgerError
@@ -23,7 +24,7 @@ from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
-from labledger.records.outcomes import SlotStatus, StopCause
+from labledger.records.outcomes import Reason, SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.runner.ownership import Heartbeat
@@ -37,6 +38,12 @@ class Ending:
 
     variant_id: str
     status: SlotStatus
+    is_cancelled: bool = False
+    """Whether a person ended it: it says nothing of the variant or of the machine."""
+
+    @classmethod
+    def of(cls, result: AttemptResult) -> Self:
+        return cls(result.ids.variant_id, result.status, result.reason == Reason.CANCELLED)
 
 
 @dataclass(slots=True)
@@ -82,7 +89,7 @@ class CommitQueue:
             self._unwritten.add(key)
             self.budget.add(result)
         if final and result.schedule_idx == self.next_idx:
-            self._count_ending(Ending(result.ids.variant_id, result.status))
+            self._count_ending(Ending.of(result))
 
     def count_next(self) -> bool:
         """Count the slot to commit next before it is committed.
@@ -97,8 +104,9 @@ class CommitQueue:
     def _count_ending(self, ending: Ending) -> None:
         if self._counted_idx < self.next_idx:
             self._counted_idx = self.next_idx
-            self.pruning.count(ending.variant_id, ending.status)
-            self.error_rate.count(ending.status)
+            if not ending.is_cancelled:
+                self.pruning.count(ending.variant_id, ending.status)
+                self.error_rate.count(ending.status)
 
     def journal_dispatches(self, specs: Sequence[AttemptSpec]) -> bool:
         """Record durably that these containers may exist from now on.
@@ -128,7 +136,7 @@ class CommitQueue:
         idx = result.schedule_idx
         with self._pause_if_disk_full():
             notices = self.notices.new()
-            ending = Ending(result.ids.variant_id, result.status)
+            ending = Ending.of(result)
             if final and idx == self.next_idx and not self._withholds(ending):
                 fault_points.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
@@ -191,9 +199,7 @@ class CommitQueue:
     def budget_exhausted(self) -> bool:
         return bool(self.budget.exhausted())
 
-    def skip_slot(
-        self, schedule_idx: int, reason: str, status: SlotStatus = SlotStatus.SKIPPED_PRUNED
-    ) -> None:
+    def skip_slot(self, schedule_idx: int, status: SlotStatus, reason: str) -> None:
         """Commit a slot as not run, with this reason, when its turn comes."""
         self._skipped[schedule_idx] = status, reason
 
@@ -251,7 +257,8 @@ class CommitQueue:
 
     def _after_commit(self, records: SlotRecords) -> None:
         fault_points.fault_point("after_commit", records.schedule_idx)
-        self._count_ending(Ending(records.variant_id, records.status))
+        is_cancelled = records.reason == Reason.CANCELLED
+        self._count_ending(Ending(records.variant_id, records.status, is_cancelled))
         self.next_idx = records.schedule_idx + 1
         self.renew_lease()
         self._append_to_mirrors(records)

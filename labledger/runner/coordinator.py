@@ -219,7 +219,7 @@ class Coordinator:
         """Whether there is nothing left to wait for, given that nothing could be done just now."""
         if self._pending or self._removals.count:
             return False
-        if self._cancelled.never_ran and not self._stopping:
+        if self._cancelled.never_ran and (not self._stopping or self._only_collects_started):
             return False
         lacks_room = self.next_attempts.unplaced > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
@@ -285,6 +285,7 @@ class Coordinator:
                 self._cancelled.add_if_cancelled(spec)
                 if control.is_paused(spec):
                     self.executor.recall(spec)
+        self.next_attempts.recheck_held()
         self._cancelled.kill()
         for spec, reason in self.executor.restart_notices():
             self._report_restart(spec, reason)
@@ -357,7 +358,7 @@ class Coordinator:
         except StartRefused:
             if not self._cancelled.ended_unstarted(spec) and not self._stopping:
                 # It was recalled, and waits until it may start.
-                self._requeue_uncollected(spec)
+                self._requeue(spec)
         except HostLost as error:
             self._warn(error.message)
             self._store_result(lost_attempt_result(spec, error.message), spec)
@@ -398,7 +399,11 @@ class Coordinator:
             self.pauses.record_progress()
 
     def _requeue_uncollected(self, spec: AttemptSpec) -> None:
-        """Queue an attempt without a result again: its container may still exist."""
+        """Queue an attempt without a result again: its container may still exist, and have run."""
+        self._cancelled.is_uncertain(spec)
+        self._requeue(spec)
+
+    def _requeue(self, spec: AttemptSpec) -> None:
         self._journaled.add(spec.key)
         self.next_attempts.retries.put_back(spec)
 

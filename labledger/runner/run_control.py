@@ -3,7 +3,7 @@
 Each request is applied in one transaction under the lease, with what was done about it; only then
 it has its effect here. A coordinator that dies between the two leaves nothing to repair: what the
 applied requests add up to (`Controls`) is read anew by the next one, and those that wait are
-applied by it.
+applied by it before it does anything else: they were asked before its own options.
 """
 
 from __future__ import annotations
@@ -11,29 +11,94 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from labledger import clock
+from labledger import clock, fault_points
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import Limits, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.control_requests import (
+    KEPT_WORDS,
     Cancellation,
     ControlRequest,
     Controls,
     budget_of,
+    cancellation_of,
     describe,
 )
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.model import Lease, RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.commit_queue import CommitQueue
+from labledger.text import counted
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 
 _LOOK_S = 0.25
 """Seconds between two looks for requests."""
+
+
+def apply_waiting(
+    reader: LedgerReader, writer: LedgerWriter, run: RunInfo, lease: Lease, emit: Listener
+) -> None:
+    """Apply what was asked of a run while nobody owned it. The caller is its new owner.
+
+    What was asked of a run that was complete is refused: slots that are added to it are not meant.
+    """
+    for request in reader.unchanged_requests(run.run_id, waiting=True):
+        if run.next_schedule_idx == run.total_slots:
+            text = "the run was complete: there was nothing left to do it to"
+            outcome: JsonObject = {"text": text, "refused": True}
+        else:
+            outcome = _outcome(request, reader, run, lease)
+        fault_points.fault_point("before_apply")
+        applied = writer.apply_request(lease, request, outcome)
+        fault_points.fault_point("after_apply")
+        emit(_applied_event(applied))
+
+
+def _outcome(
+    request: ControlRequest,
+    reader: LedgerReader,
+    run: RunInfo,
+    lease: Lease,
+    *,
+    budget_was_spent: bool = False,
+) -> JsonObject:
+    """Return what is done about a request, for a person and as numbers."""
+    asked = describe(request.kind, request.what)
+    match request.kind:
+        case RequestKind.STOP if request.asked_epoch != lease.epoch:
+            text = "the coordinator that was to stop had ended before; nothing was done"
+            return {"text": text, "refused": True}
+        case RequestKind.SET if budget_was_spent and request.what.get("budget"):
+            ending = "the run ends, because its budget was spent: `labledger resume` goes on"
+            return {"text": f"{asked}; {ending}"}
+        case RequestKind.CANCEL:
+            kept = reader.slots_that_replace_verdicts(run.run_id)
+            cancellation = cancellation_of(request, run.total_slots, frozenset())
+            stay = [slot.schedule_idx for slot in kept if cancellation.includes(slot)]
+            outcome = {"text": asked, "slots_before": run.total_slots}
+            if not stay:
+                return outcome
+            text = f"{asked}; {counted(len(stay), 'slot')} of a rerun {KEPT_WORDS}"
+            return outcome | {"text": text, "kept": stay}
+        case _:
+            return {"text": asked}
+
+
+def _applied_event(applied: ControlRequest) -> JsonObject:
+    return run_event(
+        "control_applied",
+        request=applied.number,
+        asked=applied.kind.value,
+        what=applied.what,
+        requested_by=applied.requested_by,
+        because=applied.because,
+        **(applied.outcome or {}),
+    )
 
 
 @dataclass(slots=True)
@@ -77,40 +142,16 @@ class RunControl:
 
     def _apply(self, request: ControlRequest) -> bool:
         """Apply a request. Return False if the ledger's disk is full: it waits on."""
-        outcome = self._outcome(request)
+        lease, was_spent = self.commit_queue.lease, bool(self.commit_queue.budget.at_stop)
+        outcome = _outcome(request, self.reader, self.run, lease, budget_was_spent=was_spent)
         applied = self.commit_queue.apply_request(request, outcome)
         if applied is None:
             return False
         if not outcome.get("refused"):
             self.controls = self.controls.after(applied)
             self._take_effect(applied)
-        self.emit(
-            run_event(
-                "control_applied",
-                request=applied.number,
-                asked=applied.kind.value,
-                what=applied.what,
-                requested_by=applied.requested_by,
-                because=applied.because,
-                **outcome,
-            )
-        )
+        self.emit(_applied_event(applied))
         return True
-
-    def _outcome(self, request: ControlRequest) -> JsonObject:
-        """Return what is done about a request, for a person and as numbers."""
-        asked = describe(request.kind, request.what)
-        match request.kind:
-            case RequestKind.STOP if request.asked_epoch != self.commit_queue.lease.epoch:
-                text = "the coordinator that was to stop had ended before; nothing was done"
-                return {"text": text, "refused": True}
-            case RequestKind.SET if request.what.get("budget") and self.commit_queue.budget.at_stop:
-                ending = "the run ends, because its budget was spent: `labledger resume` goes on"
-                return {"text": f"{asked}; {ending}"}
-            case RequestKind.CANCEL:
-                return {"text": asked, "slots_before": self.run.total_slots}
-            case _:
-                return {"text": asked}
 
     def _take_effect(self, request: ControlRequest) -> None:
         match request.kind:
@@ -122,10 +163,8 @@ class RunControl:
             case RequestKind.PAUSE | RequestKind.UNPAUSE:
                 self._limit_executor()
             case RequestKind.STOP:
-                source = f"`labledger stop` of {request.source}"
-                self.stop_request.raise_level(source)
-                if request.what.get("now"):
-                    self.stop_request.raise_level(source)
+                level = 2 if request.what.get("now") else 1
+                self.stop_request.raise_to(level, f"`labledger stop` of {request.source}")
             case _:
                 pass
 
@@ -135,8 +174,11 @@ class RunControl:
         self.executor.limit(limits)
 
     def holds(self, spec: AttemptSpec) -> bool:
-        """Return whether an attempt must not start now. One that has started is collected."""
-        if not self.is_paused(spec):
+        """Return whether an attempt must not start now. One that has started is collected.
+
+        One of a cancelled slot does not start either: it has its turn, and ends.
+        """
+        if not self.is_paused(spec) or self.cancellation(spec.slot) is not None:
             return False
         return not (spec.container_may_exist and self.executor.has_started(spec))
 
@@ -160,6 +202,9 @@ class CancelledAttempts:
     in_flight: dict[tuple[int, int], AttemptSpec] = field(default_factory=dict)
     never_ran: list[AttemptSpec] = field(default_factory=list)
     """Their slots are to be ended without them."""
+    recalled: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of those that were dispatched and certainly have not started: of these a
+    container may exist, but nothing has run in it."""
     _next_kill: float = 0.0
 
     def add_if_cancelled(self, spec: AttemptSpec) -> None:
@@ -184,17 +229,27 @@ class CancelledAttempts:
 
     def take_if_cancelled(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt need not run: its slot is cancelled, and nothing has begun."""
-        if spec.container_may_exist or self.control.cancellation(spec.slot) is None:
+        if self.may_have_begun(spec) or self.control.cancellation(spec.slot) is None:
             return False
         self.never_ran.append(spec)
         return True
 
+    def may_have_begun(self, spec: AttemptSpec) -> bool:
+        """Return whether something may have run of an attempt that is queued."""
+        return spec.container_may_exist and spec.key not in self.recalled
+
     def ended_unstarted(self, spec: AttemptSpec) -> bool:
         """Note that an attempt was refused to start. Return False if its slot is not cancelled."""
+        if not spec.container_may_exist:
+            self.recalled.add(spec.key)
         if self.in_flight.pop(spec.key, None) is None:
             return False
         self.never_ran.append(spec)
         return True
+
+    def is_uncertain(self, spec: AttemptSpec) -> None:
+        """Note that it is not known what became of a dispatched attempt."""
+        self.recalled.discard(spec.key)
 
     def ended(self, spec: AttemptSpec, result: AttemptResult) -> AttemptResult:
         """Return the result of an attempt that ended, as that of a cancelled slot if it is one."""
@@ -218,9 +273,9 @@ class CancelledAttempts:
         cancellation = self.control.cancellation(spec.slot)
         if cancellation is None:
             raise AssertionError(f"slot {spec.slot.schedule_idx} is not cancelled")
-        if spec.attempt == 1 and not spec.container_may_exist:
+        if spec.attempt == 1 and not self.may_have_begun(spec):
             idx = spec.slot.schedule_idx
-            commit_queue.skip_slot(idx, cancellation.reason, SlotStatus.CANCELLED)
+            commit_queue.skip_slot(idx, SlotStatus.CANCELLED, cancellation.reason)
         else:
             # Earlier attempts are kept, and an earlier coordinator may have begun this one.
             now, message = clock.utc_now(), cancellation.reason

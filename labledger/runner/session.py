@@ -51,7 +51,7 @@ from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat, owning_run, rescue_run
 from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.run_control import RunControl
+from labledger.runner.run_control import RunControl, apply_waiting
 from labledger.runner.run_hosts import (
     cluster_of,
     given_settings,
@@ -109,6 +109,7 @@ class Session:
             run = reader.run(self.run_id)
             unfinished = find_unfinished_slots(reader, run)
             require_reachable_attempts(run, cluster_of(run, self.options), unfinished)
+            apply_waiting(reader, self.writer, run, lease, self.options.on_event)
             self._append_part(reader, lease)
             run = self._apply_options(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
@@ -172,7 +173,8 @@ class Session:
         if self.options.stop_request.level > 0:
             return Stop(StopCause.INTERRUPT, self.options.stop_request.message)
         if stop_cause is not None and stop_cause.cause == StopCause.BUDGET:
-            return Stop(StopCause.BUDGET, budget.message())
+            # A limit that was raised meanwhile is not spent any more.
+            return Stop(StopCause.BUDGET, budget.message() or stop_cause.message)
         return stop_cause
 
     def _apply_options(self, reader: LedgerReader, lease: Lease) -> RunInfo:
@@ -403,7 +405,7 @@ class Session:
         }
         last = run.total_slots - 1
         if last in staged and (result := reader.staged_result(run.run_id, last)) is not None:
-            staged[last] = Ending(result.ids.variant_id, result.status)
+            staged[last] = Ending.of(result)
         return staged
 
     def _pruning(self, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:

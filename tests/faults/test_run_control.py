@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,29 @@ def test_more_and_fewer_at_once(project: Project) -> None:
         assert coordinator.finish() == 0
     assert outcomes(project, "wide") == [("completed", None, 1)] * SLOTS
     project.check_whole("wide")
+
+
+def test_an_agent_that_had_ended_is_not_lost_when_its_slot_is_cancelled(
+    tmp_path: Path,
+    image_ids: dict[str, str],
+    engine_log: EngineLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its coordinator died before the grader's part: the trial ends, and what it cost counts."""
+    project = Project(tmp_path, dict.fromkeys("a", HOLDS))
+    project.document["benchmark"]["grader"]["mode"] = "after_agent"
+    project.save()
+    with monkeypatch.context() as environment:
+        environment.setenv(VARIABLE, "agent_part_stored:0")
+        with closing(project.run("ended", *PASSING)) as coordinator:
+            assert coordinator.finish() == -9
+    project.output("cancel", "ended", "--slot", 0, "--yes")
+    with closing(project.resume("ended", *PASSING)) as resumed:
+        assert resumed.finish() == 0
+    status, reason, passed = outcomes(project, "ended")[0]
+    assert (status, reason) in {("completed", None), ("agent_error", "cancelled")}
+    assert passed == int(status == "completed")
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        assert ledger.query("all_trials")[0]["agent_duration_ms"] is not None
+    assert engine_log.starts(project, "ended")[0, 1] <= 2
+    project.check_whole("ended")

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from test_coordinator import CAPACITY, SLOTS, WIDTH, Run
+from test_coordinator import CAPACITY, SLOTS, WIDTH, Run, Trials
 
-from labledger.ledger.control_requests import Controls
+from labledger.ledger.control_requests import Controls, Latch
+from labledger.ledger.database.model import Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
+from labledger.runner.attempt_queues import StoredTrials
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.start_limiter import StartRefused
 
 ANN = "ann@box"
+KILLED: dict[str, Any] = {
+    "status": SlotStatus.INFRA_ERROR,
+    "reason": Reason.CONTAINER_KILLED,
+    "scores": (),
+    "predictions": (),
+}
+
+
+class Prepared(Trials):
+    """Trials of which the first `width` run, and the others wait until one of these ends."""
+
+    def recall(self, spec: AttemptSpec) -> None:
+        idx = spec.slot.schedule_idx
+        if not self.has_started(spec):
+            self.going.pop(idx)[1].set_exception(StartRefused())
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        return spec.slot.schedule_idx in sorted(self.going)[: self.width]
 
 
 @pytest.fixture
@@ -54,8 +77,7 @@ def test_a_killed_trial_has_not_passed(
             asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [0, 1]}, ANN))
         elif run.trials.killed == {(0, 1), (1, 1)}:
             if 0 in run.trials.going:
-                killed = {"status": SlotStatus.INFRA_ERROR, "reason": Reason.CONTAINER_KILLED}
-                run.trials.end(0, scores=(), predictions=(), **killed)
+                run.trials.end(0, **KILLED)
             run.trials.end_all()
 
     run.when_idle = ask_and_end
@@ -136,3 +158,124 @@ def test_fewer_at_once_from_the_next_dispatch_on(
     run.when_idle = end_all
     assert run.coordinator.execute()
     assert max(most[1:]) <= 2 < CAPACITY, "one that runs, and one that is prepared"
+
+
+def test_a_slot_that_was_prepared_paused_and_then_cancelled_never_ran(
+    writer: LedgerWriter, reader: LedgerReader, path: Path
+) -> None:
+    """It is ended during the pause, so that nothing waits behind it, and as one that never ran."""
+    run = Run(writer, reader, path.parent, WIDTH, Prepared)
+    prepared = range(WIDTH, CAPACITY)
+    asked: list[Any] = []
+    committed: list[int] = []
+
+    def ask_and_end() -> None:
+        if reader.unchanged_requests(kit.RUN, waiting=True):
+            return
+        if not asked:
+            asked.append(writer.add_request(kit.RUN, RequestKind.PAUSE, {}, ANN))
+        elif len(asked) == 1 and len(run.trials.going) == WIDTH:
+            what = {"slot": list(prepared)}
+            asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, what, ANN))
+        elif len(asked) == 2 and run.trials.going:
+            run.trials.end_all()
+        elif len(asked) == 2:
+            committed.append(reader.run(kit.RUN).next_schedule_idx)
+            asked.append(writer.add_request(kit.RUN, RequestKind.UNPAUSE, {}, ANN))
+        else:
+            run.trials.end_all()
+
+    run.when_idle = ask_and_end
+    assert run.coordinator.execute()
+    run.mirrors.close()
+    assert committed[-1] == CAPACITY
+    found = statuses(reader)
+    assert {found[idx] for idx in prepared} == {("cancelled", f"cancelled by {ANN} (request 2)")}
+    assert {status for idx, (status, _) in enumerate(found) if idx not in prepared} == {"completed"}
+    assert verify(writer.path).findings == ()
+
+
+def test_two_people_who_stop_a_run_kill_nothing(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Each was told that trials run on; `--now` alone kills them."""
+    levels: list[int] = []
+
+    def ask_or_end() -> None:
+        if not levels:
+            for _ in range(2):
+                writer.add_request(kit.RUN, RequestKind.STOP, {}, ANN)
+        levels.append(run.stop.level)
+        if run.stop.level:
+            run.trials.end_all()
+
+    run.when_idle = ask_or_end
+    assert not run.coordinator.execute()
+    assert max(levels) == 1
+    assert run.trials.killed == set()
+    assert {status for status, _ in statuses(reader)} == {"completed"}
+
+
+def test_a_run_without_budget_is_completed_by_cancelling_its_rest(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Nothing more would be spent: its slots end, also those that were never dispatched."""
+    budget = run.commit_queue.budget
+    budget.limits, budget.spent["cost_usd"] = {"cost_usd": 1.0}, Spent(2.0, 1, 0)
+    writer.add_request(kit.RUN, RequestKind.CANCEL, {"variant": ["base", "treat"]}, ANN)
+    assert run.coordinator.execute()
+    assert run.coordinator.stop_cause is not None
+    assert {status for status, _ in statuses(reader)} == {"cancelled"}
+    assert run.trials.submitted == []
+
+
+def test_what_a_person_cancels_prunes_no_variant(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Neither here nor after a resume, which counts failures in the ledger."""
+    asked: list[Any] = []
+
+    def ask_and_end() -> None:
+        if not asked:
+            asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [0, 2, 4]}, ANN))
+        elif {(0, 1), (2, 1), (4, 1)} <= run.trials.killed:
+            for idx in {0, 2, 4} & run.trials.going.keys():
+                run.trials.end(idx, **KILLED)
+            run.trials.end_all()
+
+    run.when_idle = ask_and_end
+    assert run.coordinator.execute()
+    found = [status for status, _ in statuses(reader)]
+    assert [idx for idx, status in enumerate(found) if status != "completed"] == [0, 2, 4]
+    assert not run.commit_queue.pruning.is_pruned("base")
+    assert set(reader.consecutive_failures(kit.RUN).values()) == {0}
+
+
+def test_a_regrading_keeps_what_was_cancelled(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """It has no trial to grade: its slot says who cancelled it, not that its variant failed."""
+    writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [1]}, ANN)
+    assert run.coordinator.execute()
+    stored = StoredTrials(reader, kit.RUN)
+    reason = f"cancelled by {ANN} (request 1)"
+    assert stored.ending_without_trial(1) == (SlotStatus.CANCELLED, reason)
+    assert stored.ending_without_trial(0) is None
+
+
+def test_held_attempts_that_run_are_collected_once_the_engine_says_so(
+    run: Run, writer: LedgerWriter, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the engine is away, a trial of an earlier coordinator seems not to have started."""
+    next_attempts = run.coordinator.next_attempts
+    control = next_attempts.control
+    request = writer.add_request(kit.RUN, RequestKind.PAUSE, {}, ANN)
+    control.controls = Controls({Latch("run"): request})
+    spec = next_attempts.slot_queue.spec(kit.slot(0))
+    next_attempts.retries.put_back(spec)
+    assert next_attempts.place(1, only_started=False, new_first=False) == []
+    run.trials.going[0] = 1, Future()
+    next_attempts.recheck_held()
+    assert [each.key for each in next_attempts.place(1, only_started=False, new_first=False)] == [
+        (0, 1)
+    ]

@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rerun_ledgers
 import sample_ledgers as kit
 
 import labledger
 from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
 from labledger.execution.executor import Limits
 from labledger.ledger.control_requests import Controls, Latch
+from labledger.ledger.database.model import CancelledSlots
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
-from labledger.records.outcomes import RunStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.runner.rerun import RerunSelection, choose_slots
+from labledger.runner.run_control import apply_waiting
 
 ANN = "ann@box"
 
@@ -43,6 +48,15 @@ def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
                 writer.apply_request(lease, request, {"text": "done", "slots_before": 4})
         writer.leases.release(lease, RunStatus.INTERRUPTED)
         return Controls.of(ledger.control_requests(kit.RUN))
+
+
+def owner_applies(lab: Path, writer: LedgerWriter) -> list[labledger.ControlRequest]:
+    """Let the next owner of the run apply what waits; return all requests."""
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+    with LedgerReader.open(lab / "ledger.sqlite") as reader:
+        apply_waiting(reader, writer, reader.run(kit.RUN), lease, lambda event: None)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+        return reader.control_requests(kit.RUN)
 
 
 def slot(idx: int, variant_id: str = "base", task_id: str = "t0") -> Slot:
@@ -262,3 +276,58 @@ def test_limits_default_to_none() -> None:
     """Without requests, hosts take what they take."""
     assert not Limits().is_closed("node/12345678")
     assert Limits().max_concurrency is None
+
+
+def test_what_is_asked_of_a_complete_run_is_refused(lab: Path) -> None:
+    """One that raced the last commit is not applied to slots that an extension adds."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        ask(lab, "cancel", variant=["base"])
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        for idx in range(4):
+            writer.commit_result(lease, kit.result(idx))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+        with pytest.raises(LabLedgerError, match="completed meanwhile"):
+            writer.add_request(kit.RUN, RequestKind.PAUSE, {}, ANN)
+        (request,) = owner_applies(lab, writer)
+    assert request.outcome is not None
+    assert request.outcome["refused"]
+    assert Controls.of([request]).cancellations == ()
+
+
+def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
+    """A slot that runs again what counts is not cancelled: without a trial it would replace that.
+
+    One that runs again what was left out anyway is.
+    """
+    path = rerun_ledgers.make_run(tmp_path / ".lab")
+    lab = path.parent
+    with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
+        chosen = RerunSelection(despite_verdict=True, because="a look", where="1 = 1")
+        slots = rerun_ledgers.append(writer, choose_slots(reader, kit.RUN, chosen))
+        kept = {each.schedule_idx for each in reader.slots_that_replace_verdicts(kit.RUN)}
+        left_out = {s.schedule_idx for s in slots if s.supersedes in rerun_ledgers.ENVIRONMENT}
+        assert kept == {each.schedule_idx for each in slots} - left_out
+        with pytest.raises(InvalidInput, match="which counts in the pass rate"):
+            ask(lab, "cancel", slot=[min(kept)])
+        reply = ask(lab, "cancel", variant=["base", "treat"])
+        assert reply.slots == len(left_out)
+        assert f"{len(kept)} slots of a rerun stay" in reply.text
+        controls = Controls.of(owner_applies(lab, writer))
+    cancelled = {s.schedule_idx for s in slots if controls.cancellation(s) is not None}
+    assert cancelled == left_out
+
+
+def test_each_way_of_being_cancelled_has_its_sentence() -> None:
+    """Nothing had run, a trial ran, or it waited for another attempt."""
+    told = labledger.cancelled_sentences(
+        "demo",
+        [
+            CancelledSlots("base", status, f"cancelled by {ANN} (request 1)", 2)
+            for status in (SlotStatus.CANCELLED, SlotStatus.AGENT_ERROR, SlotStatus.INFRA_ERROR)
+        ],
+    )
+    assert [text.rpartition(") ")[2] for text in told] == [
+        "before anything of it ran, and left out of the pass rate",
+        "while running, and did not pass",
+        "before another attempt, and left out of the pass rate",
+    ]

@@ -387,7 +387,7 @@ def test_a_slot_that_is_given_up_is_committed_with_its_reason(
 ) -> None:
     """When its turn comes, not before: its status says that it was not run, and why."""
     queue = run.commit_queue
-    queue.skip_slot(1, "the variant failed twice in a row")
+    queue.skip_slot(1, SlotStatus.SKIPPED_PRUNED, "the variant failed twice in a row")
     assert not queue.is_ready
     assert not queue.count_next()
     assert queue.commit_or_stage(kit.result(0), final=True)

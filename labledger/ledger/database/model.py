@@ -14,7 +14,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.json_schemas import Count, PositiveInt, Text
 from labledger.records.model_costs import NO_PRICES, PriceTable
-from labledger.records.outcomes import RunStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
 
 
@@ -232,8 +232,9 @@ class CancelledSlots(JsonForm):
     """Slots of a variant that a person cancelled, by one request."""
 
     variant_id: str
-    ran: bool
-    """Whether their trials had begun: they count as not passed. The others are left out."""
+    status: SlotStatus
+    """`agent_error` if their trials ran, which have not passed; `cancelled` if nothing of them had
+    run, `infra_error` if an earlier attempt of them had: these are left out of the pass rate."""
     reason: str
     """Who cancelled them, and why."""
     slots: int

@@ -96,7 +96,7 @@ def _wait_for_container(
     engine, limiter = context.engine, context.limiter
     if state.has_ended:
         if two_part_trials.grading_is_due(spec, state) or spec.has_grader_container:
-            with limiter.running(spec.slot.schedule_idx):
+            with limiter.running(spec.slot.schedule_idx, has_begun=True):
                 return finish_stopped_container(spec, context, container, wait_start)
         return finish_stopped_container(spec, context, container, wait_start)
     try:

@@ -100,7 +100,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
     limiter = context.limiter
     permit: AbstractContextManager[Any] = nullcontext()
     if not runs:
-        permit = limiter.running(spec.slot.schedule_idx)
+        permit = limiter.running(spec.slot.schedule_idx, has_begun=True)
     elif state is not None and not state.has_ended:
         permit = limiter.reservation()
     with permit:

@@ -276,15 +276,16 @@ class StartLimiter:
         return container in self._seen_paused
 
     @contextmanager
-    def running(self, turn: int) -> Iterator[None]:
+    def running(self, turn: int, *, has_begun: bool = False) -> Iterator[None]:
         """Wait for one of the permits to run and hold it; the lowest `turn` gets the next.
 
-        Raises `StartRefused` if the limiter is closed while waiting, or the turn refused.
+        Raises `StartRefused` if the limiter is closed while waiting, or the turn refused. With
+        `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused.
         """
         permits, entry = self._permits, (self, turn)
 
         def is_refused() -> bool:
-            return self._closed or turn in self._refused
+            return self._closed or (turn in self._refused and not has_begun)
 
         with self._changed:
             permits.waiting.append(entry)
