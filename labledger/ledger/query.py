@@ -31,7 +31,9 @@ _READ_ACTIONS = {
     DRIVER.SQLITE_FUNCTION,
     DRIVER.SQLITE_RECURSIVE,
 }
-_REFUSED_FUNCTIONS = {"load_extension"}
+_REFUSED_FUNCTIONS = frozenset({"load_extension"})
+_ENDLESS_FUNCTIONS = frozenset({"regexp"})
+"""Functions of Python: SQLite cannot interrupt one, and other threads wait while it runs."""
 _SCHEMA_PRAGMAS = {
     "read_uncommitted",
     "table_info",
@@ -101,7 +103,7 @@ def query(
     for every run, the newest complete grading up to that one; with `as_of`, a time as text of
     `labledger.clock`, what was committed then. With `views_only` the ledger's own tables, which
     change from one revision to another, are refused. Ctrl-C interrupts the query, and so does the
-    end of `time_limit_s`, in seconds from now.
+    end of `time_limit_s`, in seconds from now; with a limit, REGEXP is refused.
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
     what `migrations.require_current` raises.
     """
@@ -254,10 +256,12 @@ def _rows(
             yield tuple(column[0] for column in result.description)
             yield from iter(result.fetchone, None)
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
-            if "interrupted" in str(error):
+            if getattr(error, "sqlite_errorcode", None) == DRIVER.SQLITE_INTERRUPT:
                 if deadline is not None and deadline.is_over():
                     raise _too_slow(deadline) from None
                 raise KeyboardInterrupt from None
+            if authorizer.refused_function in _ENDLESS_FUNCTIONS:
+                raise _endless_function_error(authorizer.refused_function) from error
             if authorizer.refused_table is not None:
                 raise _internal_table_error(authorizer.refused_table, names["table"]) from error
             raise _query_error(error, names) from error
@@ -272,7 +276,8 @@ def _restrict(
 ) -> _Authorizer:
     """Allow only reading until `stack` ends, and let signals and the deadline interrupt it."""
     driver: Any = connection.driver
-    authorizer = allow_reading(driver, views_only=views_only)
+    endless = frozenset() if deadline is None else _ENDLESS_FUNCTIONS
+    authorizer = allow_reading(driver, views_only=views_only, refused_functions=endless)
     stack.callback(driver.set_authorizer, None)
     is_over = (lambda: 0) if deadline is None else deadline.is_over
     driver.set_progress_handler(is_over, _STEPS_BETWEEN_CHECKS)
@@ -287,18 +292,32 @@ def _too_slow(deadline: Deadline) -> QueryFailed:
     )
 
 
-def allow_reading(driver: Any, *, views_only: bool = True, by_library: bool = False) -> _Authorizer:
+def _endless_function_error(name: str) -> QueryFailed:
+    return QueryFailed(
+        f"the query was refused: {name.upper()} cannot be interrupted when the time is over",
+        hint="use LIKE or GLOB, or `labledger query`, which has no limit",
+    )
+
+
+def allow_reading(
+    driver: Any,
+    *,
+    views_only: bool = True,
+    by_library: bool = False,
+    refused_functions: frozenset[str] = frozenset(),
+) -> _Authorizer:
     """Allow only reading on a driver's connection, as long as it has the authorizer.
 
-    With `views_only` the ledger's own tables are refused. With `by_library` transactions are
-    allowed, and what a library asks of a database before its first query, such as the columns of a
-    view.
+    With `views_only` the ledger's own tables are refused, and so are `refused_functions`. With
+    `by_library` transactions are allowed, and what a library asks of a database before its first
+    query, such as the columns of a view.
     """
     driver.execute("PRAGMA query_only = ON")
     # Older SQLites create these table functions at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     tables = [name for (name,) in driver.execute(_TABLES_SQL)] if views_only else []
-    authorizer = _Authorizer(frozenset(tables), by_library=by_library)
+    refused_functions |= _REFUSED_FUNCTIONS
+    authorizer = _Authorizer(frozenset(tables), refused_functions, by_library=by_library)
     driver.set_authorizer(authorizer)
     return authorizer
 
@@ -306,12 +325,16 @@ def allow_reading(driver: Any, *, views_only: bool = True, by_library: bool = Fa
 class _Authorizer:
     """Allows reading only; of the ledger's own tables only what a view reads."""
 
-    def __init__(self, tables: Collection[str], *, by_library: bool) -> None:
+    def __init__(
+        self, tables: Collection[str], functions: Collection[str], *, by_library: bool
+    ) -> None:
         self._tables = tables
+        self._refused_functions = functions
         self._by_library = by_library
         self._read_by_views: set[str] = set()
         self.refused_table: str | None = None
         """The table of the ledger that the query itself names."""
+        self.refused_function: str | None = None
 
     def __call__(
         self,
@@ -326,7 +349,10 @@ class _Authorizer:
             or (action == DRIVER.SQLITE_PRAGMA and name in _SCHEMA_PRAGMAS)
         ):
             return int(DRIVER.SQLITE_OK)
-        if action not in _READ_ACTIONS or detail in _REFUSED_FUNCTIONS:
+        if action not in _READ_ACTIONS:
+            return int(DRIVER.SQLITE_DENY)
+        if action == DRIVER.SQLITE_FUNCTION and detail in self._refused_functions:
+            self.refused_function = detail
             return int(DRIVER.SQLITE_DENY)
         if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:
             if source in _VIEW_PARTS:

@@ -127,8 +127,13 @@ class Workers:
                 return
             try:
                 result = self._make(make)
-            except BaseException as error:
+            except Exception as error:
                 self._call(loop, settle, future.set_exception, error)
+            except BaseException as error:
+                # One such as KeyboardInterrupt would end the event loop, and so the server.
+                wrapped = RuntimeError(f"a request ended with {error!r}")
+                wrapped.__cause__ = error
+                self._call(loop, settle, future.set_exception, wrapped)
             else:
                 self._call(loop, settle, future.set_result, result)
 

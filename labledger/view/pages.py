@@ -160,6 +160,6 @@ def error_response(
 
 def wants_json(request: web.BaseRequest) -> bool:
     """Return whether a request asks for a document instead of a page."""
-    if request.query.get("format") is not None:
-        return request.query["format"] != "html"
+    if (form := request.query.get("format")) not in (None, "csv"):
+        return form != "html"
     return "text/html" not in request.headers.get("Accept", "")

@@ -258,7 +258,7 @@ class ViewServer:
         if not self._access.is_admitted(request):
             if comes_from_elsewhere(request):
                 # A browser that has the cookie sends it when a page of this server asks.
-                return _ask_again()
+                return _ask_again(by_itself=request.path != "/sql")
             raise Refused(
                 HTTPStatus.FORBIDDEN,
                 "this browser has not been admitted",
@@ -354,9 +354,14 @@ def _download(name: str) -> dict[str, str]:
     return {"Content-Disposition": f'attachment; filename="{safe}"'}
 
 
-def _ask_again() -> web.Response:
+def _ask_again(*, by_itself: bool) -> web.Response:
+    """Return a page that leads to itself: at once, or where a person says so.
+
+    What a query of another site's link costs, nobody should pay unasked.
+    """
+    refresh = '<meta http-equiv="refresh" content="0">' if by_itself else ""
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>labledger</title>'
-        '<meta http-equiv="refresh" content="0"><p><a href="">Continue</a></p></html>'
+        f'{refresh}<p><a href="">Continue</a></p></html>'
     )
     return web.Response(text=text, content_type="text/html")

@@ -161,5 +161,7 @@ def test_a_link_of_another_site_is_followed(server: RunningServer) -> None:
     assert answer.status == 200
     assert kit.RUN not in answer.text
     assert 'http-equiv="refresh"' in answer.text
+    query = server.request("GET", "/sql?q=SELECT+1", headers)
+    assert (query.status, "http-equiv" in query.text) == (200, False)  # Run by a person's click.
     frame = {**site, "Sec-Fetch-Dest": "iframe"}
     assert server.request("GET", f"/runs/{kit.RUN}", frame).status == 403

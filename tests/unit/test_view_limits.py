@@ -255,6 +255,37 @@ def test_a_query_may_only_read_views(server: RunningServer) -> None:
         assert server.get(f"/sql?q={quote(sql)}&format=csv").status == 400
 
 
+def test_a_query_with_the_word_interrupted_ends_nothing(server: RunningServer) -> None:
+    """An error whose message has that word is an error of the query: the server goes on."""
+    answer = server.get("/sql?q=SELECT+*+FROM+runs+WHERE+status=interrupted&format=json")
+    assert answer.status == 400
+    assert "no such column: interrupted" in answer.document["error"]["message"]
+    assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def test_no_error_of_a_request_ends_the_server(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would end a program, raised while an answer is made, fails that answer alone."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("labledger.view.screens.sql_screen._run", interrupt)
+        assert server.get("/sql?q=SELECT+1").status == 500
+    assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def test_what_cannot_be_interrupted_is_refused(server: RunningServer) -> None:
+    """A regular expression, which may take for ever, is refused with what to use instead."""
+    for sql in ("SELECT 'a' REGEXP 'a'", "SELECT RegExp('a', run_id) FROM runs"):
+        answer = server.get(f"/sql?q={quote(sql)}&format=json")
+        assert answer.status == 400
+        assert "REGEXP cannot be interrupted" in answer.document["error"]["message"]
+        assert "LIKE" in answer.document["error"]["hint"]
+
+
 def test_rows_are_limited(server: RunningServer) -> None:
     """A query with many or large rows shows the first, and says that there are more."""
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
@@ -264,6 +295,23 @@ def test_rows_are_limited(server: RunningServer) -> None:
     large = f"SELECT hex(zeroblob(1000000)) FROM ({many} LIMIT 100)"
     document = server.document(f"/sql?q={quote(large)}")
     assert 0 < len(document["rows"]) < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("_MAX_CSV_ROWS", "2 rows"), ("_MAX_CSV_BYTES", "2 bytes")]
+)
+def test_no_download_is_cut(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, name: str, limit: str
+) -> None:
+    """A query with more rows than a download may have is refused, with what writes all of them."""
+    url = f"/sql?q={quote('SELECT value FROM json_each(json_array(1, 2, 3))')}&format=csv"
+    assert server.get(url).text == "value\n1\n2\n3\n"
+    monkeypatch.setattr(f"labledger.view.screens.sql_screen.{name}", 2)
+    answer = server.get(url)
+    assert answer.status == 400
+    assert f"at most {limit}" in answer.document["error"]["message"]
+    assert "labledger query --format csv" in answer.document["error"]["hint"]
+    assert "<h1>400" in answer.text  # A person sees a page.
 
 
 def test_other_pages_are_answered_while_queries_run(

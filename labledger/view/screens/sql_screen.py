@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from labledger import clock
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, QueryFailed
 from labledger.ledger.query import Row, expand_view_name, query
 from labledger.records import JsonObject
 from labledger.text import counted, format_size
@@ -50,20 +50,26 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         return page
     began = clock.monotonic()
     try:
-        columns, rows, truncated = _run(source, sql, _MAX_ROWS, _MAX_BYTES)
+        columns, rows, limit = _run(source, sql, _MAX_ROWS, _MAX_BYTES)
     except LabLedgerError as error:
         return page | error_member(error)
     return page | {
         "columns": list(columns),
         "rows": [[_cell(value) for value in row] for row in rows],
-        "truncated": truncated,
+        "truncated": limit and f"There are more rows: at most {limit} are shown.",
         "elapsed_s": round(clock.monotonic() - began, 3),
     }
 
 
 def csv_text(source: Source, parameters: Parameters) -> str:
-    """Return the rows of a query as CSV, exact. Raises `QueryFailed`."""
-    columns, rows, _ = _run(source, parameters.text("q") or "", _MAX_CSV_ROWS, _MAX_CSV_BYTES)
+    """Return the rows of a query as CSV, exact and all. Raises `QueryFailed`."""
+    sql = parameters.text("q") or ""
+    columns, rows, limit = _run(source, sql, _MAX_CSV_ROWS, _MAX_CSV_BYTES)
+    if limit is not None:
+        raise QueryFailed(
+            f"the query has more rows than fit in a download: at most {limit}",
+            hint="`labledger query --format csv` writes all of them",
+        )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -74,7 +80,7 @@ def csv_text(source: Source, parameters: Parameters) -> str:
 def _run(
     source: Source, sql: str, max_rows: int, max_bytes: int
 ) -> tuple[Sequence[str], list[Row], str | None]:
-    """Return columns, rows, and a sentence if there are more than are returned."""
+    """Return columns, rows, and the limit that was reached if there are more rows."""
     columns, rows = query(
         source.reader.path, expand_view_name(sql), views_only=True, time_limit_s=_TIME_LIMIT_S
     )
@@ -84,10 +90,12 @@ def _run(
         for row in rows:
             size += sum(map(_size, row))
             if len(shown) == max_rows or (shown and size > max_bytes):
-                limit = (
-                    counted(max_rows, "row") if len(shown) == max_rows else format_size(max_bytes)
+                is_long = len(shown) == max_rows
+                return (
+                    columns,
+                    shown,
+                    counted(max_rows, "row") if is_long else format_size(max_bytes),
                 )
-                return columns, shown, f"There are more rows: at most {limit} are shown."
             shown.append(row)
     return columns, shown, None
 
