@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from labledger.api.ledger import Ledger
-from labledger.errors import LedgerError, RunNotFound, SlotNotFound
+from labledger.errors import LedgerError, QueryFailed, RunNotFound, SlotNotFound
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER, FileIdentity, file_identities
 from labledger.ledger.reader import LedgerReader
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MAX_WAITING = 256
 """With more requests waiting for a thread, further ones are refused."""
-_ABOUT_ITS_CONTENT = (RunNotFound, SlotNotFound)
+_ABOUT_ITS_CONTENT = (RunNotFound, SlotNotFound, QueryFailed)
 
 
 class TooBusy(Exception):

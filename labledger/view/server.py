@@ -194,7 +194,8 @@ class ViewServer:
         self._workers = Workers(opened, _THREADS)
         self._slow_workers = Workers(opened, _SLOW_THREADS)
         """For what takes seconds, so that other pages do not wait for it."""
-        self.watcher = Watcher(self._workers)
+        # Commits are told however long the other threads take.
+        self.watcher = Watcher(Workers(opened, 1))
         self._shared = SharedAnswers(lambda: self.watcher.changes)
         self.connections: Connections | None = None
 

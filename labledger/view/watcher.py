@@ -8,17 +8,21 @@ that is slow gets the newest state of each run, not every one: nothing is queued
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from labledger import clock
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, RunNotFound
+from labledger.ledger.database.sqlite import translated
 from labledger.ledger.progress_rows import ProgressRow
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
 from labledger.view.ledgers import Source, TooBusy, Workers
 
+_log = logging.getLogger("labledger.view")
 _POLL_S = 0.1
 _AFTER_CHANGE_S = 0.5
 """How long a change is followed by no other one: what happens meanwhile is told together."""
@@ -38,7 +42,7 @@ class Listener:
 
     def commit(self, row: ProgressRow) -> None:
         """Tell how far a run is."""
-        if self._wants(row.run_id):
+        if self.wants(row.run_id):
             self._commits[row.run_id] = {
                 "run": row.run_id,
                 "upto": row.committed,
@@ -49,7 +53,7 @@ class Listener:
 
     def state(self, run_id: str) -> None:
         """Tell that something else of a run changed."""
-        if self._wants(run_id):
+        if self.wants(run_id):
             self._states[run_id] = None
             self._is_told.set()
 
@@ -58,7 +62,8 @@ class Listener:
         self._ledger = trouble
         self._is_told.set()
 
-    def _wants(self, run_id: str) -> bool:
+    def wants(self, run_id: str) -> bool:
+        """Return whether it is told of a run."""
         return self._run_ids is None or run_id in self._run_ids
 
     async def events(self, timeout_s: float) -> list[tuple[str, JsonObject]]:
@@ -83,13 +88,17 @@ class _DataVersion:
         self._version: int | None = None
 
     def has_changed(self, source: Source) -> bool:
-        """Return whether the ledger was written to, or replaced, since the last call."""
-        if source is not self._source:
-            self.close()
-            self._driver = source.reader.open_driver()
-            self._source = source
-        before = self._version
-        (self._version,) = self._driver.execute("PRAGMA data_version").fetchone()
+        """Return whether the ledger was written to, or replaced, since the last call.
+
+        Raises `LedgerError`.
+        """
+        with translated("follow the ledger", source.reader.path):
+            if source is not self._source:
+                self.close()
+                self._driver = source.reader.open_driver()
+                self._source = source
+            before = self._version
+            (self._version,) = self._driver.execute("PRAGMA data_version").fetchone()
         return before != self._version
 
     def close(self) -> None:
@@ -145,13 +154,22 @@ class Watcher:
             await asyncio.sleep(_AFTER_CHANGE_S if has_told else _POLL_S)
 
     async def _look(self) -> bool:
-        """Look once. Return whether anybody was told something."""
+        """Look once. Return whether anybody was told something. Raises nothing."""
         try:
-            rows, owned = await self._workers.read(self._read)
+            return await self._look_and_tell()
         except TooBusy:
             return False
         except LabLedgerError as error:
             return self._tell_trouble({"message": error.message, "hint": error.hint})
+        except Exception:
+            message = "the ledger cannot be followed, because of a mistake in labledger"
+            has_told = self._tell_trouble({"message": message, "hint": "stderr has the details"})
+            if has_told:  # Not once more for each look.
+                _log.exception("following the ledger failed")
+            return has_told
+
+    async def _look_and_tell(self) -> bool:
+        rows, owned = await self._workers.read(partial(self._read, self._runs_to_look_after()))
         self._as_of = clock.utc_now()
         has_told = self._tell_trouble(None)
         if rows is not None:
@@ -164,16 +182,34 @@ class Watcher:
             self._owned = owned
         return has_told
 
-    def _read(self, source: Source) -> tuple[list[ProgressRow] | None, dict[str, bool] | None]:
-        """Return the progress of all runs if it may have changed, and now and then who is alive."""
-        has_changed = self._data_version.has_changed(source) or not self._rows
-        rows = source.reader.progress() if has_changed else None
+    def _runs_to_look_after(self) -> Collection[str] | None:
+        """Return the runs of which somebody wants to know who is alive; None if it is not time."""
         if clock.monotonic() - self._owners_seen_at < _OWNER_S:
-            return rows, None
+            return None
         self._owners_seen_at = clock.monotonic()
         running = [row.run_id for row in self._rows.values() if row.status == RunStatus.RUNNING]
-        wanted = (run_id for run_id in running if any(li._wants(run_id) for li in self._listeners))
-        return rows, {id_: source.ledger.is_owned(source.reader.run(id_)) for id_ in wanted}
+        return [id_ for id_ in running if any(each.wants(id_) for each in self._listeners)]
+
+    def _read(
+        self, run_ids: Collection[str] | None, source: Source
+    ) -> tuple[list[ProgressRow] | None, dict[str, bool] | None]:
+        """Return the progress of all runs if it may have changed, and which of `run_ids` are owned.
+
+        Runs in another thread: it looks at nothing that the event loop changes meanwhile.
+        """
+        try:
+            has_changed = self._data_version.has_changed(source) or not self._rows
+            rows = source.reader.progress() if has_changed else None
+            if run_ids is None:
+                return rows, None
+            owned = {}
+            for run_id in run_ids:
+                with suppress(RunNotFound):  # It was deleted since.
+                    owned[run_id] = source.ledger.is_owned(source.reader.run(run_id))
+            return rows, owned
+        except BaseException:
+            self._data_version.close()  # A change that was not told is one for the next look.
+            raise
 
     def _tell_progress(self, rows: list[ProgressRow]) -> bool:
         before, self._rows = self._rows, {row.run_id: row for row in rows}

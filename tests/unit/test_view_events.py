@@ -207,6 +207,51 @@ def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> N
     assert server.get(f"/runs/{kit.RUN}").status == 200
 
 
+def test_a_run_that_is_deleted_while_it_is_watched_is_told(
+    server: RunningServer,
+    writer: LedgerWriter,
+    lease: Lease,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that ran at the last look and is gone at the next is told as a change, no trouble."""
+    monkeypatch.setattr("labledger.view.watcher._OWNER_S", 0.0)
+    writer.create_run(kit.new_run("run-2"), kit.tasks(1), kit.slots(2))
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        writer.delete_run(kit.RUN, "of this test", lambda _: True)
+        event = events.next()
+        assert (event.name, event.data) == ("state", {"run": kit.RUN})
+        writer.add_note("run-2", "looks odd")
+        event = events.next()
+        assert (event.name, event.data) == ("state", {"run": "run-2"})
+
+
+@pytest.mark.parametrize("error", [ValueError("of this test"), DRIVER.OperationalError("disk")])
+def test_an_unexpected_error_ends_no_watching(
+    server: RunningServer,
+    writer: LedgerWriter,
+    lease: Lease,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    """What fails while the ledger is followed is told, and so is what was committed meanwhile."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with server.events() as events:
+        events.until("hello")
+        wait_until(lambda: server.server.watcher._rows, "the first look")
+        with monkeypatch.context() as patched:
+            patched.setattr("labledger.ledger.reader.LedgerReader.progress", fail)
+            writer.commit_result(lease, kit.result(0))
+            assert events.next().data["problem"] is not None
+        told = [events.next(), events.next()]
+        assert (told[0].name, told[0].data["problem"]) == ("ledger", None)
+        assert (told[1].name, told[1].data["upto"]) == ("commit", 1)
+
+
 def test_a_replaced_ledger_is_read_anew(
     lab: Path, server: RunningServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

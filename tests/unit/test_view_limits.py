@@ -18,6 +18,7 @@ from view_servers import RunningServer
 from waiting import wait_until
 
 from labledger import plan_run
+from labledger.errors import LedgerError
 from labledger.ledger.database.model import Dispatch
 from labledger.records.attempt_result import Artifact
 from labledger.trial import contract
@@ -115,6 +116,23 @@ def test_a_link_among_live_outputs_is_not_followed(lab: Path, server: RunningSer
     part = server.document(f"/runs/{kit.RUN}/slots/1/logs?stream=stderr")
     assert part["text"] == ""
     assert "is a symbolic link" in part["withheld"]
+
+
+def test_an_output_that_is_not_there_is_withheld(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An artifact that cannot be read, as after an import without any, is withheld."""
+
+    def fail(*_: object) -> None:
+        raise LedgerError("the ledger has no artifact")
+
+    opened = server.server._workers._opened
+    source = opened.source()
+    monkeypatch.setattr("labledger.ledger.reader.LedgerReader.open_artifact", fail)
+    part = server.document(f"/runs/{kit.RUN}/slots/0/logs")
+    assert (part["text"], part["withheld"]) == ("", "the ledger has no artifact")
+    assert (part["ended"], part["of"]) == (True, "stored")
+    assert opened.source() is source  # What is kept of it is still there.
 
 
 SECRET = "s3cr3t-value-of-a-key"

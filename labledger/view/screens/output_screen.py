@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import ExitStack
 
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
@@ -73,11 +72,14 @@ def stored_references(reader: LedgerReader, run_id: str, idx: int) -> dict[str, 
 def _stored(reader: LedgerReader, reference: str | None, start: int) -> JsonObject:
     if reference is None:
         return _part("", "stored", 0, 0, is_ended=True)
-    with ExitStack() as stack:
-        file = stack.enter_context(reader.open_artifact(digest_of(reference)))
-        size = file.seek(0, os.SEEK_END)
-        file.seek(min(start, size))
-        content = file.read(CHUNK)
+    try:
+        with reader.open_artifact(digest_of(reference)) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(min(start, size))
+            content = file.read(CHUNK)
+    except LedgerError as error:
+        # As of a run that was imported without artifacts.
+        return _part("", "stored", 0, 0, is_ended=True, withheld=error.message)
     start = min(start, size)
     if start + len(content) < size:
         content = whole_characters(content)
