@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from labledger import clock
 
@@ -19,7 +20,6 @@ _T = TypeVar("_T")
 _MULTIPLE = 100
 """A value that is out of date is kept for so many times as long as it took to make."""
 _MAX_VALUES = 200
-_LOCKS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class KeptValues:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Kept[Any]] = OrderedDict()
-        self._making = [threading.Lock() for _ in range(_LOCKS)]
-        """The lock of a key is that of its hash."""
+        self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
+        """The lock of each key whose value is made or waited for."""
         self._begun: set[Hashable] = set()
         """The keys whose value is made in a thread of its own."""
 
@@ -58,7 +58,9 @@ class KeptValues:
         With `is_final`, where no other version follows soon, it is that of `version`. Raises what
         `make` raises.
         """
-        with self._making[hash(key) % _LOCKS]:
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
             kept: Kept[_T] | None = self._values.get(key)
             is_old = kept is not None and kept.version != version
             if kept is None or (is_old and (is_final or kept.may_be_made_again)):
@@ -69,23 +71,28 @@ class KeptValues:
                 self._keep(key, kept)
             return kept
 
-    def get_soon(self, key: Hashable, version: Hashable, make: Callable[[], _T]) -> _T | None:
+    def get_soon(
+        self, key: Hashable, version: Hashable, make: Callable[[], _T], *, is_final: bool = False
+    ) -> _T | None:
         """Return the newest value of a key, None if there is none yet; a newer one is made soon.
 
-        It is made in a thread of its own, so that nobody waits for it.
+        It is made in a thread of its own, so that nobody waits for it. `is_final` is as for `get`.
         """
         kept: Kept[_T] | None = self._values.get(key)
-        if kept is None or (kept.version != version and kept.may_be_made_again):
+        if kept is None or (kept.version != version and (is_final or kept.may_be_made_again)):
             with self._lock:
                 is_begun = key in self._begun
                 self._begun.add(key)
             if not is_begun:
-                threading.Thread(target=self._make, args=(key, version, make), daemon=True).start()
+                call = (key, version, make, is_final)
+                threading.Thread(target=self._make, args=call, daemon=True).start()
         return None if kept is None else kept.value
 
-    def _make(self, key: Hashable, version: Hashable, make: Callable[[], Any]) -> None:
+    def _make(
+        self, key: Hashable, version: Hashable, make: Callable[[], Any], is_final: bool
+    ) -> None:
         try:
-            self.get(key, version, make)
+            self.get(key, version, make, is_final=is_final)
         finally:
             with self._lock:
                 self._begun.discard(key)

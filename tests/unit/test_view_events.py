@@ -20,6 +20,7 @@ from labledger.ledger.database.model import Dispatch, Lease, Owner
 from labledger.ledger.database.sqlite import DRIVER, log_size
 from labledger.ledger.progress_rows import ProgressRow
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus
 from labledger.view.shared_answers import Answer, SharedAnswers
 from labledger.view.watcher import Listener
@@ -183,6 +184,45 @@ def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
     writer.commit_result(lease, kit.result(0))
     (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
     assert told == "base 100.0%; treat has no slot yet that counts in a pass rate."
+
+
+def test_the_decision_of_a_large_run_follows(
+    server: RunningServer, writer: LedgerWriter, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision says after how many slots it was made; once nobody runs the run, that is all."""
+    monkeypatch.setattr("labledger.view.screens.run_sentences._COMPARED_AT_ONCE", -1)
+    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e9)
+    for idx in range(4):
+        writer.commit_result(lease, kit.result(idx))
+    page, now = f"/runs/{kit.RUN}", f"/runs/{kit.RUN}/now"
+    document = server.document(page)
+    assert document["decided_as_of"] is None
+    assert "the decision follows" in document["sentences"]["ahead"][1]
+    wait_until(lambda: server.document(now)["decided_as_of"] == 4, "the first decision")
+    writer.commit_result(lease, kit.result(4))
+    document = server.document(now)
+    assert document["decided_as_of"] == 4
+    assert document["sentences"]["ahead"][-1] == "That was decided after 4 slots."
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
+    changes = f"{page}/changes?after=5"
+    wait_until(lambda: server.document(changes)["decided_as_of"] == 5, "the last decision")
+    assert "decided after" not in server.document(page)["sentences"]["ahead"][-1]
+
+
+def test_a_comparison_and_costs_are_of_now(
+    server: RunningServer, writer: LedgerWriter, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that somebody asks for has all slots; so have the costs, once nothing runs."""
+    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e9)
+    compared = []
+    for idx in range(4):
+        writer.commit_result(lease, kit.result(idx, metrics=(Metric("cost_usd", "events", 1.0),)))
+        server.document("/")
+        (comparison,) = server.document(f"/compare?side={kit.RUN}")["comparison"]["comparisons"]
+        compared.append(comparison)
+    assert all(one != two for one, two in itertools.pairwise(compared))
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert server.document("/")["runs"][0]["cost_usd"] == 4.0
 
 
 def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> None:

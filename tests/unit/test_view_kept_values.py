@@ -110,3 +110,23 @@ def test_nobody_waits_for_what_is_made_soon() -> None:
     assert kept.get_soon("ahead", 1, make) is None
     may_end.set()
     wait_until(lambda: kept.get_soon("ahead", 1, make) == "made", "the value")
+
+
+def test_the_last_value_is_made_soon(time: Clock) -> None:
+    """Where no other version follows, a newer value is begun however long the old one took."""
+    kept = KeptValues()
+    kept.get("ahead", 1, time.working(1e6, "first"))
+    assert kept.get_soon("ahead", 2, lambda: "last") == "first"
+    assert kept.get_soon("ahead", 2, lambda: "last", is_final=True) == "first"
+    wait_until(lambda: kept.get_soon("ahead", 2, lambda: "last") == "last", "the last value")
+
+
+def test_no_value_waits_for_another() -> None:
+    """While one value is made, those of all other keys can be."""
+    kept, may_end = KeptValues(), threading.Event()
+    first = threading.Thread(target=kept.get, args=(0, 1, lambda: may_end.wait(60)))
+    first.start()
+    for key in range(1, 100):
+        assert kept.get(key, 1, lambda: "made").value == "made"
+    may_end.set()
+    first.join()

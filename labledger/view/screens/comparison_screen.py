@@ -47,9 +47,12 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     if not sides:
         return page
     try:
-        version = _version(source)
+        # Somebody asks for it: it takes its time, and is that of the slots that are committed now.
         compared = source.kept.get(
-            ("compare", sides, options), version, lambda: _compare(source, sides, options)
+            ("compare", sides, options),
+            _version(source),
+            lambda: _compare(source, sides, options),
+            is_final=True,
         )
     except LabLedgerError as error:
         return page | error_member(error)

@@ -25,7 +25,8 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         return source.reader.tasks_with(run.run_id, text, letters)
 
     version = (run.next_schedule_idx if letters else None, run.total_slots)
-    fitting = source.kept.get((run.run_id, "tasks", text, letters), version, find).value
+    key, has_ended = (run.run_id, "tasks", text, letters), not source.ledger.is_owned(run)
+    fitting = source.kept.get(key, version, find, is_final=has_ended).value
     row = bisect_left(fitting, parameters.number("from", 0))
     row = parameters.number("row", row)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)

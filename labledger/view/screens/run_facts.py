@@ -55,7 +55,8 @@ class RunFacts:
 
     def kept_soon(self, name: str, make: Callable[[], _T]) -> _T | None:
         """Return what `kept` does, or an older value, or None at first: it is made meanwhile."""
-        return self.source.kept.get_soon((self.run_id, name), (self._version, None), make)
+        key, full = (self.run_id, name), (self._version, None)
+        return self.source.kept.get_soon(key, full, make, is_final=not self.is_owned)
 
     # -- slots
 

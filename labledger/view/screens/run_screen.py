@@ -48,7 +48,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
 def now(source: Source, parameters: Parameters) -> JsonObject:
     """Return what changes between the commits of a run."""
     facts = RunFacts(source, parameters.run_id)
-    return _now(facts) | {"sentences": run_sentences.sentences(facts)}
+    return _now(facts) | run_sentences.sentences(facts)
 
 
 def changes(source: Source, parameters: Parameters) -> JsonObject:
@@ -88,7 +88,7 @@ def _totals(facts: RunFacts) -> JsonObject:
         "spent": to_json(dict(facts.spent)),
         "errors": [failure.as_json() for failure in facts.failures],
         "interim": run_sentences.interim(facts),
-        "sentences": run_sentences.sentences(facts),
+        **run_sentences.sentences(facts),
     }
 
 

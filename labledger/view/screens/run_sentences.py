@@ -34,13 +34,17 @@ _SLOWEST_MEANS = 3
 
 
 def sentences(facts: RunFacts) -> JsonObject:
-    """Return the sentences about a run, by what they answer."""
+    """Return the sentences about a run, by what they answer, and how many slots decide the rest."""
+    decided = _decided(facts)
     return {
-        "notices": list(notices(facts)),
-        "pace": list(_pace(facts)),
-        "cost": list(_cost(facts)),
-        "ahead": _ahead(facts),
-        "failed": list(_failed(facts)),
+        "sentences": {
+            "notices": list(notices(facts)),
+            "pace": list(_pace(facts)),
+            "cost": list(_cost(facts)),
+            "ahead": _ahead(facts, decided),
+            "failed": list(_failed(facts)),
+        },
+        "decided_as_of": decided.as_of,
     }
 
 
@@ -205,7 +209,7 @@ def _cost(facts: RunFacts) -> Iterator[str]:
 # -- which variant is ahead, and how sure that is
 
 
-def _ahead(facts: RunFacts) -> list[str]:
+def _ahead(facts: RunFacts, decided: _Decided) -> list[str]:
     """Return who is ahead, and the decisions of `labledger compare`.
 
     The decisions about a run that can grow hold at every look at it.
@@ -213,11 +217,10 @@ def _ahead(facts: RunFacts) -> list[str]:
     rates = [(counts.variant_id, counts.passes) for counts in facts.counts]
     if len(facts.run.variants) < 2:
         return [f"{name} passed {_passed(passes)}." for name, passes in rates]
-    if facts.run.next_schedule_idx <= _COMPARED_AT_ONCE:
-        decided = facts.kept("ahead", lambda: _decide(facts))
-    else:
-        decided = facts.kept_soon("ahead", lambda: _decide(facts)) or _NOT_YET
-    return [_standing(facts, rates, decided), *decided.texts]
+    of_earlier = []
+    if decided.as_of is not None and decided.as_of < facts.run.next_schedule_idx:
+        of_earlier = [f"That was decided after {counted(decided.as_of, 'slot')}."]
+    return [_standing(facts, rates, decided), *decided.texts, *of_earlier]
 
 
 @dataclass(frozen=True)
@@ -227,20 +230,35 @@ class _Decided:
     verdicts: Mapping[str, Conclusion]
     """Of each treatment."""
     texts: tuple[str, ...]
+    as_of: int | None
+    """After how many committed slots it was made; None before it is."""
 
 
-_NOT_YET = _Decided({}, ("So many slots take some seconds to compare: the decision follows.",))
+_NOT_YET = _Decided(
+    {}, ("So many slots take some seconds to compare: the decision follows.",), None
+)
+
+
+def _decided(facts: RunFacts) -> _Decided:
+    """Return the newest decision, which may be that of some slots earlier."""
+    if len(facts.run.variants) < 2:
+        return _Decided({}, (), facts.run.next_schedule_idx)
+    if facts.run.next_schedule_idx <= _COMPARED_AT_ONCE:
+        return facts.kept("ahead", lambda: _decide(facts))
+    return facts.kept_soon("ahead", lambda: _decide(facts)) or _NOT_YET
 
 
 def _decide(facts: RunFacts) -> _Decided:
+    as_of = facts.run.next_schedule_idx
     try:
         comparison = facts.source.ledger.compare(facts.grading_name)
     except LabLedgerError as error:
         hint = () if error.hint is None else (f"{error.hint}.",)
-        return _Decided({}, (f"The variants cannot be compared: {error.message}.", *hint))
+        return _Decided({}, (f"The variants cannot be compared: {error.message}.", *hint), as_of)
     return _Decided(
         {each.b.variant_id: each.decision.verdict for each in comparison.comparisons},
         tuple(each.decision.text for each in comparison.comparisons),
+        as_of,
     )
 
 

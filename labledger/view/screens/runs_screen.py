@@ -35,9 +35,10 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     words = (parameters.text("q") or "").casefold().split()
     sort = parameters.choice("sort", SORT_KEYS)
     is_reverse = parameters.choice("reverse", ("no", "yes")) == "yes"
+    runs = source.kept.get(("runs",), None, _KnownRuns).value.read(source.reader)
     fitting = [
         run
-        for run in source.kept.get(("runs",), None, _KnownRuns).value.read(source.reader)
+        for run in runs
         if selection.includes(run) and all(word in _searched(run) for word in words)
     ]
     ordered = sort_runs(fitting, sort, reverse=is_reverse)
@@ -45,7 +46,8 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     start = next((n + 1 for n, run in enumerate(ordered) if run.run_id == after), 0)
     shown = ordered[start : start + PAGE]
     version = sum(row.committed for row in source.reader.progress())
-    costs = source.kept.get(("costs",), version, source.ledger.costs).value
+    has_ended = not any(source.ledger.is_owned(run) for run in runs)
+    costs = source.kept.get(("costs",), version, source.ledger.costs, is_final=has_ended).value
     following = shown[-1].run_id if start + PAGE < len(ordered) else None
     query = {name: parameters.text(name) for name in PARAMETERS if name != "after"} | {"sort": sort}
     recent = source.reader.recent_commits([run.run_id for run in shown])

@@ -75,11 +75,13 @@ function take(changes) {
   completeTotals();
 }
 
-// The totals of a large run are counted now and then: they are asked for again until they have all slots.
+// The totals of a large run are counted now and then: they are asked for again until they have all slots. So is,
+// of a run that has ended, the decision which variant is ahead; of one that goes on it comes with what is now.
 let totalsTimer = null;
 function completeTotals() {
   clearTimeout(totalsTimer);
-  if (run.as_of >= run.committed || document.hidden) return;
+  const isDecided = run.status === "running" || run.decided_as_of >= run.committed;
+  if ((run.as_of >= run.committed && isDecided) || document.hidden) return;
   totalsTimer = setTimeout(async () => {
     try {
       const changes = await ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
