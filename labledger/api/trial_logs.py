@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger import clock
-from labledger.engine.engine import Engine
+from labledger.engine.engine import API_TIMEOUT_S, Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem, SecretsUnknown
 from labledger.experiment.plan import ExperimentPlan
@@ -245,14 +245,21 @@ def required_secrets(reader: LedgerReader, run_id: str) -> Collection[str]:
 
 
 def redactor_of_trial(
-    reader: LedgerReader, run_id: str, schedule_idx: int, attempt: int, required: Collection[str]
+    reader: LedgerReader,
+    run_id: str,
+    schedule_idx: int,
+    attempt: int,
+    required: Collection[str],
+    timeout_s: int = API_TIMEOUT_S,
 ) -> Redactor:
     """Return what redacts the output of an attempt that runs on this machine.
 
     Its secrets are those that its container got, as the engine says. Raises `SecretsUnknown` if it
-    does not say all those that are `required`.
+    does not say all those that are `required`, from `EngineUnavailable` if it does not answer at
+    all, or not within `timeout_s` seconds.
     """
-    values = {}
+    values: dict[str, str] = {}
+    unavailable = None
     if required:
         labels = {
             contract.Labels.LEDGER: reader.ledger_id,
@@ -260,7 +267,10 @@ def redactor_of_trial(
             contract.Labels.SLOT: str(schedule_idx),
             contract.Labels.ATTEMPT: str(attempt),
         }
-        values = _values_in_containers(labels, required)
+        try:
+            values = _values_in_containers(labels, required, timeout_s)
+        except EngineUnavailable as error:
+            unavailable = error
     unknown = sorted(set(required) - values.keys())
     if unknown:
         names = ", ".join(f"${name}" for name in unknown)
@@ -268,15 +278,17 @@ def redactor_of_trial(
             f"slot {schedule_idx} is not collected yet, and its output may show the "
             f"values of {names}: no engine here has its container, which says what they are",
             hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
-        )
+        ) from unavailable
     return Redactor(values)
 
 
-def _values_in_containers(labels: dict[str, str], required: Collection[str]) -> dict[str, str]:
+def _values_in_containers(
+    labels: dict[str, str], required: Collection[str], timeout_s: int
+) -> dict[str, str]:
     """Return the values of secrets that the containers with these labels got."""
     variables = contract.secret_variables(required)
     values: dict[str, str] = {}
-    with closing(Engine()) as engine, suppress(EngineUnavailable, ContainerFailed):
+    with closing(Engine(timeout_s=timeout_s)) as engine, suppress(ContainerFailed):
         for container in engine.containers_with_labels(labels):
             carried = engine.environment(container.container_id)
             values |= {

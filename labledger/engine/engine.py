@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from requests import Response
 
 
-_API_TIMEOUT_S = 60
+API_TIMEOUT_S = 60
+"""How long calls wait for the engine's answer, where nothing else is said."""
 _POLL_S = 0.05
 _LISTINGS = 10
 """How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
@@ -55,9 +56,11 @@ class Engine:
     """A connection to the Docker engine, for one thread at a time.
 
     It connects at the first call, so that it can be created before an engine is needed.
+    `timeout_s` is how long a call waits for an answer, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, timeout_s: int = API_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._connection: APIClient | None = None
         self._image_configs: dict[str, JsonObject] = {}
         """By image id. Never stale: an id names immutable content."""
@@ -72,7 +75,7 @@ class Engine:
     def _client(self) -> APIClient:
         connection = self._connection
         if connection is None:
-            connection = self._connection = _connect()
+            connection = self._connection = _connect(self._timeout_s)
         return connection
 
     @contextmanager
@@ -281,7 +284,7 @@ class Engine:
 
     def _await_removal(self, container: str) -> None:
         """Return when a container does not exist any more. Polls: its event may be over already."""
-        deadline = clock.monotonic() + _API_TIMEOUT_S
+        deadline = clock.monotonic() + API_TIMEOUT_S
         while self.inspect(container) is not None:
             if clock.monotonic() > deadline:
                 raise ContainerFailed(f"container {container} is still being removed")
@@ -329,7 +332,7 @@ class Engine:
         try:
             self.create(name, config)
             self.start(name)
-            status = self.wait(name, _API_TIMEOUT_S)
+            status = self.wait(name, API_TIMEOUT_S)
             with translating_errors(f"read the output of a probe of image {image}"):
                 output = self._client.logs(name).decode("utf-8", "replace")
             return (-1 if status is None else status), output
@@ -363,7 +366,7 @@ def get_answer(
     return response
 
 
-def _connect() -> APIClient:
+def _connect(timeout_s: int) -> APIClient:
     from docker import APIClient
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
@@ -374,7 +377,7 @@ def _connect() -> APIClient:
 
             Every answer to a ping has it. For `/version`, an engine starts programs each time.
             """
-            ping = self.get(f"{self.base_url}/_ping", timeout=_API_TIMEOUT_S)
+            ping = self.get(f"{self.base_url}/_ping", timeout=timeout_s)
             version = ping.headers.get("Api-Version")
             return {"ApiVersion": version} if version else super().version(api_version)
 
@@ -382,7 +385,7 @@ def _connect() -> APIClient:
     if "base_url" not in settings and (host := _context_host()):
         settings["base_url"] = host
     try:
-        return Client(version="auto", timeout=_API_TIMEOUT_S, **settings)
+        return Client(version="auto", timeout=timeout_s, **settings)
     except DockerException as error:
         address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
         raise refused_socket_error(address) or EngineUnavailable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from labledger.engine.engine import Engine
+from labledger.errors import EngineUnavailable
 
 
 @contextmanager
@@ -62,3 +64,11 @@ def test_a_ping_says_the_version(
         finally:
             connection.close()
     assert asked == questions
+
+
+def test_an_engine_that_is_silent_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that takes a connection and does not answer is waited for as long as is said."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(EngineUnavailable):
+            Engine(timeout_s=1).connect()

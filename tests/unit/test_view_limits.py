@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -18,8 +19,9 @@ from view_servers import RunningServer
 from waiting import wait_until
 
 from labledger import plan_run
-from labledger.errors import LedgerError
+from labledger.errors import LedgerError, SecretsUnknown
 from labledger.ledger.database.model import Dispatch
+from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Artifact
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import Redactor
@@ -153,6 +155,68 @@ def test_a_secret_is_redacted_where_reading_begins(tmp_path: Path, cut: int) -> 
     output.read_on()
     assert set(bytes(output.shown)) <= set(b"xy[redacted:KEY]")
     assert output.shown.endswith(b"y" * 1000)
+
+
+@pytest.fixture
+def reader(lab: Path) -> Iterator[LedgerReader]:
+    with LedgerReader.open(lab / "ledger.sqlite") as opened:
+        yield opened
+
+
+def attempts(folder: Path, count: int) -> list[live_outputs.Attempt]:
+    """So many attempts, each of which has printed a line."""
+    made = [live_outputs.Attempt(kit.RUN, number, 1, folder) for number in range(count)]
+    for attempt in made:
+        attempt.state.mkdir(parents=True)
+        (attempt.state / "agent.stdout").write_text(f"line of {attempt.schedule_idx}\n")
+    return made
+
+
+def test_the_secrets_of_each_of_many_trials_are_asked_for_once(
+    tmp_path_factory: pytest.TempPathFactory, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a page of 200 running trials asks, the engine is asked once for each."""
+    asked: list[int] = []
+
+    def redactor(_: object, _run_id: str, idx: int, *_rest: object) -> Redactor:
+        asked.append(idx)
+        return Redactor({"KEY": SECRET})
+
+    monkeypatch.setattr(live_outputs, "required_secrets", lambda *_: {"KEY"})
+    monkeypatch.setattr(live_outputs, "redactor_of_trial", redactor)
+    live, trials = live_outputs.LiveOutputs(), attempts(tmp_path_factory.mktemp("run"), 200)
+    for _ in range(3):
+        for attempt in trials:
+            lines = live.last_lines(reader, attempt, "agent")
+            assert lines == [f"line of {attempt.schedule_idx}"]
+            assert live.read(reader, attempt, "agent.stdout", 0)[0] == f"{lines[0]}\n".encode()
+    assert asked == list(range(200))
+
+
+def test_an_engine_that_hangs_holds_one_thread(
+    tmp_path_factory: pytest.TempPathFactory, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an engine does not answer, one page waits for it, and no other one asks it soon."""
+    monkeypatch.setattr(live_outputs, "required_secrets", lambda *_: {"KEY"})
+    monkeypatch.setattr(live_outputs, "_ENGINE_TIMEOUT_S", 60)
+    monkeypatch.setattr(live_outputs, "_ENGINE_AGAIN_S", 1e6)
+    live, trials = live_outputs.LiveOutputs(), attempts(tmp_path_factory.mktemp("run"), 50)
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        first = pool.submit(live.last_lines, reader, trials[0], "agent")
+        connection, _ = silent.accept()
+        for attempt in trials[1:]:
+            with pytest.raises(SecretsUnknown, match="is being asked"):
+                live.last_lines(reader, attempt, "agent")
+        connection.close()
+        with pytest.raises(SecretsUnknown, match="no engine here"):
+            first.result(60)
+        for attempt in trials[1:]:
+            with pytest.raises(SecretsUnknown, match="does not answer"):
+                live.last_lines(reader, attempt, "agent")
+        silent.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 # -- connections
