@@ -24,6 +24,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.trial.contract import PHASE_NAMES, trial_folder
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 
+PREPARING = "preparing"
 CHUNK = 256 << 10
 """How many bytes one answer has, and how many of a live output are kept."""
 _TAIL = 8 << 10
@@ -83,14 +84,19 @@ class Attempt:
 
     @property
     def phase(self) -> str | None:
-        """The phase that has begun last; `preparing` before the first; None without a folder."""
+        """The phase that has begun last; `PREPARING` before the first; None without a folder."""
         if not self.state.is_dir():
             return None
         for phase in reversed(PHASE_NAMES):
             with suppress(OSError):
                 (self.state / f"{phase}.stdout").lstat()
                 return phase
-        return "preparing"
+        return PREPARING
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its container has begun its first phase, as far as this machine knows."""
+        return self.phase not in (None, PREPARING)
 
 
 class _LiveOutput:

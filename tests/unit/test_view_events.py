@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ from labledger.ledger.database.sqlite import DRIVER, log_size
 from labledger.ledger.progress_rows import ProgressRow
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Metric
-from labledger.records.outcomes import RunStatus
+from labledger.records.outcomes import RequestKind, RunStatus
+from labledger.trial import contract
 from labledger.view.shared_answers import Answer, SharedAnswers
 from labledger.view.watcher import Listener
 
@@ -223,6 +225,41 @@ def test_a_comparison_and_costs_are_of_now(
     assert all(one != two for one, two in itertools.pairwise(compared))
     writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert server.document("/")["runs"][0]["cost_usd"] == 4.0
+
+
+def test_trials_that_run_are_counted_in_their_folders(
+    lab: Path, server: RunningServer, writer: LedgerWriter
+) -> None:
+    """A width that `resume` was given is stored nowhere: what has begun to print says what runs."""
+    resolved = {"benchmark": {**kit.BENCHMARK, "policy": {}}, "design": {"max_concurrency": 2}}
+    run = kit.new_run("run-2", resolved=resolved)
+    writer.create_run(run, kit.tasks(5), kit.slots(10))
+    lease = writer.leases.acquire("run-2", this_process(), 3600.0)
+
+    def progress() -> tuple[int, int, int | None]:
+        found = server.document("/runs/run-2/now")["progress"]
+        return found["running"], found["prepared"], found["max_concurrency"]
+
+    def begin(idx: int) -> None:
+        entry = Dispatch(idx, 1, f"container-{idx}", platform.node(), kit.TIMES[0])
+        writer.journal_dispatch(lease, [entry])
+        state = contract.trial_folder(lab / "runs" / "run-2", idx, 1) / "state"
+        state.mkdir(parents=True)
+        if idx not in (2, 3):
+            (state / "setup.stdout").touch()
+
+    for idx in range(4):
+        begin(idx)
+    assert progress() == (2, 2, 2)
+    for idx in range(4, 7):
+        begin(idx)
+    assert progress() == (5, 2, None)
+    sentence = server.document("/runs/run-2")["sentences"]["pace"][0]
+    assert sentence.startswith("5 trials run, and 2 more are prepared")
+    what = {"max_concurrency": 4}
+    request = writer.add_request("run-2", RequestKind.SET, what, "ada@here", None)
+    writer.apply_request(lease, request, {"text": "set"})
+    assert progress() == (5, 2, 4)
 
 
 def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> None:

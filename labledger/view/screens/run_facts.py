@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -12,6 +13,7 @@ from labledger.api.run_state import Pause, RunState
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
+from labledger.execution.local_executor import MAX_PREPARED
 from labledger.ledger.control_requests import ControlRequest, Controls
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.ledger.model_usage import ModelUse
@@ -19,6 +21,7 @@ from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, Ser
 from labledger.records import JsonObject
 from labledger.resources import require_analysis
 from labledger.view.ledgers import Source
+from labledger.view.live_outputs import Attempt
 from labledger.view.screens.runs_screen import owner, rate_per_h
 
 _T = TypeVar("_T")
@@ -70,9 +73,23 @@ class RunFacts:
         """The slots whose trial was begun and has not ended, as far as the ledger knows."""
         return [slot for slot in self.open_slots if slot.is_running]
 
+    def attempt(self, slot: OpenSlot) -> Attempt:
+        """Return the attempt of a slot, whose folder may be on this machine."""
+        folder = self.source.lab.run_folder(self.run_id)
+        return Attempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
+
+    @cached_property
+    def _seen_at_work(self) -> int | None:
+        """How many trials have begun, as their folders show; None if they are elsewhere."""
+        if any(slot.host != platform.node() for slot in self.running):
+            return None
+        return sum(self.attempt(slot).has_begun for slot in self.running)
+
     @property
     def at_work(self) -> int:
         """How many trials run, as far as it is known: further ones are prepared for their turn."""
+        if self._seen_at_work is not None:
+            return self._seen_at_work
         running, limit = len(self.running), self.max_concurrency
         return running if limit is None else min(running, limit)
 
@@ -176,10 +193,29 @@ class RunFacts:
     @property
     def max_concurrency(self) -> int | None:
         """How many trials run at once on one machine; None if it is not known."""
-        limit = self.controls.max_concurrency
-        if limit is None:
-            limit = self.run.resolved.get("design", {}).get("max_concurrency")
-        return limit if self.run.on is None and isinstance(limit, int) else None
+        asked = self.controls.max_concurrency
+        limit = asked or self.run.resolved.get("design", {}).get("max_concurrency")
+        if self.run.on is not None or not isinstance(limit, int):
+            return None
+        is_known = (asked is not None and self._owner_was_asked) or self._may_be_width(limit)
+        return limit if is_known else None
+
+    @property
+    def _owner_was_asked(self) -> bool:
+        """Whether the present owner has applied a request about how many trials run at once."""
+        since = "" if self.run.lease is None else self.run.lease.acquired_at
+        return any(
+            "max_concurrency" in request.what and (request.applied_at or "") > since
+            for request in self.requests
+        )
+
+    def _may_be_width(self, limit: int) -> bool:
+        """Return whether no more trials run or are prepared than a coordinator with a limit has.
+
+        Nothing stores the number that was given to `resume --max-concurrency`.
+        """
+        most = limit + min(limit, MAX_PREPARED)
+        return len(self.running) <= most and (self._seen_at_work or 0) <= limit
 
     @property
     def grading_name(self) -> str:

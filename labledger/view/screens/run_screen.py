@@ -15,7 +15,7 @@ from labledger.ledger.progress_rows import OpenSlot, SeriesPoint
 from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
 from labledger.view.ledgers import Source
-from labledger.view.live_outputs import Attempt
+from labledger.view.live_outputs import PREPARING
 from labledger.view.parameters import Parameters
 from labledger.view.screens import control_screen, grid_screen, run_sentences
 from labledger.view.screens.run_facts import RunFacts
@@ -116,8 +116,7 @@ def _now(facts: RunFacts) -> JsonObject:
 
 
 def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
-    folder = facts.source.lab.run_folder(facts.run_id)
-    attempt = Attempt(facts.run_id, slot.schedule_idx, slot.attempt, folder)
+    attempt = facts.attempt(slot)
     phase, lines, withheld = attempt.phase, list[str](), None
     if phase is None:
         withheld = (
@@ -125,7 +124,7 @@ def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
             if slot.host == platform.node()
             else f"its folder is not on this machine, but on {slot.host}"
         )
-    elif phase != "preparing":
+    elif phase != PREPARING:
         try:
             lines = facts.source.live.last_lines(facts.reader, attempt, phase)
         except LabLedgerError as error:
