@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from labledger.errors import InvalidInput, Problem
 
-_MAX_TEXT = 10_000
+MAX_TEXT = 10_000
+"""How many characters a parameter may have."""
 FORMAT = "format"
 
 
@@ -24,8 +25,8 @@ class Parameters:
         for name, value in values:
             if name not in known and name != FORMAT:
                 _refuse(name, f"is unknown here; expected one of {', '.join((*known, FORMAT))}")
-            if len(value) > _MAX_TEXT:
-                _refuse(name, f"has {len(value):,} characters; at most {_MAX_TEXT:,} are read")
+            if len(value) > MAX_TEXT:
+                _refuse(name, f"has {len(value):,} characters; at most {MAX_TEXT:,} are read")
             self._values.setdefault(name, []).append(value)
 
     @property

@@ -27,7 +27,7 @@ from labledger.view.connections import Connections
 from labledger.view.event_stream import EventStreams
 from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
 from labledger.view.live_outputs import LiveOutputs
-from labledger.view.parameters import Parameters
+from labledger.view.parameters import FORMAT, MAX_TEXT, Parameters
 from labledger.view.screens import (
     comparison_screen,
     control_screen,
@@ -46,6 +46,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Started = Callable[[str, str], None]
 _log = logging.getLogger("labledger.view")
 _MAX_BODY = 64 << 10
+_MAX_LINE_BYTES = 16 * MAX_TEXT
+"""Of the first line of a request: a character may be twelve bytes in a URL."""
 _KEEP_ALIVE_S = 30.0
 _THREADS, _SLOW_THREADS = 4, 2
 
@@ -139,6 +141,7 @@ async def serving(server: ViewServer, listener: socket.socket) -> AsyncIterator[
         server.app(),
         access_log=None,
         keepalive_timeout=_KEEP_ALIVE_S,
+        max_line_size=_MAX_LINE_BYTES,
         shutdown_timeout=0.1,
         handler_cancellation=True,  # A page that is closed is not listened for any longer.
     )
@@ -278,6 +281,7 @@ class ViewServer:
         parameters = Parameters(list(request.query.items()), screen.parameters, request.match_info)
         form = parameters.choice("format", screen.formats)
         workers = self._slow_workers if screen.is_slow else self._workers
+        json_url = str(request.rel_url.update_query({FORMAT: "json"}))
 
         def make(source: Source) -> Answer:
             if form == "csv":
@@ -288,7 +292,9 @@ class ViewServer:
             if form == "json" or screen.template is None:
                 text, kind = finished.text, "application/json"
             else:
-                text = pages.page(screen.template, finished, read_only=self._read_only)
+                text = pages.page(
+                    screen.template, finished, read_only=self._read_only, json_url=json_url
+                )
                 kind = "text/html"
             return Answer(text.encode("utf-8", "replace"), kind, int(status))
 

@@ -168,6 +168,7 @@ def test_what_is_not_one_select_is_refused(path: Path, tmp_path: Path, sql: str)
         ("SELECT s.body FROM scores s", "another view has 'body'"),
         ("SELECT * FROM qqq", "the views are runs, trials"),
         ("SELEC 1", "--schema"),
+        ("SELECT run_readonly FROM runs", "--schema"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(path: Path, sql: str, hint: str) -> None:

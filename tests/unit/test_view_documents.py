@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -437,6 +439,16 @@ def test_the_last_commit_is_counted_at_once(
         document = server.document(f"/runs/{kit.RUN}")
         assert (document["committed"], document["as_of"]) == (4, 4)
         assert [each["rate"]["counted"] for each in document["variants"]] == [2, 2]
+
+
+def test_a_page_links_to_its_own_document(server: RunningServer) -> None:
+    """The link to a page as JSON has the parameters of the page."""
+    slot = f"/runs/{kit.RUN}/slots/1?beside=base"
+    for path in ("/?q=SMALL-007", "/sql?q=SELECT+1+AS+one", "/compare?side=a&side=b", slot):
+        page = server.get(path)
+        (link,) = re.findall('<a href="([^"]*)">this page as JSON', page.text)
+        document = server.get(html.unescape(link)).document
+        assert document | {"at": 0, "elapsed_s": 0} == page.document | {"at": 0, "elapsed_s": 0}
 
 
 def test_the_list_follows_what_changes(tmp_path: Path) -> None:

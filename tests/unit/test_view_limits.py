@@ -287,7 +287,7 @@ def has_ended(sock: socket.socket) -> bool:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"400"),
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n\r\n", b"400"),
@@ -328,6 +328,16 @@ def test_a_query_without_end_is_ended(server: RunningServer, short_limit: None) 
     assert answer.status == 400
     assert "longer than 0.2 seconds" in answer.document["error"]["message"]
     assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def test_a_query_may_have_ten_thousand_characters(server: RunningServer) -> None:
+    """A query of any characters is answered up to the limit, and beyond it refused with words."""
+    sql = "SELECT length('%s') AS n"
+    text = "\N{PILE OF POO}" * (10_000 - len(sql % ""))
+    assert server.document(f"/sql?q={quote(sql % text)}")["rows"] == [[len(text)]]
+    answer = server.get(f"/sql?q={quote(sql % (text + 'x'))}&format=json")
+    assert answer.status == 400
+    assert "at most 10,000 are read" in answer.document["error"]["message"]
 
 
 def test_a_query_may_only_read_views(server: RunningServer) -> None:
