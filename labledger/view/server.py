@@ -366,9 +366,10 @@ def _ask_again(*, by_itself: bool) -> web.Response:
 
     What a query of another site's link costs, nobody should pay unasked.
     """
-    refresh = '<meta http-equiv="refresh" content="0">' if by_itself else ""
-    text = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>labledger</title>'
-        f'{refresh}<p><a href="">Continue</a></p></html>'
-    )
+    if by_itself:
+        body = '<meta http-equiv="refresh" content="0"><p><a href="">Continue</a></p>'
+    else:
+        body = '<p>Another site leads here, to a query of the ledger. <a href="">Run it</a></p>'
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>labledger</title>'
+    text = f"{head}{body}</html>"
     return web.Response(text=text, content_type="text/html")

@@ -207,6 +207,19 @@ def test_large_grid(tmp_path: Path, serve: Serve) -> None:
     expect(last).to_have_attribute("aria-rowindex", "10001")
 
 
+def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
+    """A page of a run that has ended does not wait for its decision, and asks until it is there."""
+    ledger = tmp_path / ".lab/ledger.sqlite"
+    ledger.parent.mkdir(mode=0o700)
+    *_, run_id = large_ledger.write(ledger, 6_000, 6_000)
+    viewer = serve(tmp_path)
+    page = viewer.open(f"/runs/{run_id}")
+    expect(page.locator("#answers")).to_contain_text("is ahead")
+    expect(page.locator("#answers")).not_to_contain_text("the decision follows")
+    asked = sum("/changes" in address for address in viewer.requests)
+    assert asked > 0
+
+
 def test_keyboard_in_the_grid(tmp_path: Path, serve: Serve) -> None:
     """j and k go through tasks, the arrows through slots, Enter opens one; / finds a task."""
     with WatchedRun(tmp_path, 300) as run:
