@@ -130,7 +130,7 @@ class Workers:
             except Exception as error:
                 self._call(loop, settle, future.set_exception, error)
             except BaseException as error:
-                # One such as KeyboardInterrupt would end the event loop, and so the server.
+                # Passed on as it is, a KeyboardInterrupt would end the event loop and the server.
                 wrapped = RuntimeError(f"a request ended with {error!r}")
                 wrapped.__cause__ = error
                 self._call(loop, settle, future.set_exception, wrapped)

@@ -34,7 +34,7 @@ _SLOWEST_MEANS = 3
 
 
 def sentences(facts: RunFacts) -> JsonObject:
-    """Return the sentences about a run, by what they answer, and how many slots decide the rest."""
+    """Return `sentences` by what they answer, and of how many slots the decision in `ahead` is."""
     decided = _decided(facts)
     return {
         "sentences": {
