@@ -306,20 +306,27 @@ class _Preview:
             slot.schedule_idx: _left_s(mean_ms.get(slot.variant_id), since)
             for slot, _, since in open_slots
         }
-        if (at_once := self._at_once()) is not None:
-            # Those that were dispatched last are prepared, and do not run yet.
-            meant = meant[:at_once]
+        # Those that were dispatched last are prepared, and do not run yet.
+        meant = meant[: self._at_once(len(open_slots))]
         left = [waited[slot.schedule_idx] for slot in meant]
         about_s = max((s for s in left if s is not None), default=None)
         text = self._text(len(meant), about_s)
         return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished)
 
-    def _at_once(self) -> int | None:
-        """Return how many trials of the run go on at once; None if its hosts decide that."""
+    def _at_once(self, dispatched: int) -> int | None:
+        """Return how many trials of the run go on at once; None if that is not known.
+
+        The hosts of a cluster decide it, or an option of the command that owns the run, which is
+        stored nowhere: more are dispatched then than the experiment's own number allows.
+        """
         if self.controls.max_concurrency is not None or self.run.on is not None:
             return self.controls.max_concurrency
-        design: JsonObject = self.run.resolved.get("design", {})
-        return design.get("max_concurrency")
+        from labledger.execution.local_executor import MAX_PREPARED
+
+        width: int | None = self.run.resolved.get("design", {}).get("max_concurrency")
+        if width is None or dispatched > width + min(width, MAX_PREPARED):
+            return None
+        return width
 
     def _means(self, slot: Slot, host: str) -> bool:
         """Return whether a slot with a trial is among those that are meant."""

@@ -12,8 +12,9 @@ import sample_ledgers as kit
 import labledger
 from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
 from labledger.execution.executor import Limits
+from labledger.execution.process_identity import this_process
 from labledger.ledger.control_requests import Controls, Latch
-from labledger.ledger.database.model import CancelledSlots
+from labledger.ledger.database.model import CancelledSlots, Dispatch
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
@@ -331,3 +332,20 @@ def test_each_way_of_being_cancelled_has_its_sentence() -> None:
         "while running, and did not pass",
         "before another attempt, and left out of the pass rate",
     ]
+
+
+@pytest.mark.parametrize(("dispatched", "running"), [(1, 1), (2, 1), (3, 3)])
+def test_trials_that_run_are_counted_as_far_as_it_is_known(
+    tmp_path: Path, dispatched: int, running: int
+) -> None:
+    """Of two with one at once, one is prepared; with three, `resume` was given a larger number."""
+    path = kit.make_ledger(tmp_path / ".lab")
+    with kit.open_writer(path) as writer:
+        run = kit.new_run(resolved={"design": {"max_concurrency": 1}})
+        writer.create_run(run, kit.tasks(2), kit.slots(4))
+        lease = writer.leases.acquire(kit.RUN, this_process(), 30)
+        for idx in range(dispatched):
+            entry = Dispatch(idx, 1, f"container-{idx}", "here", kit.TIMES[0])
+            writer.journal_dispatch(lease, [entry])
+        reply = labledger.request_control(kit.RUN, "pause", dry_run=True, lab_dir=path.parent)
+    assert reply.running == running
