@@ -8,7 +8,7 @@ from page_viewer import Serve
 from playwright.sync_api import expect
 from watched_labs import RUN, WatchedRun
 
-from labledger import open_ledger
+from labledger import open_ledger, request_control
 
 
 def asked(folder: Path) -> list[str]:
@@ -137,3 +137,91 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
         button.click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path) == ["cancel variant hasty"]
+
+
+def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
+    """What was chosen in a dialog stays chosen when it is gone from the run meanwhile."""
+    with WatchedRun(tmp_path, 4) as run:
+        for what in ({"variant": ["hasty"]}, {"task": ["*"]}):
+            request_control(RUN, "pause", what, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Go on", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Go on")
+        dialog.get_by_label("What").select_option("tasks *")
+        expect(dialog).to_contain_text("tasks * goes on")
+        request_control(RUN, "unpause", {"task": ["*"]}, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        expect(page.locator("#notices")).not_to_contain_text("Tasks *")
+        expect(dialog.locator("option:checked")).to_have_text("tasks *")
+        dialog.get_by_role("button", name="Go on").click()
+        expect(dialog).to_have_count(0)
+        assert "unpause everything" not in asked(tmp_path)
+
+
+def test_asks_for_what_was_said(tmp_path: Path, serve: Serve) -> None:
+    """Enter after an edit says what will happen first; the focus then returns to the page."""
+    with WatchedRun(tmp_path, 4):
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Limits").click()
+        dialog = page.get_by_role("dialog", name="Change limits")
+        limit = dialog.get_by_label("Trials at once")
+        limit.fill("16")
+        limit.press("Tab")
+        expect(dialog).to_contain_text("trials at once: 16")
+        limit.fill("2")
+        limit.press("Enter")
+        expect(dialog).to_contain_text("trials at once: 2")
+        assert asked(tmp_path) == []
+        limit.press("Enter")
+        expect(dialog).to_have_count(0)
+        expect(page.get_by_role("button", name="Limits")).to_be_focused()
+        assert asked(tmp_path) == ["set trials at once: 2"]
+
+
+FIRST_ANSWER_LAST = """() => {
+  const [real, answers] = [window.fetch, []];
+  window.fetch = async (url, options) => {
+    if (!url.endsWith("/control")) return real(url, options);
+    const answer = await real(url, options);
+    return new Promise((settle) => {
+      answers.push(() => settle(answer));
+      if (answers.length === 2) answers.reverse().forEach((give) => give());
+    });
+  };
+}"""
+
+
+def test_late_preview(tmp_path: Path, serve: Serve) -> None:
+    """What is said is of the form as it is, in whichever order the answers come."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        expect(dialog).to_contain_text("the run: nothing more starts")
+        page.evaluate(FIRST_ANSWER_LAST)
+        for variant in ("careful", "hasty"):
+            with page.expect_response("**/control"):
+                dialog.get_by_label("What").select_option(f"variant {variant}")
+        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+        page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+
+
+def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:
+    """A host of a cluster is paused by its name, also while it has no trial."""
+    with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:
+        run.commit(1)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        dialog.get_by_label("What").select_option("a host")
+        dialog.get_by_role("combobox", name="Host").fill("gpu-9")
+        dialog.get_by_role("combobox", name="Host").press("Tab")
+        expect(dialog).to_contain_text("host gpu-9: nothing more starts")
+        dialog.get_by_role("button", name="Pause dispatch").click()
+        expect(dialog).to_have_count(0)
+        assert asked(tmp_path) == ["pause host gpu-9"]

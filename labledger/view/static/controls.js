@@ -10,81 +10,112 @@ const KINDS = {
   cancel: ["Cancel", "Cancel a variant"],
 };
 
-// A part of a run is chosen in a field of its own, as SCOPE=NAME; without a scope it is the run.
+// A part of a run is chosen in a field of its own, as SCOPE=NAME, or as SCOPE= with the name in a
+// second field; without a scope it is the run.
 const TASKS = "task=";
+const HOST = "host=";
 const variants = (run) => run.variants.map(
   ({ variant_id: name }) => html`<option value=${`variant=${name}`}>variant ${name}</option>`);
 
-function Pause({ run, change }) {
+function Pause({ run }) {
   const [part, setPart] = useState("");
-  useEffect(() => void change(), [part]);
   return html`
     <label>What <select name="part" onChange=${(event) => setPart(event.target.value)}>
-      <option value="">the whole run</option>${variants(run)}${run.on && run.hosts.map(
-      ({ host }) => html`<option value=${`host=${host}`}>host ${host}</option>`)}
+      <option value="">the whole run</option>${variants(run)}${run.on && html`<option value=${HOST}>a host</option>`}
       <option value=${TASKS}>tasks that fit a glob</option></select></label>
-    ${part === TASKS && html`<label>Glob <input name="task" required autocomplete="off" onChange=${change} /></label>`}`;
+    ${part === TASKS && html`<label key=${TASKS}>Glob <input name="name" required autocomplete="off" /></label>`}
+    ${part === HOST && html`<label key=${HOST}>Host <input name="name" required autocomplete="off" list="known-hosts" />
+      <datalist id="known-hosts">${run.hosts.map(({ host }) => html`<option value=${host} />`)}</datalist></label>`}`;
 }
 
-const Unpause = ({ run, change }) => html`
-  <label>What <select name="part" onChange=${change}>
+const Unpause = ({ run }) => html`
+  <label>What <select name="part">
     <option value="all=yes">everything that is paused</option>${run.latches.map(
     ({ scope, name, text }) => html`<option value=${name && `${scope}=${name}`}>${text}</option>`)}</select></label>`;
 
-const Cancel = ({ run, change }) => html`
-  <label>What <select name="part" required onChange=${change}><option value="">choose a variant</option>${variants(run)}</select></label>`;
+const Cancel = ({ run }) => html`
+  <label>What <select name="part" required><option value="">choose a variant</option>${variants(run)}</select></label>`;
 
-const Limits = ({ run, change }) => html`
-  <label>Trials at once <input name="max_concurrency" inputmode="numeric" placeholder=${run.progress.max_concurrency ?? ""} onChange=${change} /></label>
-  <label>Budget in USD <input name="budget_usd" inputmode="decimal" placeholder=${run.budget.cost_usd ?? "none"} onChange=${change} /></label>
-  <label>Budget in tokens <input name="budget_tokens" inputmode="numeric" placeholder=${run.budget.tokens ?? "none"} onChange=${change} /></label>
-  ${run.on && html`<label>At most on each host <input name="at_most_per_host" inputmode="numeric" onChange=${change} /></label>`}`;
+const Limits = ({ run }) => html`
+  <label>Trials at once <input name="max_concurrency" inputmode="numeric" placeholder=${run.progress.max_concurrency ?? ""} /></label>
+  <label>Budget in USD <input name="budget_usd" inputmode="decimal" placeholder=${run.budget.cost_usd ?? "none"} /></label>
+  <label>Budget in tokens <input name="budget_tokens" inputmode="numeric" placeholder=${run.budget.tokens ?? "none"} /></label>
+  ${run.on && html`<label>At most on each host <input name="at_most_per_host" inputmode="numeric" /></label>`}`;
 
-const Stop = ({ change }) => html`
-  <label class="row"><input type="checkbox" name="now" value="yes" onChange=${change} /> kill running trials; they run again on resume</label>`;
+const Stop = () => html`
+  <label class="row"><input type="checkbox" name="now" value="yes" /> kill running trials; they run again on resume</label>`;
 
 const FIELDS = { pause: Pause, unpause: Unpause, set: Limits, stop: Stop, cancel: Cancel };
 
+// What the fields of a form ask for, as the server takes it.
+function asked(kind, form) {
+  const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+  const [, scope, chosen] = /^(\w+)=(.*)$/s.exec(fields.get("part")) ?? [];
+  if (scope) fields.set(scope, chosen || fields.get("name"));
+  for (const name of ["part", "name"]) fields.delete(name);
+  fields.set("kind", kind);
+  return fields;
+}
+
 function Dialog({ kind, run, url, done }) {
+  // What can be chosen stays what it was when the dialog opened, while the run goes on.
+  const [opened] = useState({ ...run });
+  // What the server said would happen, and of which form.
   const [will, setWill] = useState({});
+  const [isSending, setSending] = useState(false);
   const form = useRef(null);
   const dialog = useRef(null);
-  const send = (more) => {
-    const fields = new URLSearchParams([...new FormData(form.current)].filter(([, value]) => value));
-    const [, scope, name] = /^(\w+)=(.+)$/s.exec(fields.get("part")) ?? [];
-    fields.delete("part");
-    for (const [key, value] of Object.entries({ kind, ...(scope && { [scope]: name }), ...more })) fields.set(key, value);
-    return ask(`${url}/control`, { method: "POST", body: fields });
+  const previewed = useRef(null);
+  const hasAsked = useRef(false);
+  const send = (fields) => ask(`${url}/control`, { method: "POST", body: fields });
+  // The form without the reason, which changes nothing of what will happen.
+  const meant = () => {
+    const fields = asked(kind, form.current);
+    fields.delete("because");
+    return fields.toString();
+  };
+  const forget = () => {
+    previewed.current = null;
+    setWill({});
   };
   const preview = async () => {
-    if (!form.current.checkValidity()) return setWill({});
-    try {
-      setWill({ text: (await send({ dry_run: "yes" })).text });
-    } catch (error) {
-      setWill({ problem: error.message, hint: error.hint });
-    }
+    forget();
+    // Fields that a choice brings are there after the next drawing.
+    await null;
+    const of = meant();
+    previewed.current = of;
+    if (!form.current.checkValidity()) return;
+    const said = await send(new URLSearchParams(`${of}&dry_run=yes`)).catch((error) => ({ problem: error.message, hint: error.hint }));
+    if (of === previewed.current) setWill({ ...said, of });
   };
+  const changed = (handle) => () => meant() !== previewed.current && handle();
   const submit = async (event) => {
     event.preventDefault();
+    if (isSending) return;
+    // Nothing is asked for that was not said before.
+    if (meant() !== will.of) return void preview();
+    setSending(true);
     try {
-      announce((await send({})).text);
-      done(true);
+      announce((await send(asked(kind, form.current))).text);
+      hasAsked.current = true;
+      dialog.current?.close();
     } catch (error) {
       setWill({ problem: error.message, hint: error.hint });
+      setSending(false);
     }
   };
   useEffect(() => {
     dialog.current.showModal();
     // Limits and variants are asked about once there are some.
-    if (kind === "unpause" || kind === "stop") preview();
+    if (kind !== "set" && kind !== "cancel") preview();
   }, []);
   const title = KINDS[kind][1];
   const isFinal = kind === "stop" || kind === "cancel";
-  return html`<dialog ref=${dialog} aria-labelledby="control-title" onClose=${() => done(false)}>
+  return html`<dialog ref=${dialog} aria-labelledby="control-title" onClose=${() => done(hasAsked.current)}>
     <h2 id="control-title">${title}</h2>
-    <form ref=${form} onSubmit=${submit}>
+    <form ref=${form} onSubmit=${submit} onInput=${changed(forget)} onChange=${changed(preview)}>
       <div class="controls">
-        <${FIELDS[kind]} run=${run} change=${preview} />
+        <${FIELDS[kind]} run=${opened} />
         <label>Why <input name="because" maxlength="1000" placeholder="optional, stored with the request" autocomplete="off" /></label>
       </div>
       <div aria-live="polite">
@@ -92,7 +123,7 @@ function Dialog({ kind, run, url, done }) {
         ${will.problem && html`<p class="notice">${will.problem}${will.hint && html`<br />${will.hint}`}</p>`}
       </div>
       <div class="actions">
-        <button class=${isFinal ? "danger" : "primary"} disabled=${Boolean(will.problem) || !will.text}>${title}</button>
+        <button class=${isFinal ? "danger" : "primary"} disabled=${isSending || !will.text}>${title}</button>
         <button type="button" onClick=${() => dialog.current.close()}>Leave it</button>
       </div>
     </form>
