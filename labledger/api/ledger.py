@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunSelection, RunState, sort_runs
+from labledger.api.run_state import Pause, RunSelection, RunState, pauses_of, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import (
     CancelledSlots,
     Grading,
@@ -180,7 +180,7 @@ class Ledger:
             model_usage=self.model_usage(run_id),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
-            pauses=tuple(Pause.of(*each) for each in Controls.of(requests).pauses.items()),
+            pauses=tuple(Pause.of(*each) for each in pauses_of(run, requests).items()),
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.ledger.control_requests import ControlRequest, Latch
+from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
     CancelledSlots,
@@ -47,6 +47,14 @@ class Pause(JsonForm):
             *(latch.scope, latch.name, request.applied_at or request.requested_at),
             *(request.requested_by, request.because),
         )
+
+
+def pauses_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Mapping[Latch, ControlRequest]:
+    """Return what of a run is paused, each with the request that paused it.
+
+    A pause outlives a run that completes, for an extension; of a complete run nothing is paused.
+    """
+    return {} if run.status is RunStatus.COMPLETED else Controls.of(requests).pauses
 
 
 @dataclass(frozen=True, slots=True)

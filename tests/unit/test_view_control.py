@@ -14,9 +14,11 @@ from bench import synthetic
 from ledger_templates import built_once
 from view_servers import Answer, RunningServer
 from waiting import wait_until
+from watched_labs import WatchedRun
 
-from labledger import open_ledger, plan_run
+from labledger import open_ledger, plan_run, request_control
 from labledger.execution.process_identity import this_process
+from labledger.records.outcomes import RunStatus
 
 CONTROL = f"/runs/{kit.RUN}/control"
 
@@ -166,3 +168,35 @@ def test_a_request_is_told_to_open_pages(server: RunningServer) -> None:
         wait_until(lambda: server.server.watcher._rows, "the first look")
         post(server, {"kind": "pause"})
         assert events.until("state").data == {"run": kit.RUN}
+
+
+def test_nothing_is_paused_in_a_complete_run(tmp_path: Path) -> None:
+    """A run that completed while it was paused is completed, and says no more of the pause."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
+        lease = kit.begin_run(writer, 2)
+        request_control(kit.RUN, "pause", lab_dir=path.parent)
+        with open_ledger(path.parent) as ledger:
+            (request,) = ledger.control_requests(kit.RUN)
+        writer.apply_request(lease, request, {"text": "paused", "slots_before": 2})
+        assert server.document("/")["runs"][0]["paused"] == ["the run"]
+        for idx in range(2):
+            writer.commit_result(lease, kit.result(idx))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+        (listed,) = server.document("/")["runs"]
+        shown = server.document(f"/runs/{kit.RUN}")
+        with open_ledger(path.parent) as ledger:
+            assert ledger.state(kit.RUN).pauses == ()
+    assert (listed["status"], listed["paused"]) == ("completed", [])
+    assert (shown["paused"], shown["latches"], shown["sentences"]["notices"]) == ([], [], [])
+
+
+def test_a_paused_run_has_no_end(tmp_path: Path) -> None:
+    """How long a run still takes is not said while all of it is paused."""
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+        run.commit(10)
+        assert server.document(f"/runs/{run.run_id}")["progress"]["eta_s"] > 0
+        request_control(run.run_id, "pause", lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        assert server.document(f"/runs/{run.run_id}")["progress"]["eta_s"] is None
+        assert server.document("/")["runs"][0]["eta_s"] is None

@@ -7,12 +7,12 @@ applies it. Nothing else that the server does writes anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from labledger.api.control import ControlReply, request_control
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.control_requests import ControlRequest, Latch
 from labledger.records import JsonObject
 from labledger.records.outcomes import RequestKind
 from labledger.view.ledgers import Source
@@ -107,9 +107,10 @@ def _refused(name: str, message: str) -> InvalidInput:
 # -- what was asked
 
 
-def requests_of(requests: Sequence[ControlRequest]) -> Mapping[str, Any]:
+def requests_of(
+    requests: Sequence[ControlRequest], latches: Collection[Latch]
+) -> Mapping[str, Any]:
     """Return the members of documents about what was asked of a run, the newest first."""
-    latches = list(Controls.of(requests).pauses)
     return {
         "requests": [
             {

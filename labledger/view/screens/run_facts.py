@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunState
+from labledger.api.run_state import Pause, RunState, pauses_of
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.execution.local_executor import MAX_PREPARED
-from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
@@ -22,7 +22,7 @@ from labledger.records import JsonObject
 from labledger.resources import require_analysis
 from labledger.view.ledgers import Source
 from labledger.view.live_outputs import Attempt
-from labledger.view.screens.runs_screen import owner, rate_per_h
+from labledger.view.screens.runs_screen import owner, rate_per_h, seconds_left
 
 _T = TypeVar("_T")
 _CONFIDENCE = 0.95
@@ -141,6 +141,11 @@ class RunFacts:
     def controls(self) -> Controls:
         return Controls.of(self.requests)
 
+    @cached_property
+    def pauses(self) -> Mapping[Latch, ControlRequest]:
+        """What is paused now."""
+        return pauses_of(self.run, self.requests)
+
     # -- spending and time
 
     @cached_property
@@ -187,7 +192,7 @@ class RunFacts:
             "prepared": len(self.running) - self.at_work,
             "max_concurrency": self.max_concurrency,
             "rate_per_h": rate,
-            "eta_s": self.left / rate * 3600 if rate and self.left else None,
+            "eta_s": seconds_left(self.left, rate, self.pauses),
         }
 
     @property
@@ -297,7 +302,7 @@ class RunFacts:
             model_usage=self.model_usage,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),
-            pauses=tuple(Pause.of(*each) for each in self.controls.pauses.items()),
+            pauses=tuple(Pause.of(*each) for each in self.pauses.items()),
             owned=self.is_owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )

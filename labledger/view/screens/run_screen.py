@@ -111,7 +111,7 @@ def _now(facts: RunFacts) -> JsonObject:
             {"schedule_idx": slot.schedule_idx, "attempt": slot.attempt, "final": bool(slot.final)}
             for slot in facts.waiting[:_MAX_RUNNING]
         ],
-        **control_screen.requests_of(facts.requests),
+        **control_screen.requests_of(facts.requests, facts.pauses),
     }
 
 

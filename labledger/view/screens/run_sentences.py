@@ -74,7 +74,7 @@ def notices(facts: RunFacts) -> Iterator[str]:
         )
     elif run.stop is not None:
         yield f"It stopped before its end: {run.stop.message}"
-    for latch, asked in facts.controls.pauses.items():
+    for latch, asked in facts.pauses.items():
         since = _moment(asked.applied_at)
         yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
     waiting = [each for each in facts.requests if each.waits]
@@ -121,8 +121,8 @@ def _pace(facts: RunFacts) -> Iterator[str]:
                 f"{run.run_id}` collects what ended, and repeats the rest."
             )
     else:
-        if facts.controls.pauses:
-            paused = ", ".join(map(str, facts.controls.pauses))
+        if facts.pauses:
+            paused = ", ".join(map(str, facts.pauses))
             yield f"Somebody paused it: {paused}. Nothing more of that starts."
         yield _running(facts)
         yield from _head_of_line(facts)

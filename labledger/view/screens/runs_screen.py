@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from labledger import clock
-from labledger.api.run_state import SORT_KEYS, RunSelection, sort_runs
+from labledger.api.run_state import SORT_KEYS, RunSelection, pauses_of, sort_runs
 from labledger.errors import InvalidInput, Problem, RunNotFound
-from labledger.ledger.control_requests import Controls
+from labledger.ledger.control_requests import Latch
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.progress_rows import ProgressRow
 from labledger.ledger.reader import LedgerReader
@@ -114,6 +114,7 @@ def _run(
     rate = rate_per_h(recent) if is_owned else None
     left = run.total_slots - run.next_schedule_idx
     requests = source.ledger.control_requests(run.run_id)
+    pauses = pauses_of(run, requests)
     return {
         "run_id": run.run_id,
         "experiment_id": run.experiment_id,
@@ -130,10 +131,10 @@ def _run(
         "cost_usd": costs.get(run.run_id),
         "budget": dict(run.budget),
         "rate_per_h": rate,
-        "eta_s": None if not rate or not left else left / rate * 3600,
+        "eta_s": seconds_left(left, rate, pauses),
         "tags": list(run.tags),
         "notes": len(source.ledger.notes(run.run_id)),
-        "paused": [str(latch) for latch in Controls.of(requests).pauses],
+        "paused": [str(latch) for latch in pauses],
         "waiting_requests": sum(request.waits for request in requests),
     }
 
@@ -156,3 +157,11 @@ def rate_per_h(recent: tuple[int, str] | None) -> float | None:
     count, since = recent
     passed = clock.now() - clock.parse(since)
     return (count - 1) / max(passed, timedelta(seconds=1)).total_seconds() * 3600
+
+
+def seconds_left(left: int, rate: float | None, pauses: Collection[Latch]) -> float | None:
+    """Return in how many seconds a run ends with `left` slots more at a rate per hour.
+
+    None if it is not known: also while the run is paused.
+    """
+    return left / rate * 3600 if rate and left and Latch("run") not in pauses else None

@@ -6,7 +6,7 @@ export const State = ({ word, shape }) => html`<span class="state ${shape ?? wor
 
 export function RunState({ run }) {
   if (run.lost) return html`<${State} word="no coordinator" shape="lost" />`;
-  if (run.paused?.length) return html`<${State} word="paused" />`;
+  if (run.status === "running" && run.paused?.length) return html`<${State} word="paused" />`;
   return html`<${State} word=${run.status} />`;
 }
 
