@@ -180,12 +180,15 @@ class WatchedRun:
             self.writer.commit_result(self.lease, self._result(slot, **changes))
             self.next += 1
 
-    def dispatch(self, phase: str, lines: str, count: int = 1) -> None:
-        """Let the next slots run on this machine, in a phase, with what they have printed."""
+    def dispatch(self, phase: str, lines: str, count: int = 1, host: str | None = None) -> None:
+        """Let the next slots run in a phase, with what they have printed; on a host: there."""
         for slot in self.slots[self.next : self.next + count]:
             container = f"labledger-{self.run_id}-{slot.schedule_idx}-1"
-            dispatch = Dispatch(slot.schedule_idx, 1, container, socket.gethostname(), self._now())
+            where = host or socket.gethostname()
+            dispatch = Dispatch(slot.schedule_idx, 1, container, where, self._now())
             self.writer.journal_dispatch(self.lease, [dispatch])
+            if host is not None:
+                continue
             run_folder = self.folder / ".lab" / "runs" / self.run_id
             state = contract.trial_folder(run_folder, slot.schedule_idx, 1) / "state"
             state.mkdir(parents=True)

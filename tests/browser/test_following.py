@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from bench import large_ledger
 from page_viewer import Serve, Viewer
 from playwright.sync_api import Page, expect
 from tiers import long
 from watched_labs import RUN, WatchedRun, dead_process
 
+from labledger import request_control
 from labledger.records.outcomes import RunStatus
 
 LARGE_SLOTS = 100_000
@@ -98,6 +100,18 @@ def test_running_trials(tmp_path: Path, serve: Serve) -> None:
         expect(item).to_contain_text("agent")
         expect(item).to_contain_text("running pytest -q")
         expect(page.locator("#grid .cell.running")).to_have_count(1)
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+def test_trials_on_hosts(tmp_path: Path, serve: Serve, has_script: bool) -> None:
+    """A trial on a host of a cluster runs, in whichever phase; a paused host takes no trial."""
+    with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:
+        run.dispatch("agent", "", 2, host="gpu-1/0123abcd")
+        request_control(RUN, "pause", {"host": ["gpu-1"]}, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        page = serve(tmp_path).open(f"/runs/{RUN}", java_script_enabled=has_script)
+        expect(page.locator("#now .phase")).to_have_text(["running", "running"])
+        expect(page.locator("#hosts tbody tr")).to_have_text(re.compile("gpu-1/0123abcd.*paused"))
 
 
 def test_output_follows(tmp_path: Path, serve: Serve) -> None:

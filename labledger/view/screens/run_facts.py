@@ -320,6 +320,7 @@ class RunFacts:
                 "host": host,
                 "trials": trials[host],
                 "slots": None,
+                "paused": any(latch.holds_host(host) for latch in self.pauses),
                 "problem": f"declared lost on {lost[host].declared_at}: {lost[host].because}"
                 if host in lost
                 else None,

@@ -117,13 +117,10 @@ def _now(facts: RunFacts) -> JsonObject:
 
 def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
     attempt = facts.attempt(slot)
-    phase, lines, withheld = attempt.phase, list[str](), None
+    is_here = slot.host == platform.node()
+    phase, lines, withheld = attempt.phase or (PREPARING if is_here else None), list[str](), None
     if phase is None:
-        withheld = (
-            "it is about to be prepared"
-            if slot.host == platform.node()
-            else f"its folder is not on this machine, but on {slot.host}"
-        )
+        withheld = f"its folder is not on this machine, but on {slot.host}"
     elif phase != PREPARING:
         try:
             lines = facts.source.live.last_lines(facts.reader, attempt, phase)

@@ -61,7 +61,7 @@ const Slot = ({ slot, url }) => html`
   <li data-item>
     <span class="who"><a href=${slotUrl(url, slot.schedule_idx)}>slot ${slot.schedule_idx}</a> ${slot.variant_id} · ${slot.task_id}${
       slot.attempt > 1 && ` · attempt ${slot.attempt}`}</span>
-    <span class="where"><span class="phase">${slot.phase ?? "preparing"}</span> ${slot.seconds != null && clockTime(slot.seconds)} · ${slot.host}</span>
+    <span class="where"><span class="phase">${slot.phase ?? "running"}</span> ${slot.seconds != null && clockTime(slot.seconds)} · ${slot.host}</span>
     ${slot.last_lines.length > 0 && html`<pre>${slot.last_lines.slice(-LAST_LINES).join("\n")}</pre>`}
     ${slot.withheld && html`<p class="small quiet">${slot.withheld}</p>`}
   </li>`;
@@ -109,7 +109,7 @@ export function Hosts({ run }) {
     <thead><tr><th scope="col">Host</th><th scope="col" class="number">Trials</th><th scope="col">State</th></tr></thead>
     <tbody>${run.hosts.map((host) => html`
       <tr key=${host.host}><th scope="row">${host.host}</th><td class="number">${host.trials}${host.slots != null && ` of ${host.slots}`}</td>
-        <td>${host.problem ? html`<${State} word=${host.problem} shape="lost" />` : html`<${State} word="takes trials" shape="pass" />`}</td></tr>`)}</tbody>
+        <td>${host.problem ? html`<${State} word=${host.problem} shape="lost" />` : host.paused ? html`<${State} word="paused" />` : html`<${State} word="takes trials" shape="pass" />`}</td></tr>`)}</tbody>
   </table>`;
 }
 
