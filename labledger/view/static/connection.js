@@ -9,6 +9,7 @@ const SILENCE_MS = 40_000;
 
 const pill = document.getElementById("connection");
 const announcement = document.getElementById("announcement");
+const trouble = document.getElementById("trouble");
 
 // Says something to a screen reader: changes of state, never each tick.
 export function announce(text) {
@@ -16,7 +17,8 @@ export function announce(text) {
 }
 
 // Follows the events of all runs, or of one. `handlers` has functions: `opened(isNewServer)` after each
-// hello, at which the page asks for what it lacks; `commit(event)` and `state(event)`.
+// hello, at which the page asks for what it lacks; `commit(event)` and `state(event)`. What is wrong
+// is shown on every screen: that the ledger cannot be read, or else what was answered last.
 export class Connection {
   constructor(run, handlers) {
     this.url = run === null ? "/events" : `/events?run=${encodeURIComponent(run)}`;
@@ -26,6 +28,8 @@ export class Connection {
     this.wait = FIRST_WAIT_MS;
     this.retryAt = 0;
     this.state = "connecting";
+    this.ledgerTrouble = null;
+    this.answerTrouble = null;
     this.ticker = setInterval(() => this.tick(), 1000);
     // Browsers open six connections to a host for all tabs together: a hidden page lets go of its own.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.open()));
@@ -36,7 +40,7 @@ export class Connection {
   }
 
   open() {
-    if (this.source || document.hidden || this.state === "refused") return;
+    if (this.source || document.hidden || this.state === "over") return;
     clearTimeout(this.timer);
     this.heard = Date.now();
     const source = new EventSource(this.url);
@@ -50,7 +54,7 @@ export class Connection {
     on("hello", (hello) => this.greet(hello));
     on("commit", this.handlers.commit);
     on("state", this.handlers.state);
-    on("ledger", this.handlers.ledger);
+    on("ledger", (ledger) => this.tellOfLedger(ledger));
     on("alive", () => (this.isWatched = true));
     source.onerror = () => {
       if (source !== this.source) return;
@@ -65,12 +69,48 @@ export class Connection {
   async explain() {
     const stop = new AbortController();
     const answer = await fetch(this.url, { signal: stop.signal }).catch(() => null);
-    if (answer?.status === 403) {
-      clearTimeout(this.timer);
-      this.set("refused");
-      announce("The viewer was started again. Open the link that it printed.");
-    }
+    if (answer?.status === 403) this.end("the viewer was started again, open the link that it printed");
     stop.abort();
+  }
+
+  // Asks for a document of this page. Returns null if there is none, and shows why.
+  async ask(url) {
+    if (this.state === "over") return null;
+    let answer = null;
+    let problem = null;
+    try {
+      answer = await ask(url);
+    } catch (error) {
+      if (error.status === undefined) {
+        this.lose();
+        return null;
+      }
+      problem = [error.message, error.hint].filter(Boolean).join(". ");
+      if (error.status === 404) this.end("the run is not in the ledger any longer");
+    }
+    this.answerTrouble = problem;
+    this.showTrouble();
+    return answer;
+  }
+
+  // There is nothing more to ask for, and why.
+  end(reason) {
+    this.rest();
+    if (this.state !== "lost") this.lostAt = this.heard;
+    this.ending = reason;
+    this.set("over");
+    announce(`Not followed any longer: ${reason}.`);
+  }
+
+  tellOfLedger({ problem, as_of: asOf }) {
+    const hint = problem?.hint ? ` ${problem.hint}.` : "";
+    this.ledgerTrouble = problem && `The ledger cannot be read. ${problem.message}.${hint} The page shows what was known at ${timeOfDay(asOf)} UTC.`;
+    this.showTrouble();
+  }
+
+  showTrouble() {
+    const text = this.ledgerTrouble ?? this.answerTrouble ?? "";
+    if (trouble.textContent !== text) trouble.textContent = text;
   }
 
   greet(hello) {
@@ -80,12 +120,13 @@ export class Connection {
     this.server = hello.start;
     this.wait = FIRST_WAIT_MS;
     this.set("live");
+    this.tellOfLedger(hello.ledger);
     this.handlers.opened?.(isNew);
   }
 
   // Called by whatever has asked the server something and got no answer.
   lose() {
-    if (this.state === "refused") return;
+    if (this.state === "over") return;
     this.close();
     clearTimeout(this.timer);
     if (this.state !== "lost") {
@@ -119,7 +160,6 @@ export class Connection {
   }
 
   set(state) {
-    if (state !== this.state) this.handlers.changed?.(state);
     this.state = state;
     if (!pill) return;
     pill.dataset.state = state;
@@ -130,7 +170,7 @@ export class Connection {
   text() {
     if (this.state === "live") return "live";
     if (this.state === "connecting") return "connecting";
-    if (this.state === "refused") return `as of ${timeOfDay(this.lostAt)} UTC: the viewer was started again, open the link that it printed`;
+    if (this.state === "over") return `as of ${timeOfDay(this.lostAt)} UTC: ${this.ending}`;
     const next = Math.max(0, this.retryAt - Date.now()) / 1000;
     const again = this.source ? "trying again" : `trying again in ${clockTime(next)}`;
     return `no connection: as of ${timeOfDay(this.lostAt)} UTC, ${again}`;

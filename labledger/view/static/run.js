@@ -1,7 +1,7 @@
 // The screen of a run. Events say that there is more; what the page lacks is asked by the number of the
 // first slot that it does not have, and what changes between commits about once a second.
 import { drawSpending, drawThroughput } from "./charts.js";
-import { Connection, announce, ask, embedded } from "./connection.js";
+import { Connection, announce, embedded } from "./connection.js";
 import { Controls } from "./controls.js";
 import { counted } from "./format.js";
 import { Grid } from "./grid.js";
@@ -22,7 +22,7 @@ const controls = document.getElementById("controls");
 function draw() {
   show("run-state", html`<${RunState} run=${run} />`);
   show("owner", html`<${Owner} run=${run} />`);
-  show("notices", html`<${Notices} run=${run} problem=${problem} />`);
+  show("notices", html`<${Notices} run=${run} />`);
   show("progress", html`<${Figures} run=${run} />`);
   show("answers", html`<${Answers} run=${run} url=${url} />`);
   show("now", html`<${Running} run=${run} url=${url} />`);
@@ -42,7 +42,6 @@ function drawCharts() {
 
 // -- what the page lacks
 
-let problem = null;
 let wanted = run.committed;
 let isFollowing = false;
 async function follow(upto) {
@@ -51,12 +50,10 @@ async function follow(upto) {
   isFollowing = true;
   try {
     while (run.committed < wanted) {
-      const changes = await ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
-      if (changes.next <= run.committed) break;
+      const changes = await connection.ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
+      if (!changes || changes.next <= run.committed) break;
       take(changes);
     }
-  } catch (error) {
-    fail(error);
   } finally {
     isFollowing = false;
   }
@@ -83,12 +80,8 @@ function completeTotals() {
   const isDecided = run.status === "running" || run.decided_as_of >= run.committed;
   if ((run.as_of >= run.committed && isDecided) || document.hidden) return;
   totalsTimer = setTimeout(async () => {
-    try {
-      const changes = await ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
-      if (changes.after === run.committed) take(changes);
-    } catch (error) {
-      fail(error);
-    }
+    const changes = await connection.ask(`${url}/changes?after=${run.committed}&limit=${PAGE}`);
+    if (changes?.after === run.committed) take(changes);
   }, TOTALS_AFTER_MS);
 }
 
@@ -96,10 +89,9 @@ function completeTotals() {
 
 let nowTimer = null;
 async function askNow() {
-  clearTimeout(nowTimer);
-  try {
+  const now = await connection.ask(`${url}/now`);
+  if (now) {
     const before = run.status;
-    const now = await ask(`${url}/now`);
     // What was committed meanwhile is asked for slot by slot.
     const { committed, total, at, version, ...changed } = now;
     Object.assign(run, changed);
@@ -107,44 +99,31 @@ async function askNow() {
     grid.running(run.running);
     if (run.status !== before) announce(`The run is ${run.status}.`);
     draw();
-  } catch (error) {
-    fail(error);
   }
+  // Two may have asked meanwhile: one goes on.
+  clearTimeout(nowTimer);
   if (connection.isLive && !document.hidden && run.status === "running") nowTimer = setTimeout(askNow, NOW_EVERY_MS);
 }
 
 // Everything again: after a change that is no commit, such as an extension of the run.
 async function renew() {
-  try {
-    const fresh = await ask(`${url}?format=json${grid.filter}`);
-    if (fresh.status !== run.status) announce(`The run is ${fresh.status}.`);
-    if (fresh.total_slots !== run.total_slots) announce(`The run has ${counted(fresh.total_slots, "slot")} now.`);
-    const hasGrown = fresh.grid.total_tasks !== run.grid.total_tasks || fresh.total_slots !== run.total_slots;
-    run = fresh;
-    if (hasGrown) grid.reset(run.grid);
-    draw();
-    drawCharts();
-    completeTotals();
-    askNow();
-  } catch (error) {
-    fail(error);
-  }
-}
-
-function fail(error) {
-  if (error.status === undefined) connection.lose();
-  else announce(error.message);
+  const fresh = await connection.ask(`${url}?format=json${grid.filter}`);
+  if (!fresh) return;
+  if (fresh.status !== run.status) announce(`The run is ${fresh.status}.`);
+  if (fresh.total_slots !== run.total_slots) announce(`The run has ${counted(fresh.total_slots, "slot")} now.`);
+  const hasGrown = fresh.grid.total_tasks !== run.grid.total_tasks || fresh.total_slots !== run.total_slots;
+  run = fresh;
+  if (hasGrown) grid.reset(run.grid);
+  draw();
+  drawCharts();
+  completeTotals();
+  askNow();
 }
 
 const connection = new Connection(run.run_id, {
   opened: (isNew) => (isNew ? renew() : follow(run.committed + 1).then(askNow)),
   commit: (event) => follow(event.upto),
   state: renew,
-  ledger: (event) => {
-    problem = event.problem && { ...event.problem, as_of: event.as_of };
-    draw();
-  },
-  changed: () => draw(),
 });
 draw();
 drawCharts();

@@ -1,5 +1,5 @@
 // The parts of a run's screen that move. templates/run.html.j2 has the same parts for pages without a script.
-import { ago, clockTime, count, counted, duration, percent, rounded, timeOfDay, usd } from "./format.js";
+import { ago, clockTime, count, counted, duration, percent, rounded, usd } from "./format.js";
 import { html, useState } from "./html.js";
 import { Interval, Progress, State } from "./pieces.js";
 
@@ -10,9 +10,7 @@ const slotUrl = (url, idx) => `${url}/slots/${idx}`;
 
 export const Owner = ({ run }) => run.owner && html`process ${run.owner.pid} on ${run.owner.host}`;
 
-export const Notices = ({ run, problem }) => html`
-  ${problem && html`<p class="notice"><b>The ledger cannot be read.</b> ${problem.message}. ${problem.hint} The page shows what was known at ${timeOfDay(problem.as_of)} UTC.</p>`}
-  ${run.sentences.notices.map((text) => html`<p class="notice" key=${text}>${text}</p>`)}`;
+export const Notices = ({ run }) => run.sentences.notices.map((text) => html`<p class="notice" key=${text}>${text}</p>`);
 
 const Figure = ({ name, value, note }) => html`<div><dt>${name}</dt><dd>${value}${note && html`<small>${note}</small>`}</dd></div>`;
 

@@ -1,5 +1,5 @@
 // The screen of all runs: a run's progress moves with its commits; the rest is asked again when it changes.
-import { Connection, announce, ask, embedded } from "./connection.js";
+import { Connection, announce, embedded } from "./connection.js";
 import { ago, clockTime, count, counted } from "./format.js";
 import { html, show } from "./html.js";
 import { Money, Progress, RunState } from "./pieces.js";
@@ -56,20 +56,16 @@ async function fetchPage() {
   isAsking = true;
   const url = new URL(location.href);
   url.searchParams.set("format", "json");
-  try {
-    const words = new Map(page.runs.map((run) => [run.run_id, run.status]));
-    page = await ask(url);
-    for (const run of page.runs) {
-      if (words.get(run.run_id) !== run.status) announce(`${run.name || run.run_id}: ${run.status}`);
-    }
-    document.getElementById("runs-total").textContent = counted(page.total, "run");
-    draw();
-  } catch (error) {
-    if (error.status === undefined) connection.lose();
-    else announce(error.message);
-  } finally {
-    isAsking = false;
+  const fresh = await connection.ask(url);
+  isAsking = false;
+  if (!fresh) return;
+  const words = new Map(page.runs.map((run) => [run.run_id, run.status]));
+  page = fresh;
+  for (const run of page.runs) {
+    if (words.get(run.run_id) !== run.status) announce(`${run.name || run.run_id}: ${run.status}`);
   }
+  document.getElementById("runs-total").textContent = counted(page.total, "run");
+  draw();
 }
 
 // At once, so that nothing that has the focus is replaced later.
