@@ -183,16 +183,23 @@ class WatchedRun:
     def dispatch(self, phase: str, lines: str, count: int = 1, host: str | None = None) -> None:
         """Let the next slots run in a phase, with what they have printed; on a host: there."""
         for slot in self.slots[self.next : self.next + count]:
-            container = f"labledger-{self.run_id}-{slot.schedule_idx}-1"
-            where = host or socket.gethostname()
-            dispatch = Dispatch(slot.schedule_idx, 1, container, where, self._now())
-            self.writer.journal_dispatch(self.lease, [dispatch])
+            self.journal(slot.schedule_idx, 1, host or socket.gethostname())
             if host is not None:
                 continue
             run_folder = self.folder / ".lab" / "runs" / self.run_id
             state = contract.trial_folder(run_folder, slot.schedule_idx, 1) / "state"
             state.mkdir(parents=True)
             (state / f"{phase}.stdout").write_text(lines)
+
+    def journal(self, idx: int, attempt: int, host: str) -> None:
+        """Journal an attempt of a slot."""
+        container = f"labledger-{self.run_id}-{idx}-{attempt}"
+        dispatch = Dispatch(idx, attempt, container, host, self._now())
+        self.writer.journal_dispatch(self.lease, [dispatch])
+
+    def stage(self, idx: int, *, final: bool = True, **changes: Any) -> None:
+        """Store the result of a slot's attempt, which waits for its turn, or for another one."""
+        self.writer.stage(self.lease, self._result(self.slots[idx], **changes), final=final)
 
     def apply_requests(self) -> None:
         """Apply what was asked of the run, as its coordinator does."""

@@ -76,6 +76,7 @@ SCREENS = (
     Screen(f"{_RUN}/changes", None, run_screen.changes, run_screen.PARAMETERS, is_shared=True),
     Screen(f"{_RUN}/grid", None, grid_screen.document, grid_screen.PARAMETERS, is_shared=True),
     Screen(_SLOT, "slot", slot_screen.document, slot_screen.PARAMETERS),
+    Screen(f"{_SLOT}/now", None, slot_screen.now, is_shared=True),
     Screen(f"{_SLOT}/logs", None, output_screen.document, output_screen.PARAMETERS),
     Screen(
         "/compare",

@@ -128,6 +128,23 @@ def test_output_follows(tmp_path: Path, serve: Serve) -> None:
         expect(page.get_by_role("heading", name="Files changed")).to_be_visible()
 
 
+def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
+    """The page of a slot follows it from attempt to attempt, to its turn, and to its commit."""
+    with WatchedRun(tmp_path, 4) as run:
+        page = live(serve(tmp_path), f"/runs/{RUN}/slots/1")
+        state = page.locator("article .lead .state")
+        attempts = page.locator("article tbody th")
+        expect(state).to_have_text("not begun")
+        run.dispatch("agent", "reading\n", 2)
+        expect(state).to_have_text("running")
+        expect(attempts).to_have_text(["1"])
+        run.stage(1, final=False)
+        run.journal(1, 2, "here")
+        expect(attempts).to_have_text(["2"])
+        run.stage(1, attempt=2)
+        expect(state).to_have_text("finished, waiting to be committed")
+
+
 def test_lost_server(tmp_path: Path, serve: Serve) -> None:
     """A page says that its server is gone, and since when, and what to do about a new one."""
     with WatchedRun(tmp_path, 4) as run:
@@ -161,15 +178,33 @@ def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
     """A page says that its ledger cannot be read, and since when, until it can be again."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
-    page = live(serve(tmp_path))
+    viewer = serve(tmp_path)
+    pages = [live(viewer, path) for path in (f"/runs/{RUN}", "/", f"/runs/{RUN}/slots/5")]
     ledger = tmp_path / ".lab/ledger.sqlite"
     ledger.rename(tmp_path / "elsewhere.sqlite")
-    notices = page.locator("#notices")
-    expect(notices).to_contain_text("The ledger cannot be read")
-    expect(notices).to_contain_text(re.compile(r"known at \d\d:\d\d:\d\d UTC"))
-    expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+    for page in pages:
+        trouble = page.locator("#trouble")
+        expect(trouble).to_contain_text("The ledger cannot be read")
+        expect(trouble).to_contain_text(re.compile(r"known at \d\d:\d\d:\d\d UTC"))
+    expect(pages[0].locator("#progress")).to_contain_text("2 of 24 committed")
     (tmp_path / "elsewhere.sqlite").rename(ledger)
-    expect(notices).not_to_contain_text("cannot be read")
+    for page in pages:
+        expect(page.locator("#trouble")).to_be_empty()
+
+
+def test_deleted_run(tmp_path: Path, serve: Serve) -> None:
+    """The page of a run that is deleted says so, and asks for it no more."""
+    with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
+        run.commit(2)
+        viewer = serve(tmp_path)
+        page = live(viewer)
+        run.writer.delete_run(RUN, "not needed", lambda _: True)
+        expect(page.locator("#connection")).to_contain_text("not in the ledger any longer")
+        expect(page.locator("#trouble")).to_contain_text(RUN)
+        viewer.requests.clear()
+        other = live(viewer, "/")
+        expect(other.locator("#runs")).to_contain_text("No run fits")
+        assert not [url for url in viewer.requests if RUN in url]
 
 
 def test_hidden_page_rests(tmp_path: Path, serve: Serve) -> None:

@@ -57,6 +57,24 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return page
 
 
+def now(source: Source, parameters: Parameters) -> JsonObject:
+    """Return how far a slot is, and its newest attempt: what an open page follows."""
+    reader = source.reader
+    run = reader.run(parameters.run_id)
+    idx = reader.slot(run.run_id, parameters.schedule_idx).schedule_idx
+    dispatched = _dispatched(reader, run.run_id, idx)
+    return {
+        "run_id": run.run_id,
+        "state": _state(
+            stored_references(reader, run.run_id, idx),
+            dispatched,
+            is_committed=idx < run.next_schedule_idx,
+            is_owned=source.ledger.is_owned(run),
+        ),
+        "attempt": dispatched[-1]["attempt"] if dispatched else None,
+    }
+
+
 def _side(
     reader: LedgerReader, run_id: str, slot: Slot, first_step: int, *, is_owned: bool
 ) -> JsonObject:
@@ -75,7 +93,7 @@ def _side(
             **slot.as_json(),
             **({} if replacement is None else {"superseded_by": replacement}),
         },
-        "state": _state(found, references, dispatched, is_owned=is_owned),
+        "state": _state(references, dispatched, is_committed=bool(found), is_owned=is_owned),
         **{name: found.get(name) for name in _OF_COMMIT},
         "message": trial.get("message"),
         "score": _score(records["scores"]),
@@ -108,17 +126,13 @@ _NO_ATTEMPT: JsonObject = dict.fromkeys(
 
 
 def _state(
-    committed: JsonObject,
-    references: object | None,
-    dispatched: list[JsonObject],
-    *,
-    is_owned: bool,
+    references: object | None, dispatched: list[JsonObject], *, is_committed: bool, is_owned: bool
 ) -> str:
     """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun.
 
     `begun` is one that nobody runs now.
     """
-    if committed:
+    if is_committed:
         return "committed"
     if references is not None:
         return "waiting"

@@ -1,6 +1,6 @@
 // The screen of a slot: its output follows while the trial runs, and the page is made anew once the slot
 // has moved on, such as from running to committed.
-import { Connection, announce, ask, embedded } from "./connection.js";
+import { Connection, ask, embedded } from "./connection.js";
 import { counted } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { render } from "./vendor/preact.js";
@@ -83,18 +83,16 @@ for (const place of document.querySelectorAll("[data-logs]")) {
 
 // -- a slot that is not committed yet moves on
 
-const states = (document) => [document.state, document.attempts.length, document.beside?.state].join();
+const moving = [slot, slot.beside].filter((side) => side && side.state !== "committed");
+let lookTimer = null;
 async function look() {
-  try {
-    const url = new URL(location.href);
-    url.searchParams.set("format", "json");
-    const fresh = await ask(url);
-    if (states(fresh) !== states(slot)) location.reload();
-  } catch (error) {
-    if (error.status === undefined) connection.lose();
-    else announce(error.message);
+  for (const side of moving) {
+    const now = await connection.ask(`/runs/${encodeURIComponent(slot.run_id)}/slots/${side.slot.schedule_idx}/now`);
+    const attempt = side.attempts.at(-1)?.attempt ?? null;
+    if (now && (now.state !== side.state || now.attempt !== attempt)) return void location.reload();
   }
+  clearTimeout(lookTimer);
+  if (connection.isLive && !document.hidden) lookTimer = setTimeout(look, FOLLOW_EVERY_MS);
 }
 
-const isOpen = slot.state !== "committed" || (slot.beside && slot.beside.state !== "committed");
-const connection = isOpen ? new Connection(slot.run_id, { opened: look, commit: look, state: look }) : null;
+const connection = moving.length ? new Connection(slot.run_id, { opened: look }) : null;
