@@ -24,6 +24,7 @@ const axis = (more) => ({
 
 // Draws anew where theme or series changed, else sets the data.
 function draw(place, series, axes, scales, data, label) {
+  place.setAttribute("aria-label", label);
   const theme = `${colour("paper")} ${series.map((each) => each.label)}`;
   const drawn = charts.get(place);
   if (drawn?.theme === theme) return void drawn.plot.setData(data);
@@ -31,7 +32,6 @@ function draw(place, series, axes, scales, data, label) {
   drawn?.sizes.disconnect();
   place.replaceChildren();
   place.setAttribute("role", "img");
-  place.setAttribute("aria-label", label);
   const options = { width: place.clientWidth, height: HEIGHT, series, axes, scales, tzDate, cursor: { drag: { x: true, y: false } } };
   const plot = new uPlot(options, data, place);
   const sizes = new ResizeObserver(() => {
