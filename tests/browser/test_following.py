@@ -41,6 +41,8 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#progress")).to_contain_text("7 of 24 committed")
         expect(cells).to_have_count(7)
         expect(page.locator("#rates-as-of")).to_have_text("after 7 slots")
+        chart = page.locator("#throughput")
+        expect(chart).to_have_attribute("aria-label", re.compile("7 of 24"))
         counted = page.locator("#rates tbody tr td:nth-child(2)").all_inner_texts()
         assert sum(int(text.split(" of ")[1]) for text in counted) == 7
         expect(page).to_have_title(re.compile("29%"))
@@ -269,6 +271,50 @@ def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
     assert asked > 0
 
 
+def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
+    """A trial that has ended and waits for its commit is not shown as one that has not begun."""
+    with WatchedRun(tmp_path, 4) as run:
+        page = live(serve(tmp_path))
+        begun = page.locator("#grid .cell.running")
+        run.dispatch("agent", "reading\n", 2)
+        expect(begun).to_have_count(2)
+        run.stage(1)
+        expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
+        expect(begun.nth(1)).to_have_attribute("title", "slot 1: begun")
+        expect(begun).to_have_count(2)
+
+
+def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
+    """The tasks that fit an outcome are those that fit it now, as slots begin and are committed."""
+    with WatchedRun(tmp_path, 4) as run:
+        page = live(serve(tmp_path))
+        outcome, tasks = page.get_by_label("With outcome"), page.locator("#grid-count")
+        outcome.select_option("not begun")
+        expect(tasks).to_have_text("4 tasks")
+        run.commit(6)
+        expect(tasks).to_have_text("3 tasks")
+        run.dispatch("agent", "reading\n", 6)
+        expect(tasks).to_have_text("2 tasks")
+        expect(page.locator("#grid .row")).to_have_text([re.compile(t) for t in run.tasks[2:]])
+        outcome.select_option("begun")
+        expect(tasks).to_have_text("1 task")
+
+
+def test_find_that_fails(tmp_path: Path, serve: Serve) -> None:
+    """What was asked for in vain is said, and what is shown stays that of the filter before."""
+    with WatchedRun(tmp_path, 4):
+        page = live(serve(tmp_path))
+        trouble = {"error": {"message": "too many requests wait; try again", "hint": None}}
+        page.route("**/grid?*", lambda route: route.fulfill(status=503, json=trouble))
+        # What is asked every second is answered, and would end the notice.
+        page.route("**/now", lambda route: route.fulfill(status=503, json=trouble))
+        page.get_by_label("Find a task").fill("merge")
+        page.get_by_role("button", name="Find").click()
+        expect(page.locator("#trouble")).to_contain_text("too many requests wait")
+        expect(page.locator("#grid .row")).to_have_count(4)
+        assert "q=" not in page.url
+
+
 def test_keyboard_in_the_grid(tmp_path: Path, serve: Serve) -> None:
     """j and k go through tasks, the arrows through slots, Enter opens one; / finds a task."""
     with WatchedRun(tmp_path, 300) as run:
@@ -285,6 +331,8 @@ def test_keyboard_in_the_grid(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#grid .row[data-row='3'] a").nth(1)).to_be_focused()
         page.keyboard.press("k")
         expect(page.locator("#grid .row[data-row='2'] a").nth(1)).to_be_focused()
+        page.keyboard.press("Control+End")  # The browser's own.
+        expect(page.locator("#grid .row[data-row='2'].current")).to_have_count(1)
         page.keyboard.press("End")
         expect(page.locator("#grid .row[data-row='299']")).to_be_visible()
         page.keyboard.press("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.progress_rows import LEGEND
+from labledger.ledger.progress_rows import BEGUN, LEGEND, NOT_BEGUN
 from labledger.records import JsonObject
 from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
@@ -24,7 +24,12 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     def find() -> list[int]:
         return source.reader.tasks_with(run.run_id, text, letters)
 
-    version = (run.next_schedule_idx if letters else None, run.total_slots)
+    has_open = bool(set(letters) & {BEGUN, NOT_BEGUN})
+    version = (
+        run.next_schedule_idx if letters else None,
+        len(source.reader.open_slots(run.run_id)) if has_open else None,
+        run.total_slots,
+    )
     key, has_ended = (run.run_id, "tasks", text, letters), not source.ledger.is_owned(run)
     fitting = source.kept.get(key, version, find, is_final=has_ended).value
     row = bisect_left(fitting, parameters.number("from", 0))

@@ -126,7 +126,8 @@ export class Connection {
 
   // Called by whatever has asked the server something and got no answer.
   lose() {
-    if (this.state === "over") return;
+    // It is tried again already, where it was lost before.
+    if (this.state === "over" || (this.state === "lost" && !this.source)) return;
     this.close();
     clearTimeout(this.timer);
     if (this.state !== "lost") {

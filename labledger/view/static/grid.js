@@ -1,11 +1,12 @@
 // The grid of tasks and variants. Only the rows in view are in the page, however many tasks there are;
 // their outcomes come in blocks of 200 tasks, of which the ones seen last are kept.
-import { ask } from "./connection.js";
 import { counted } from "./format.js";
 import { html, show } from "./html.js";
 
 const BLOCK = 200;
 const MAX_BLOCKS = 40;
+// A block that was not answered, and what fits a filter, is asked for again after so long.
+const AGAIN_MS = 2000;
 // Rows are made by the eight, so that most frames of a scroll make none.
 const STEP_ROWS = 8;
 const SPARE_ROWS = 8;
@@ -39,12 +40,17 @@ function filterOf(words) {
 }
 
 export class Grid {
-  constructor(place, url, first) {
+  // `ask` returns the document of an address, or null.
+  constructor(place, url, first, ask) {
     this.place = place;
+    this.ask = ask;
     this.url = url;
     this.runUrl = url.replace(/\/grid$/, "");
     this.filter = filterOf({ q: first.q, outcome: first.outcome });
+    this.hasOutcome = Boolean(first.outcome);
     this.openSlots = new Set();
+    this.begun = new Set();
+    this.finds = 0;
     this.generation = 0;
     this.changes = 0;
     this.at = { row: 0, column: 0 };
@@ -66,31 +72,43 @@ export class Grid {
   // Begins again with a first block: the run has grown, or another filter was chosen.
   reset(first) {
     this.blocks = new Map();
+    this.stale = new Set();
     this.asked = new Set();
     this.rows = new Map();
     this.legend = first.legend;
     this.variants = first.variants;
-    this.total = first.total_tasks;
     this.generation += 1;
     this.changes += 1;
     if (first.row === 0) this.keep(0, first.tasks);
     document.getElementById("grid-paging")?.remove();
-    document.getElementById("grid-count").textContent = counted(this.total, "task");
-    this.place.setAttribute("aria-rowcount", this.total + 1);
+    this.resize(first.total_tasks);
     this.place.setAttribute("aria-colcount", this.variants.length + 1);
     this.place.style.setProperty("--variants", this.variants.length);
     this.place.style.setProperty("--variant-width", `${Math.max(5, 1.5 * first.replications)}rem`);
     this.draw();
   }
 
+  resize(total) {
+    this.total = total;
+    document.getElementById("grid-count").textContent = counted(total, "task");
+    this.place.setAttribute("aria-rowcount", total + 1);
+  }
+
   listenToFilter() {
     const form = document.getElementById("grid-find");
     const submit = async (event) => {
       event?.preventDefault();
-      this.filter = filterOf(Object.fromEntries(new FormData(form)));
-      history.replaceState(null, "", this.filter ? `?${this.filter.slice(1)}` : location.pathname);
+      const words = Object.fromEntries(new FormData(form));
+      const filter = filterOf(words);
+      this.finds += 1;
+      const number = this.finds;
+      const first = await this.ask(`${this.url}?row=0&limit=${BLOCK}${filter}`);
+      if (!first || number !== this.finds) return;
+      this.filter = filter;
+      this.hasOutcome = Boolean(words.outcome);
+      history.replaceState(null, "", filter ? `?${filter.slice(1)}` : location.pathname);
       this.place.scrollTop = 0;
-      this.reset(await ask(`${this.url}?row=0&limit=${BLOCK}${this.filter}`));
+      this.reset(first);
     };
     form.addEventListener("submit", submit);
     form.addEventListener("change", (event) => event.target.matches("select") && submit());
@@ -110,17 +128,31 @@ export class Grid {
 
   async want(block) {
     if (this.asked.has(block)) return;
-    this.asked.add(block);
-    const generation = this.generation;
-    try {
-      const answer = await ask(`${this.url}?row=${block * BLOCK}&limit=${BLOCK}${this.filter}`);
-      if (generation === this.generation) this.keep(block, answer.tasks);
-    } catch {
-      // Asked again when its rows are next in view.
-    } finally {
-      this.asked.delete(block);
-      this.changed();
+    const { asked, generation } = this;
+    asked.add(block);
+    const answer = await this.ask(`${this.url}?row=${block * BLOCK}&limit=${BLOCK}${this.filter}`);
+    if (generation !== this.generation) return;
+    if (answer) {
+      // With another number of tasks that fit, others are in the other blocks.
+      if (answer.total_tasks !== this.total) this.stale = new Set(this.blocks.keys());
+      this.stale.delete(block);
+      this.keep(block, answer.tasks);
+      this.resize(answer.total_tasks);
+    } else {
+      await new Promise((later) => setTimeout(later, AGAIN_MS));
     }
+    asked.delete(block);
+    this.changed();
+  }
+
+  // Which tasks have an outcome changes as slots begin and end: what is in view is asked for again.
+  renewSoon() {
+    if (!this.hasOutcome) return;
+    this.renewal ??= setTimeout(() => {
+      this.renewal = null;
+      this.stale = new Set(this.blocks.keys());
+      this.changed();
+    }, AGAIN_MS);
   }
 
   // Puts committed slots into their cells.
@@ -134,6 +166,7 @@ export class Grid {
       task.cells[slot.variant_id] = letters.slice(0, place) + slot.outcome + letters.slice(place + 1);
       this.rows.delete(task);
     }
+    if (slots.length) this.renewSoon();
     this.changed();
   }
 
@@ -145,13 +178,16 @@ export class Grid {
     return undefined;
   }
 
-  // Marks the cells of trials that run.
-  running(slots) {
-    const now = new Set(slots.map((slot) => slot.schedule_idx));
-    const changed = now.size !== this.openSlots.size || [...now].some((idx) => !this.openSlots.has(idx));
-    if (!changed) return;
+  // Marks the cells of trials that run. Those whose trial has ended stay begun until their commit.
+  running(running, waiting) {
+    const now = new Set(running.map((slot) => slot.schedule_idx));
+    const known = this.begun.size;
+    for (const slot of [...running, ...waiting]) this.begun.add(slot.schedule_idx);
+    const hasBegun = this.begun.size > known;
+    if (!hasBegun && now.size === this.openSlots.size && [...now].every((idx) => this.openSlots.has(idx))) return;
     this.openSlots = now;
     this.rows.clear();
+    if (hasBegun) this.renewSoon();
     this.changed();
   }
 
@@ -181,7 +217,7 @@ export class Grid {
     const to = Math.min(this.total, STEP_ROWS * Math.ceil((top + view) / height / STEP_ROWS) + SPARE_ROWS);
     const shift = head - (top - this.place.scrollTop);
     for (let block = Math.floor(from / BLOCK); block * BLOCK < to; block += 1) {
-      if (!this.blocks.has(block)) this.want(block);
+      if (!this.blocks.has(block) || this.stale.has(block)) this.want(block);
     }
     const rows = [];
     for (let row = from; row < to; row += 1) rows.push(this.row(row, shift + row * height));
@@ -213,8 +249,9 @@ export class Grid {
   }
 
   cells(task, name) {
-    return [...(task.cells[name] ?? "")].map((letter, n) => {
+    return [...(task.cells[name] ?? "")].map((known, n) => {
       const slot = task.slots[name][n];
+      const letter = known === "-" && this.begun.has(slot) ? "." : known;
       if (slot == null) return html`<span class="cell none">–</span>`;
       const isOpen = this.openSlots.has(slot);
       const [kind, glyph] = isOpen ? RUNNING : (OUTCOMES[letter] ?? UNKNOWN);
@@ -227,6 +264,7 @@ export class Grid {
   // -- the keyboard
 
   press(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
     const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
     const across = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by === undefined && across === undefined) return;

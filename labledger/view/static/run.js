@@ -16,7 +16,12 @@ const MAX_POINTS = 1000;
 
 let run = embedded();
 const url = `/runs/${encodeURIComponent(run.run_id)}`;
-const grid = new Grid(document.getElementById("grid"), `${url}/grid`, run.grid);
+const connection = new Connection(run.run_id, {
+  opened: (isNew) => (isNew ? renew() : follow(run.committed + 1).then(askNow)),
+  commit: (event) => follow(event.upto),
+  state: renew,
+});
+const grid = new Grid(document.getElementById("grid"), `${url}/grid`, run.grid, (address) => connection.ask(address));
 const controls = document.getElementById("controls");
 
 function draw() {
@@ -96,7 +101,7 @@ async function askNow() {
     const { committed, total, at, version, ...changed } = now;
     Object.assign(run, changed);
     follow(committed);
-    grid.running(run.running);
+    grid.running(run.running, run.waiting);
     if (run.status !== before) announce(`The run is ${run.status}.`);
     draw();
   }
@@ -111,20 +116,16 @@ async function renew() {
   if (!fresh) return;
   if (fresh.status !== run.status) announce(`The run is ${fresh.status}.`);
   if (fresh.total_slots !== run.total_slots) announce(`The run has ${counted(fresh.total_slots, "slot")} now.`);
-  const hasGrown = fresh.grid.total_tasks !== run.grid.total_tasks || fresh.total_slots !== run.total_slots;
+  const hasGrown = fresh.total_slots !== run.total_slots;
   run = fresh;
   if (hasGrown) grid.reset(run.grid);
+  else grid.renewSoon();
   draw();
   drawCharts();
   completeTotals();
   askNow();
 }
 
-const connection = new Connection(run.run_id, {
-  opened: (isNew) => (isNew ? renew() : follow(run.committed + 1).then(askNow)),
-  commit: (event) => follow(event.upto),
-  state: renew,
-});
 draw();
 drawCharts();
 completeTotals();
