@@ -390,7 +390,8 @@ class _Preview:
                     slot.variant_id in self._names("variant") for slot in self._kept.values()
                 )
                 rest = f"; {counted(stay, 'slot')} of a rerun {KEPT_WORDS}" if stay else ""
-                return cancelled + rest
+                what = self._request.phrase.removeprefix("cancel ")
+                return f"{what}: {cancelled}{rest}"
             case _:
                 return f"{describe(self.kind, self.what)}, from the next dispatch on"
 

@@ -133,7 +133,7 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
         button = dialog.get_by_role("button", name="Cancel a variant")
         expect(button).to_be_disabled()
         dialog.get_by_label("What").select_option("variant hasty")
-        expect(dialog).to_contain_text("cancelled for good")
+        expect(dialog).to_contain_text("variant hasty: 8 slots cancelled for good")
         button.click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path) == ["cancel variant hasty"]

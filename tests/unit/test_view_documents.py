@@ -301,9 +301,15 @@ def test_another_variant_is_shown_beside(server: RunningServer) -> None:
     ("idx", "state"), [(0, "committed"), (COMMITTED, "running"), (13, "waiting"), (40, "open")]
 )
 def test_a_slot_says_how_far_it_is(server: RunningServer, idx: int, state: str) -> None:
-    """Each slot of the schedule has a page, whether it has begun or not."""
-    assert server.document(f"/runs/{kit.RUN}/slots/{idx}")["state"] == state
+    """Each slot of the schedule has a page, whether it has begun or not, and says no other now."""
+    slot = server.document(f"/runs/{kit.RUN}/slots/{idx}")
+    assert slot["state"] == state
     assert server.get(f"/runs/{kit.RUN}/slots/{idx}").status == 200
+    now = server.document(f"/runs/{kit.RUN}/slots/{idx}/now")
+    attempt = next((each["attempt"] for each in reversed(slot["attempts"])), None)
+    assert now["state"] == state
+    # A page that is open asks while its slot is not committed, and is loaded again for another one.
+    assert state == "committed" or now["attempt"] == attempt
 
 
 def test_slots_that_are_not_there_are_not_found(server: RunningServer) -> None:
