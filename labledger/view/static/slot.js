@@ -43,6 +43,8 @@ function Output({ url, isLive, first }) {
       } catch (error) {
         if (isOver) return;
         setWord(error.message);
+        // A run that was deleted has no output any longer.
+        if (error.status === 404) return;
         timer = setTimeout(follow, 5 * FOLLOW_EVERY_MS);
       }
     }
