@@ -111,6 +111,8 @@ class LocalExecutor:
         self._is_closed = False
         self._killed: set[int] = set()
         """Slots for which no container starts any more."""
+        self._recalled: set[int] = set()
+        """Slots for which none starts until they are submitted again."""
         self._limiter = limiter or StartLimiter(width)
         self._gateway = gateway
         self._engines = EnginePool()
@@ -164,8 +166,17 @@ class LocalExecutor:
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         """Run an attempt in a thread. Its dispatch must be journaled already."""
-        if spec.slot.schedule_idx not in self._killed:
-            self._limiter.refuse_no_more(spec.slot.schedule_idx)
+        idx = spec.slot.schedule_idx
+        self._recalled.discard(idx)
+        if idx not in self._killed:
+            self._limiter.refuse_no_more(idx)
+        return self.continue_attempt(spec)
+
+    def continue_attempt(self, spec: AttemptSpec) -> Future[AttemptResult]:
+        """Run an attempt as `submit` does, but leave it recalled if it is.
+
+        For whoever tries an attempt again that was submitted to it, and not by its coordinator.
+        """
         return self._trials.submit(self._run, spec)
 
     def _run(self, spec: AttemptSpec) -> AttemptResult:
@@ -199,12 +210,14 @@ class LocalExecutor:
 
     def recall(self, spec: AttemptSpec) -> None:
         """Let a submitted attempt not start, if it has not: its future raises `StartRefused`."""
+        self._recalled.add(spec.slot.schedule_idx)
         self._limiter.refuse([spec.slot.schedule_idx])
 
     def forget_kills(self) -> None:
-        """Let what was killed start again: another coordinator continues the run."""
-        while self._killed:
-            self._limiter.refuse_no_more(self._killed.pop())
+        """Let what was killed or recalled start again: another coordinator continues the run."""
+        for orders in (self._killed, self._recalled):
+            while orders:
+                self._limiter.refuse_no_more(orders.pop())
 
     def has_started(self, spec: AttemptSpec) -> bool:
         """Return whether a container has been started for an attempt; False if it is unknown."""

@@ -148,8 +148,11 @@ class HostAttempts:
         """Return whether this or an earlier process has accepted the attempt. The lock is held."""
         return self.folder.has_accepted(key) or key in self._ended
 
-    def accept(self, spec: AttemptSpec) -> None:
-        """Accept an attempt, unless that has been done; run it, or go on with it."""
+    def accept(self, spec: AttemptSpec, *, is_recalled: bool = False) -> None:
+        """Accept an attempt, unless that has been done; run it, or go on with it.
+
+        One that was recalled before it arrived is collected if it has started, and else refused.
+        """
         key = spec.key
         with self.changed:
             if self._leaving.get(key, self.epoch) != self.epoch:
@@ -166,11 +169,13 @@ class HostAttempts:
                 self.folder.accept(key)
             self.inputs.link(input_digests(spec), here.plan.store_root)
             self._open[key] = _Accepted(here)
-        self._submit(key, here)
+        self._run(key, here, lifts_recall=not is_recalled)
 
-    def _submit(self, key: AttemptKey, spec: AttemptSpec) -> None:
-        if not self.closed:
-            self._executor.submit(spec).add_done_callback(partial(self._attempt_ended, key))
+    def _run(self, key: AttemptKey, spec: AttemptSpec, *, lifts_recall: bool) -> None:
+        if self.closed:
+            return
+        run = self._executor.submit if lifts_recall else self._executor.continue_attempt
+        run(spec).add_done_callback(partial(self._attempt_ended, key))
 
     def _on_this_host(self, spec: AttemptSpec, *, container_may_exist: bool) -> AttemptSpec:
         """Return an attempt with the paths of this host."""
@@ -357,7 +362,7 @@ class HostAttempts:
     def _try_again(self, key: AttemptKey, spec: AttemptSpec) -> None:
         with self.changed:
             self._problem = None
-        self._submit(key, spec)
+        self._run(key, spec, lifts_recall=False)
 
     def fail(self, key: AttemptKey, kind: str, message: str) -> None:
         with self.changed:

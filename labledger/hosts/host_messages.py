@@ -242,6 +242,8 @@ class Exchange:
     """Whether the run starts no further container."""
     is_lost: bool = False
     """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
+    number: int = 0
+    """Of the coordinator's exchanges that have orders, which it numbers for each host from 1."""
     attempts: tuple[AttemptSpec, ...] = ()
     delivered_before: frozenset[AttemptKey] = frozenset()
     """Those of them that an earlier process of the host has accepted."""

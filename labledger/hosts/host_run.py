@@ -7,7 +7,7 @@ What is done with the attempts is up to `HostAttempts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.errors import LedgerError
 from labledger.hosts.host_attempts import HostAttempts
@@ -31,6 +31,8 @@ class HostRun:
     attempts: HostAttempts
     """Their lock guards everything below."""
     _granted_until: float = 0.0
+    _newest: int = 0
+    """The highest number of this epoch's exchanges."""
     _mark: str | None = None
     """The mark that is known to be on the disk."""
 
@@ -48,12 +50,14 @@ class HostRun:
             if setup.epoch > self.attempts.epoch or self.attempts.folder.read_epoch() is None:
                 self.attempts.folder.write_epoch(setup.epoch)
                 self._granted_until = 0.0
+                self._newest = 0
                 self.attempts.begin_epoch(setup.epoch)
 
     def exchange(self, request: Exchange) -> ExchangeReply:
         """Carry out the orders, wait for something to report, and return it."""
         self.enter_epoch(request.setup)
         self._keep_mark(request)
+        request = self._without_late_orders(request)
         attempts, limiter = self.attempts, self.attempts.limiter
         new = self._with_shared_files(request.setup, request.attempts)
         with self.attempts.changed:
@@ -74,14 +78,26 @@ class HostRun:
             attempts.cancel(cancellation)
         for kill in request.kills:
             attempts.kill(kill)
+        recalled = {kill.spec.key for kill in request.kills if kill.spares_started}
         for spec in new:
-            attempts.accept(spec)
+            attempts.accept(spec, is_recalled=spec.key in recalled)
         with self.attempts.changed:
             attempts.unconfirmed -= request.confirmed
             self.attempts.changed.wait_for(
                 lambda: attempts.closed or attempts.has_news(request), request.wait_s
             )
         return attempts.report(request)
+
+    def _without_late_orders(self, request: Exchange) -> Exchange:
+        """Return a request without what it asks of attempts, if a later one has been seen.
+
+        Its attempts may have been recalled since, and those that it recalls submitted again. What
+        is still wanted of it was in a later one: the coordinator did not get the reply to this.
+        """
+        with self.attempts.changed:
+            is_late = 0 < request.number < self._newest
+            self._newest = max(self._newest, request.number)
+        return replace(request, attempts=(), kills=()) if is_late else request
 
     def _keep_mark(self, request: Exchange) -> None:
         """Keep the coordinator's mark. Raises `AnotherHost` if it has worked with another machine.

@@ -30,6 +30,7 @@ from labledger.hosts.host_messages import (
     ExchangeReply,
     ForgetAttempts,
     GetInput,
+    Kill,
     ListAttempts,
     MissingInputs,
     PutChunk,
@@ -189,6 +190,52 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     host.epoch = 2
     host.exchange(waits)
     assert host.result(2).notes == []
+
+
+def refusal(host: Host, idx: int) -> str:
+    """Why an attempt was not started, as soon as the host says so."""
+    replies: list[ExchangeReply] = []
+
+    def reported() -> bool:
+        replies.append(host.exchange(wait_s=0.5))
+        return any(failure.key == (idx, 1) for failure in replies[-1].failures)
+
+    wait_until(reported, f"the end of slot {idx}")
+    return next(each.kind for each in replies[-1].failures if each.key == (idx, 1))
+
+
+def test_what_was_recalled_before_it_arrived_does_not_start(host: Host) -> None:
+    """Also in the host's next process; sent again without the order, it runs once."""
+    spec = host.spec(0)
+    recall = Kill(spec, spares_started=True)
+    for _ in range(2):
+        host.exchange(spec, kills=(recall,))
+        assert (refusal(host, 0), host.containers()) == ("refused", [])
+        host.stop()
+        host.start()
+    host.exchange(spec, kills=(recall,))
+    assert refusal(host, 0) == "refused"
+    host.exchange(spec)
+    assert host.result(0).notes == []
+    host.exchange(spec, kills=(recall,))
+    assert host.result(0).notes == [], "what has ended is delivered whatever is ordered"
+
+
+def test_a_late_request_does_not_undo_a_recall(host: Host) -> None:
+    """Of a request that a later one has overtaken, no attempt starts, and none is recalled."""
+    spec, other = host.spec(0), host.spec(1)
+    host.exchange(spec, kills=(Kill(spec, spares_started=True),), number=2)
+    assert refusal(host, 0) == "refused"
+    host.exchange(spec, number=1)
+    assert host.exchange(wait_s=0.3).failures
+    assert host.containers() == []
+    host.exchange(spec, other, number=3)
+    host.exchange(number=2, kills=tuple(Kill(each) for each in (spec, other)))
+    assert [host.result(idx).status.value for idx in (0, 1)] == ["completed"] * 2
+    host.epoch = 2
+    last = host.spec(2)
+    host.exchange(last, number=1)
+    assert host.result(2).status.value == "completed"
 
 
 def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

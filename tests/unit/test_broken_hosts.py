@@ -57,6 +57,7 @@ from labledger.records.model_calls import ModelCall, Usage
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import RegradedTrial
 
@@ -311,6 +312,26 @@ def run(trials: Trials, tmp_path: Path) -> Run:
 def is_whole(future: Future[AttemptResult], spec: AttemptSpec) -> bool:
     result = future.result(PATIENCE_S)
     return (result.ids, result.message) == (spec.ids, "made up")
+
+
+def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:
+    """While its image is transferred or its host is away, an attempt that is recalled or killed
+    ends, and is not delivered later; a recalled one is when it is submitted again."""
+    run.a.images, run.a.lacks = frozenset(), True
+    with run.executor() as executor:
+        wait_until(lambda: executor.width == 4, "both hosts")
+        spec, waits = run.submit(executor, 1, run.a)
+        _, is_awaited = run.submit(executor, 2, run.a)
+        killed, dies = run.submit(executor, 3, run.a)
+        executor.recall(spec)
+        executor.kill(killed)
+        assert isinstance(waits.exception(0), StartRefused)
+        assert isinstance(dies.exception(0), StartRefused)
+        assert not is_awaited.done()
+        run.a.images, run.a.lacks = frozenset(IMAGES.values()), False
+        is_awaited.result(PATIENCE_S)
+        assert run.a.accepted.keys() == {(2, 1)}
+        assert executor.submit(spec).result(PATIENCE_S).message == "made up"
 
 
 GARBAGE = {

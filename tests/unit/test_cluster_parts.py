@@ -28,6 +28,7 @@ from labledger.hosts.host_messages import (
     Describe,
     Described,
     Exchange,
+    Kill,
     Removal,
     RunKey,
     RunSetup,
@@ -236,6 +237,41 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
         first.mark != "" and first.mark,
     )
     assert again.delivered_before == {(1, 1)}
+
+
+def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Trials) -> None:
+    """An attempt that may have been delivered takes the order along until it is submitted again."""
+    link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    pending = link.pending[7, 1] = Pending(trials.spec(), Future(), is_ready=True)
+    assert pending.is_new
+    lost = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(lost.attempts), lost.kills, lost.number) == (1, (), 1)
+    assert not pending.is_new, "the reply may be lost"
+    pending.is_recalled = True
+    link.kills.append(recall := Kill(pending.spec, spares_started=True))
+    ordered = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(ordered.attempts), ordered.kills, ordered.number) == (1, (recall,), 2)
+    link.record_delivery(ordered)
+    assert not link.has_orders(stopping=False)
+    link.connect("address", Described("another", host("a"), 5.0, 5.0))
+    pending.is_ready = True
+    again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    assert (len(again.attempts), again.kills) == (1, (recall,))
+
+
+def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None:
+    """A recall that was dropped and ordered again while it was delivered is delivered again."""
+    link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    spec = trials.spec()
+    link.kills = [Kill(spec, spares_started=True), Kill(spec)]
+    under_way = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
+    link.forget_recalls(spec.key)
+    assert link.kills == [Kill(spec)]
+    link.kills.append(again := Kill(spec, spares_started=True))
+    link.record_delivery(under_way)
+    assert link.kills == [again]
 
 
 def test_limiters_that_share_permits_take_turns() -> None:

@@ -199,6 +199,7 @@ class ClusterExecutor:
                 self._end_lost(link)
                 return future
             link.received.discard(key)
+            link.forget_recalls(key)
             is_ready = self._exchanges.has_inputs(link, spec)
             link.pending[key] = Pending(spec, future, is_ready)
             self._state.host_capacity.update(link)
@@ -231,19 +232,30 @@ class ClusterExecutor:
         return future
 
     def kill(self, spec: AttemptSpec) -> None:
-        with self._state.lock:
-            link = self._exchanges.hosts.link(spec.host)
-            self._order(link, Kill(spec))
+        self._order(Kill(spec))
 
     def recall(self, spec: AttemptSpec) -> None:
-        with self._state.lock:
-            self._order(self._exchanges.hosts.link(spec.host), Kill(spec, spares_started=True))
+        self._order(Kill(spec, spares_started=True))
 
-    def _order(self, link: HostLink, kill: Kill) -> None:
-        """Deliver an order with the next exchange. With the lock."""
-        link.recalled.add(attempt_key(kill.spec))
-        if kill not in link.kills:
-            link.kills.append(kill)
+    def _order(self, kill: Kill) -> None:
+        """Have a host kill or recall an attempt; take back here what its host cannot have got.
+
+        That may wait long for its inputs, or for its host. Any other is the host's to refuse.
+        """
+        key = attempt_key(kill.spec)
+        with self._state.lock:
+            link = self._exchanges.hosts.link(kill.spec.host)
+            link.recalled.add(key)
+            pending = link.pending.get(key)
+            if pending is not None and pending.is_new:
+                del link.pending[key]
+                self._state.host_capacity.update(link)
+                set_exception(pending.future, StartRefused())
+            elif pending is not None and kill.spares_started:
+                pending.is_recalled = True
+            is_needed = key in link.pending or not kill.spares_started
+            if is_needed and kill not in link.kills:
+                link.kills.append(kill)
         self._exchanges.wake(link)
 
     def has_started(self, spec: AttemptSpec) -> bool:

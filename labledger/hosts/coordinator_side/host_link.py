@@ -41,10 +41,19 @@ class Pending:
     future: Future[AttemptResult]
     is_ready: bool = False
     """Whether its host has everything that it needs."""
+    is_sent: bool = False
+    """Whether any process of its host may have got it."""
     is_delivered: bool = False
     """Whether the present process of its host has got it."""
     was_delivered: bool = False
     """Whether an earlier process has."""
+    is_recalled: bool = False
+    """Whether it is to start no more. Each process that gets it is told so with it."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether certainly nothing exists of it, and nobody else will run it."""
+        return not (self.is_sent or self.spec.container_may_exist)
 
 
 @dataclass(slots=True)
@@ -112,6 +121,8 @@ class HostLink:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _clock_base: tuple[float, float] | None = None
     """The host's monotonic time in its last reply, and this machine's when that arrived."""
+    _orders: int = 0
+    """How many exchanges with orders have begun."""
     _is_marked: bool = False
     """Whether the host has kept `mark`."""
     _stop_delivered: bool = False
@@ -275,6 +286,11 @@ class HostLink:
             each for each in self.pending.values() if each.is_ready and not each.is_delivered
         ]
         chosen = waiting[:_MAX_ATTEMPTS_PER_EXCHANGE] if with_orders and not is_lost else []
+        self._orders += with_orders
+        for each in chosen:
+            each.is_sent = True
+        recalls = [Kill(each.spec, spares_started=True) for each in chosen if each.is_recalled]
+        kills = [*self.kills, *(recall for recall in recalls if recall not in self.kills)]
         return Exchange(
             session=self.session,
             setup=setup,
@@ -283,6 +299,7 @@ class HostLink:
             grant_until=grant,
             stopping=stopping,
             is_lost=is_lost,
+            number=self._orders if with_orders else 0,
             attempts=tuple(each.spec for each in chosen),
             delivered_before=frozenset(
                 attempt_key(each.spec) for each in chosen if each.was_delivered
@@ -291,10 +308,16 @@ class HostLink:
             cancellations=(
                 tuple(o for o in orders if isinstance(o, Cancellation)) if with_orders else ()
             ),
-            kills=tuple(self.kills) if with_orders else (),
+            kills=tuple(kills) if with_orders else (),
             received=frozenset(self.received),
             confirmed=frozenset(self.confirmed),
         )
+
+    def forget_recalls(self, key: AttemptKey) -> None:
+        """Drop the order to recall an attempt that is submitted again."""
+        self.kills = [
+            kill for kill in self.kills if kill.spec.key != key or not kill.spares_started
+        ]
 
     def record_delivery(self, request: Exchange) -> None:
         """Record that the host has got the orders of a request."""
@@ -308,7 +331,9 @@ class HostLink:
         for spec in left:
             if (leaving := self.leaving.get(attempt_key(spec))) is not None:
                 leaving.is_delivered = True
-        self.kills = self.kills[len(request.kills) :]
+        # Not by equality: an order may have been dropped and given again meanwhile.
+        delivered = set(map(id, request.kills))
+        self.kills = [kill for kill in self.kills if id(kill) not in delivered]
         self.confirmed -= request.confirmed
         self._is_marked = True
         self._stop_delivered = self._stop_delivered or request.stopping
