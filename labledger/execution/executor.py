@@ -117,7 +117,10 @@ class TrialExecutor(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many attempts may be submitted at once: those that run, and a few that prepare."""
+        """How many attempts may be submitted at once: those that run, and a few that prepare.
+
+        Hosts that are closed (`Limits`) count: what had started there is submitted to be collected.
+        """
 
     @property
     def last_start_created(self) -> float:
@@ -212,8 +215,8 @@ class TrialExecutor(Protocol):
         """Return why the run cannot continue for now: hosts were unreachable for `patience_s`.
 
         None if an open attempt or a removal is on a host that answers, or if none is open and some
-        host answers. The sentence says which slots wait for which host. Called only while the
-        coordinator has nothing to commit and nothing that it can place.
+        host answers, or all hosts are closed. The sentence says which slots wait for which host.
+        Called only while the coordinator has nothing to commit and nothing that it can place.
         """
 
     def stop_starting(self) -> None:

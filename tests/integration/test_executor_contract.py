@@ -20,7 +20,7 @@ from sample_trials import Trials, brief
 from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
-from labledger.execution.executor import RunRecords, TrialExecutor
+from labledger.execution.executor import Limits, RunRecords, TrialExecutor
 from labledger.execution.local_executor import LocalExecutor
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
@@ -286,6 +286,27 @@ def test_what_is_recalled_does_not_start_until_it_is_submitted_again(
     for spec in specs:
         executor.remove(spec, keep_folder=False).result(PATIENCE_S)
     wait_until(lambda: not trials.containers(), "the containers to be removed")
+
+
+def test_a_closed_host_takes_nothing_new_and_gives_what_has_started(
+    coordinators: Coordinators, trials: Trials
+) -> None:
+    """While it is closed, what an earlier coordinator started there is adopted and collected."""
+    spec = trials.spec(WAITS)
+    executor = coordinators.next(spec)
+    spec = placed(executor, spec)
+    executor.submit(spec)
+    wait_until(lambda: is_running(spec), "its container")
+    executor = coordinators.next(spec)
+    executor.limit(Limits(is_closed=lambda _: True))
+    wait_until(lambda: executor.capacity > 0, "the host")
+    assert executor.place(slot(trials.spec(), 8)) is None
+    assert not executor.has_room
+    assert executor.stop_cause(0.0) is None
+    future = executor.submit(placed(executor, replace(spec, container_may_exist=True)))
+    let_go(spec)
+    assert future.result(PATIENCE_S).status == SlotStatus.COMPLETED
+    executor.remove(spec, keep_folder=False).result(PATIENCE_S)
 
 
 def test_what_is_killed_before_it_starts_never_starts(

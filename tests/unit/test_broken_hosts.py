@@ -24,7 +24,7 @@ from waiting import PATIENCE_S, wait_until
 
 from labledger import __version__
 from labledger.errors import HostLost
-from labledger.execution.executor import HostState
+from labledger.execution.executor import HostState, Limits
 from labledger.experiment.plan_sections import GraderPlan
 from labledger.hosts import message_bytes
 from labledger.hosts.coordinator_side import host_discovery, host_exchanges
@@ -178,6 +178,7 @@ class MadeUpWorker:
         self.lacks = False
         """Whether what it is asked to pull never comes."""
         self.slots = 2
+        self.gpus: int | None = None
         self.accepted: dict[AttemptKey, AttemptSpec] = {}
         self.spoil: Callable[[object, Any], object] = lambda _request, reply: reply
         self.spoil_result: Callable[[ResultMessage], ResultMessage] = lambda message: message
@@ -188,8 +189,8 @@ class MadeUpWorker:
         return reply if isinstance(reply, bytes) else encode(reply)
 
     def _state(self) -> HostState:
-        version = {"labledger_version": __version__}
-        return HostState(self.name, self.name[-8:], self.slots, 0, self.images, **version)
+        facts: dict[str, Any] = {"gpus": self.gpus, "labledger_version": __version__}
+        return HostState(self.name, self.name[-8:], self.slots, 0, self.images, **facts)
 
     def _reply(self, request: object) -> object:
         match request:
@@ -332,6 +333,36 @@ def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:
         is_awaited.result(PATIENCE_S)
         assert run.a.accepted.keys() == {(2, 1)}
         assert executor.submit(spec).result(PATIENCE_S).message == "made up"
+
+
+def test_a_run_does_not_stop_because_a_host_is_paused(run: Run) -> None:
+    """A slot that only a paused host could take waits for as long as that is paused, and all the
+    patience longer; what no host could take stops the run while it is to be placed."""
+    run.a.gpus, run.b.gpus = 1, 0
+    one, two = (run.spec(idx, resources={"gpus": idx}) for idx in (1, 2))
+    a_is_closed = Limits(is_closed=lambda name: name == run.a.name)
+    with run.executor() as executor:
+        wait_until(lambda: executor.width == 4, "both hosts")
+        executor.limit(a_is_closed)
+        assert executor.place(one) is None
+        assert executor.has_room
+        assert executor.stop_cause(0.0) is None
+        executor.limit(Limits())
+        assert executor.place(two) is None
+        assert executor.stop_cause(PATIENCE_S) is None
+        assert executor.place(two) is None
+        assert "no host could take slot 2" in (executor.stop_cause(0.0) or "")
+        assert executor.stop_cause(0.0) is None, "it was not to be placed again"
+        executor.limit(a_is_closed)
+        placed = executor.place(run.spec(3))
+        assert placed is not None
+        assert placed.host == run.b.name
+        assert executor.submit(placed).result(PATIENCE_S)
+        run.cluster.workers.clear()
+        wait_until(lambda: executor.width == 0, "both to go")
+        assert "no host could take a trial" in (executor.stop_cause(0.0) or "")
+        executor.limit(Limits(is_closed=lambda _: True))
+        assert executor.stop_cause(0.0) is None
 
 
 GARBAGE = {

@@ -372,6 +372,7 @@ def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
     limit(Limits(at_most_per_host=2, is_closed=lambda name: name == "a/1"))
     assert place_all() == ["b/1"]
     assert not room.has_room
+    assert room.capacity == 4, "what had started there can be collected"
     limit(Limits(at_most_per_host=2))
     assert place_all() == ["a/1"]
 

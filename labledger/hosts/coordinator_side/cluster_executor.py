@@ -152,6 +152,8 @@ class ClusterExecutor:
             self._state.host_capacity.limits = limits
             for link in self._state.links.values():
                 self._state.host_capacity.update(link)
+            # What waited because of the old ones has all the patience again.
+            self._state.blocked.record_activity()
 
     def _limited(self, count: int) -> int:
         return count if self._max_concurrency is None else min(count, self._max_concurrency)
@@ -179,7 +181,12 @@ class ClusterExecutor:
                 return spec
             host_capacity = self._state.host_capacity
             chosen = host_capacity.choose(spec)
-            is_too_large = chosen is None and host_capacity.has_room
+            links = self._state.links.values()
+            is_too_large = (
+                chosen is None
+                and host_capacity.has_room
+                and not host_capacity.is_awaited(spec, links)
+            )
             self._state.blocked.record_placement(spec if is_too_large else None)
             if chosen is None:
                 return None
@@ -315,7 +322,8 @@ class ClusterExecutor:
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:
-            return self._state.blocked.stop_cause(list(self._state.links.values()), patience_s)
+            links, limits = list(self._state.links.values()), self._state.host_capacity.limits
+            return self._state.blocked.stop_cause(links, patience_s, limits.is_closed)
 
     def stop_starting(self) -> None:
         with self._state.lock:

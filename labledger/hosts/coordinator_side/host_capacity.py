@@ -9,7 +9,7 @@ a host is lost is never concluded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labledger import clock
@@ -97,6 +97,16 @@ class HostCapacity:
                         return self._best(spec, links, inputs)
         return None
 
+    def is_awaited(self, spec: AttemptSpec, links: Iterable[HostLink]) -> bool:
+        """Return whether a host that is closed might take an attempt once it is not any more."""
+        needs = needs_of(spec)
+        return any(
+            self.limits.is_closed(link.name)
+            and link.lost_because is None
+            and (link.state is None or needs.are_met_by(link.state))
+            for link in links
+        )
+
     def _room_of(self, link: HostLink) -> _Room:
         taken, at_most = link.taken, self.limits.at_most_per_host
         if link.problem is not None or link.state is None:
@@ -104,6 +114,7 @@ class HostCapacity:
         slots, capacity = link.slots, link.capacity
         if at_most is not None:
             slots, capacity = min(slots, at_most), min(capacity, at_most)
+        # A closed host adds to the capacity: what had started there is collected meanwhile.
         if taken >= capacity or self.limits.is_closed(link.name):
             return _Room(slots, capacity, 0, None)
         used = max(taken, link.state.busy)
@@ -135,11 +146,22 @@ class BlockedHosts:
         self._too_large = too_large
 
     def record_activity(self) -> None:
-        """Record that an attempt was submitted, or that a result arrived."""
+        """Record that an attempt was submitted, that a result arrived, or that limits changed."""
         self._last_activity = clock.monotonic()
 
-    def stop_cause(self, links: Sequence[HostLink], patience_s: float) -> str | None:
-        """Return why the run cannot continue, None while any trial may still advance."""
+    def stop_cause(
+        self,
+        links: Sequence[HostLink],
+        patience_s: float,
+        is_closed: Callable[[str], bool] = lambda _: False,
+    ) -> str | None:
+        """Return why the run cannot continue, None while any trial may still advance.
+
+        An attempt that is too large is a reason only if it was to be placed since the last call:
+        it may have been paused or cancelled meanwhile. Nor is it one that no host answers if a
+        person has closed them all (`is_closed`).
+        """
+        too_large, self._too_large = self._too_large, None
         now = clock.monotonic()
         if now - self._last_activity <= patience_s:
             return None
@@ -149,9 +171,11 @@ class BlockedHosts:
             return None
         waiting = [link for link in blocked if link.pending]
         if not waiting:
-            if working and self._too_large is not None:
-                return _too_large(self._too_large, patience_s)
-            return None if working else _no_host(links, patience_s)
+            if working:
+                return None if too_large is None else _too_large(too_large, patience_s)
+            in_use = [link for link in links if link.lost_because is None]
+            is_paused = bool(in_use) and all(is_closed(link.name) for link in in_use)
+            return None if is_paused else _no_host(links, patience_s)
         if any(now - link.blocked_since <= patience_s for link in waiting):
             return None
         return "; ".join(_sentence(link, patience_s) for link in waiting)
