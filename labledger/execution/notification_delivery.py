@@ -10,6 +10,7 @@ with the same id. What fails is repeated with growing delays, for ever: only a p
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 from collections import Counter
@@ -31,6 +32,8 @@ GRACE_S = 5.0
 _POLL_S = 0.25
 _LONGEST_DELAY_S = 600.0
 _MIN_ATTEMPT_S = 1.0
+_ERROR_REST_S = 5.0
+"""How long delivery rests after an error of the ledger, in seconds."""
 
 
 def retry_delay_s(attempts: int) -> float:
@@ -60,6 +63,8 @@ class Courier:
     """How often in a row each receiver has failed, for whatever run."""
     _rests_until: dict[str, float] = field(default_factory=dict)
     """Until when a receiver that has failed is left alone, by the monotonic clock."""
+    _unstored: set[tuple[str, int]] = field(default_factory=set)
+    """What was accepted and could not be stored so: it is not sent again."""
 
     def deliver(
         self,
@@ -105,22 +110,35 @@ class Courier:
         if payload is None:
             # Somebody else has delivered it, or its run was deleted.
             return
+        key = waiting.run_id, waiting.notification_no
+        problem = None if key in self._unstored else self._tell(waiting, payload, limit_s)
+        if problem is not None:
+            self._failures[waiting.receiver] += 1
+            rest_s = retry_delay_s(self._failures[waiting.receiver])
+            self._rests_until[waiting.receiver] = clock.monotonic() + rest_s
+            retry_at = clock.later(clock.utc_now(), retry_delay_s(waiting.attempts + 1))
+            self.outbox.store_failed(waiting, problem, retry_at)
+            done.problems[waiting.run_id, waiting.receiver] = problem
+        else:
+            self._failures.pop(waiting.receiver, None)
+            self._rests_until.pop(waiting.receiver, None)
+            self._unstored.add(key)
+            self.outbox.store_delivered(waiting)
+            self._unstored.discard(key)
+            done.accepted += 1
+
+    def _tell(self, waiting: Waiting, payload: bytes, limit_s: float) -> str | None:
+        """Tell a receiver. Return why it did not accept, None if it did."""
         try:
             fault_points.fault_point("before_notification")
             Receiver.of_stored(waiting.receiver).tell(payload, self.values, limit_s)
             fault_points.fault_point("after_notification")
         except NotDelivered as error:
-            self._failures[waiting.receiver] += 1
-            rest_s = retry_delay_s(self._failures[waiting.receiver])
-            self._rests_until[waiting.receiver] = clock.monotonic() + rest_s
-            retry_at = clock.later(clock.utc_now(), retry_delay_s(waiting.attempts + 1))
-            self.outbox.store_failed(waiting, error.message, retry_at)
-            done.problems[waiting.run_id, waiting.receiver] = error.message
-        else:
-            self._failures.pop(waiting.receiver, None)
-            self._rests_until.pop(waiting.receiver, None)
-            self.outbox.store_delivered(waiting)
-            done.accepted += 1
+            return error.message
+        except Exception as error:
+            # Others are told all the same. Its text may have what is secret.
+            return f"it could not be told ({type(error).__name__})"
+        return None
 
 
 def lock_run(lab: LabFolder, run_id: str, stack: ExitStack) -> bool:
@@ -154,6 +172,9 @@ class DeliveryThread:
         self._lab, self._run_id, self._values = lab, run_id, values
         self._emit = emit
         self._is_ending = threading.Event()
+        self._end_s = math.inf
+        """Until when anything is tried, by the monotonic clock."""
+        self._is_needed = False
         self._problems: SimpleQueue[str] = SimpleQueue()
         self._reported: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -165,6 +186,7 @@ class DeliveryThread:
         # What has failed before is what the user is told.
         with suppress(LabLedgerError):
             self.begin()
+        self._end_s = clock.monotonic() + GRACE_S
         self._is_ending.set()
         if self._thread is not None:
             self._thread.join(GRACE_S + _MIN_ATTEMPT_S)
@@ -174,38 +196,73 @@ class DeliveryThread:
     def begin(self) -> None:
         """Start delivering, unless nothing waits and the run has no receiver.
 
-        Raises `LedgerError`.
+        Whatever fails after that is tried again until the session ends. Raises `LedgerError`.
         """
-        if self._thread is None and delivery_is_needed(self._lab.ledger, self._run_id):
-            # A receiver that hangs must not keep the process from ending.
-            self._thread = threading.Thread(
-                target=self._work, name="labledger-notifications", daemon=True
-            )
-            self._thread.start()
+        self._is_needed = self._is_needed or delivery_is_needed(self._lab.ledger, self._run_id)
+        self._keep_working()
+
+    def _keep_working(self) -> None:
+        """Start the thread if it is needed and does not run."""
+        is_alive = self._thread is not None and self._thread.is_alive()
+        if is_alive or not self._is_needed or self._is_ending.is_set():
+            return
+        # A receiver that hangs must not keep the process from ending.
+        thread = threading.Thread(target=self._work, name="labledger-notifications", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The machine has no thread left for this process.
+            self._report_error(error)
+        else:
+            self._thread = thread
 
     def report_problems(self) -> None:
-        """Emit a warning for each receiver that has failed since the last call, each once."""
+        """Emit a warning for each problem since the last call, each once, and go on delivering."""
+        self._keep_working()
         with suppress(Empty):
             while True:
                 self._emit(run_event("warning", message=self._problems.get_nowait()))
 
     def _work(self) -> None:
-        try:
-            with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
-                self._deliver(Courier(self._lab, outbox, self._values), stack)
-        except LabLedgerError as error:
-            self._problems.put(f"no notification is delivered any more: {error.message}")
+        """Deliver until the session ends, whatever fails meanwhile."""
+        courier: Courier | None = None
+        while clock.monotonic() < self._end_s:
+            try:
+                with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
+                    if courier is None:
+                        courier = Courier(self._lab, outbox, self._values)
+                        # What earlier sessions left is tried once, however long its delay is.
+                        due_by = None
+                    else:
+                        courier.outbox, due_by = outbox, clock.utc_now()
+                    self._deliver(courier, stack, due_by)
+                    return
+            except Exception as error:
+                self._report_error(error)
+            if self._is_ending.wait(_ERROR_REST_S):
+                clock.sleep(_POLL_S)
 
-    def _deliver(self, courier: Courier, stack: ExitStack) -> None:
+    def _report_error(self, error: Exception) -> None:
+        """Report what keeps notifications from being delivered to anybody."""
+        problem = f"{type(error).__name__}: {error}"
+        if isinstance(error, LabLedgerError):
+            problem = error.message
+        message = f"no notification is delivered at present: {problem}; it is tried again"
+        self._report_once(problem, message)
+
+    def _report_once(self, key: str, message: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            self._problems.put(message)
+
+    def _deliver(self, courier: Courier, stack: ExitStack, due_by: str | None) -> None:
         own = None
-        # What earlier sessions left is tried once at the start, however long its delay is.
-        due_by = None
         while not self._is_ending.is_set():
             own = own or self._lock_own(stack)
             self._report(courier.deliver(due_by=due_by, own=own))
             self._is_ending.wait(_POLL_S)
             due_by = clock.utc_now()
-        end_s = clock.monotonic() + GRACE_S
+        end_s = self._end_s
         backoff = clock.Backoff(_POLL_S, 2.0)
         while clock.monotonic() < end_s and courier.outbox.waiting(run_id=self._run_id):
             own = own or self._lock_own(stack)
@@ -219,10 +276,9 @@ class DeliveryThread:
 
     def _report(self, done: Delivered) -> None:
         for (run_id, receiver), problem in done.problems.items():
-            if receiver not in self._reported:
-                self._reported.add(receiver)
-                self._problems.put(
-                    f"{Receiver.of_stored(receiver).label} was not notified of run {run_id}: "
-                    f"{problem}; it is tried again until it succeeds "
-                    "(`labledger notifications` lists what waits)"
-                )
+            message = (
+                f"{Receiver.of_stored(receiver).label} was not notified of run {run_id}: "
+                f"{problem}; it is tried again until it succeeds "
+                "(`labledger notifications` lists what waits)"
+            )
+            self._report_once(receiver, message)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
@@ -13,6 +14,7 @@ from notification_receivers import FAILURES, TOKEN, Receiver, serving
 from waiting import wait_until
 
 import labledger
+from labledger.errors import LedgerError
 from labledger.execution import notification_delivery
 from labledger.execution.notification_delivery import (
     Courier,
@@ -23,7 +25,7 @@ from labledger.execution.notification_delivery import (
 from labledger.execution.receivers import Receiver as ReceiverOfRun
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Lease
-from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
+from labledger.ledger.notifications import Notice, NoticeEvent, Outbox, Waiting
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
@@ -254,6 +256,104 @@ def test_a_problem_is_said_once(
         "$WEBHOOK was not notified of run run-1: HTTP status 500; it is tried again until it "
         "succeeds (`labledger notifications` lists what waits)"
     )
+
+
+def test_delivery_goes_on_when_the_ledger_works_again(
+    writer: LedgerWriter,
+    leases: list[Lease],
+    server: Receiver,
+    lab: LabFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it cannot be written or opened, nothing is sent twice; then the next ones are sent."""
+    is_full, opened = threading.Event(), []
+    store_delivered, of_ledger = Outbox.store_delivered, Outbox.open
+
+    def store(outbox: Outbox, waiting: Waiting) -> None:
+        if is_full.is_set():
+            raise LedgerError("the ledger's disk is full")
+        store_delivered(outbox, waiting)
+
+    def open_outbox(path: Path) -> Outbox:
+        opened.append(path)
+        if len(opened) == 2:
+            raise ZeroDivisionError("a fault")
+        return of_ledger(path)
+
+    monkeypatch.setattr(Outbox, "store_delivered", store)
+    monkeypatch.setattr(Outbox, "open", open_outbox)
+    monkeypatch.setattr(notification_delivery, "_ERROR_REST_S", 0.05)
+    events: list[JsonObject] = []
+    announce(writer, leases[0], 1, 2)
+    is_full.set()
+    with serving(server), session(lab, server, events) as delivery:
+        delivery.begin()
+        wait_until(lambda: len(opened) > 4, "some repetitions")
+        assert told(server.accepted) == [(RUNS[0], "1")]
+        is_full.clear()
+        wait_until(lambda: len(server.accepted) == 2, "the next one")
+        is_full.set()
+        announce(writer, leases[0], 3)
+        wait_until(lambda: len(server.accepted) == 3, "one whose end cannot be stored")
+        is_full.clear()
+        delivery.__exit__(None, None, None)
+    assert told(server.accepted) == [(RUNS[0], number) for number in "123"]
+    assert labledger.notifications(lab_dir=lab.root) == []
+    assert [event["message"] for event in events] == [
+        "no notification is delivered at present: the ledger's disk is full; it is tried again",
+        "no notification is delivered at present: ZeroDivisionError: a fault; it is tried again",
+    ]
+
+
+def test_a_fault_with_one_receiver_keeps_no_other_from_being_told(
+    writer: LedgerWriter,
+    leases: list[Lease],
+    server: Receiver,
+    courier: Courier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever error telling one raises, it is tried again later, and others are told."""
+    no_url = ReceiverOfRun((f"http://{TOKEN}/",), is_webhook=True)
+    writer.set_receivers(leases[0], {"run": [no_url.stored(), WEBHOOK]})
+    tell = ReceiverOfRun.tell
+
+    def fail(receiver: ReceiverOfRun, *arguments: Any) -> None:
+        if receiver == no_url:
+            raise RuntimeError(f"can't start new thread for {TOKEN}")
+        tell(receiver, *arguments)
+
+    monkeypatch.setattr(ReceiverOfRun, "tell", fail)
+    announce(writer, leases[0], 1)
+    with serving(server):
+        done = courier.deliver()
+    assert (done.accepted, list(done.problems.values())) == (
+        1,
+        ["it could not be told (RuntimeError)"],
+    )
+    assert [each.attempts for each in courier.outbox.waiting()] == [1]
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(
+    writer: LedgerWriter,
+    leases: list[Lease],
+    server: Receiver,
+    lab: LabFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine without another thread for this process does not end the session."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    events: list[JsonObject] = []
+    announce(writer, leases[0], 1)
+    with serving(server), session(lab, server, events) as delivery:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            delivery.begin()
+        delivery.report_problems()
+        wait_until(lambda: len(server.accepted) == 1, "the notification")
+    assert "RuntimeError: can't start new thread" in events[0]["message"]
 
 
 # -- the library
