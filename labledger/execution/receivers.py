@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, urlsplit
 
-from labledger import __version__
+from labledger import __version__, clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.exit_codes import Exit
 from labledger.experiment import name_references
@@ -35,7 +35,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.text import escape_line, quoted
 
 if TYPE_CHECKING:
-    from urllib3.connection import HTTPConnection
+    from http.client import HTTPConnection
 
 ATTEMPT_S = 10.0
 """How long a receiver may take to accept a notification, in seconds."""
@@ -212,32 +212,13 @@ def given_receivers(
 def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
     """Post JSON to a URL. Redirects are not followed: what is posted goes to this host alone."""
     # Imported late: few runs have a webhook.
-    import ssl
     from http.client import HTTPException
 
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.exceptions import HTTPError
-
-    host = url.hostname or ""
-    connection: HTTPConnection = HTTPConnection(host, url.port, timeout=limit_s)
-    if url.scheme == "https":
-        context = ssl.create_default_context()
-        connection = HTTPSConnection(host, url.port, timeout=limit_s, ssl_context=context)
-    headers = {"Content-Type": "application/json", "User-Agent": f"labledger/{__version__}"}
-    # The library limits each wait, not all of them together.
     has_ended = threading.Event()
-    watchdog = threading.Timer(limit_s, _cut, (connection, has_ended))
-    watchdog.start()
     try:
-        with closing(connection):
-            connection.request(
-                "POST", _target(url), body=payload, headers=headers, preload_content=False
-            )
-            status = connection.getresponse().status
-    except (HTTPError, HTTPException, OSError, ValueError) as error:
+        status = _status_of_post(url, payload, limit_s, has_ended)
+    except (HTTPException, OSError, ValueError) as error:
         raise NotDelivered(_failure(error, limit_s, is_cut=has_ended.is_set())) from error
-    finally:
-        watchdog.cancel()
     if has_ended.is_set():
         # The end of what was cut looks like the end of an answer.
         raise NotDelivered(_no_answer(limit_s))
@@ -245,6 +226,73 @@ def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
         raise NotDelivered(f"HTTP status {status}, a redirect, which is not followed")
     if status not in _OK:
         raise NotDelivered(f"HTTP status {status}")
+
+
+def _status_of_post(
+    url: SplitResult, payload: bytes, limit_s: float, has_ended: threading.Event
+) -> int:
+    """Return the status that a URL answers a post with; set `has_ended` at the limit.
+
+    Nothing is sent after that: it would be taken for not delivered, and sent again for ever.
+    """
+    import ssl
+    from http.client import HTTPConnection, HTTPSConnection
+
+    host = url.hostname or ""
+    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+    connection: HTTPConnection = kind(host, url.port or kind.default_port)
+    headers = {"Content-Type": "application/json", "User-Agent": f"labledger/{__version__}"}
+    # A socket limits each wait, not all of them together.
+    watchdog = threading.Timer(limit_s, _cut, (connection, has_ended))
+    watchdog.start()
+    try:
+        with closing(connection):
+            connection.sock = _connect(host, connection.port, limit_s)
+            if url.scheme == "https":
+                # The watchdog has to have the socket before anything waits for the other side.
+                connection.sock = ssl.create_default_context().wrap_socket(
+                    connection.sock, server_hostname=host, do_handshake_on_connect=False
+                )
+                _require_time(has_ended)
+                connection.sock.do_handshake()
+            _require_time(has_ended)
+            connection.request("POST", _target(url), body=payload, headers=headers)
+            return connection.getresponse().status
+    finally:
+        watchdog.cancel()
+
+
+def _connect(host: str, port: int, limit_s: float) -> socket.socket:
+    """Connect to the first address of a host that answers, within a limit in seconds.
+
+    What is left of the time is divided among the addresses that are left: one that is dead, as
+    where IPv6 leads nowhere, leaves enough for the others. Raises `OSError`.
+    """
+    end_s = clock.monotonic() + limit_s
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    problem: OSError = TimeoutError()
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        share_s = (end_s - clock.monotonic()) / (len(found) - number)
+        if share_s <= 0:
+            break
+        connected = None
+        try:
+            connected = socket.socket(family, kind, protocol)
+            connected.settimeout(share_s)
+            connected.connect(address)
+            connected.settimeout(limit_s)
+            return connected
+        except OSError as error:
+            problem = error
+            if connected is not None:
+                connected.close()
+    raise problem
+
+
+def _require_time(has_ended: threading.Event) -> None:
+    """Raise `TimeoutError` if the watchdog has fired: it may have found nothing to cut."""
+    if has_ended.is_set():
+        raise TimeoutError
 
 
 def _cut(connection: HTTPConnection, has_ended: threading.Event) -> None:
@@ -265,11 +313,9 @@ def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
     """Return why posting failed, without the URL that the library's own message may have."""
     import ssl
 
-    from urllib3.exceptions import NameResolutionError
-
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, NameResolutionError):
+        if isinstance(cause, socket.gaierror):
             return "its name cannot be resolved"
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not valid: {cause.verify_message}"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -184,6 +188,60 @@ def test_an_attempt_ends_at_its_limit(server: Receiver, behaviour: str) -> None:
     assert failure_of(of_option(server.url), 0.5) == "no answer within 0.5 seconds"
 
 
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port of this machine at which connecting never ends."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the name two.example addresses of this machine, after some seconds."""
+    of_system = socket.getaddrinfo
+
+    def resolve(*ports: int, after_s: float = 0.0) -> None:
+        def find(host: str, *arguments: Any, **more: Any) -> Any:
+            if host != "two.example":
+                return of_system(host, *arguments, **more)
+            time.sleep(after_s)
+            kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            return [(*kind, ("127.0.0.1", port)) for port in ports]
+
+        monkeypatch.setattr(socket, "getaddrinfo", find)
+
+    return resolve
+
+
+def test_a_dead_address_leaves_time_for_the_next(
+    server: Receiver, dead_port: int, resolve: Callable[..., None]
+) -> None:
+    """Of a host with an address that nobody answers at, another one is posted to, once."""
+    resolve(dead_port, server.port)
+    receiver = of_option(f"http://two.example/{TOKEN}")
+    receiver.tell(PAYLOAD, {}, 4.0)
+    assert server.asked == server.accepted == [json.loads(PAYLOAD)]
+    server.behave("drip")
+    assert failure_of(receiver, 1.0) == "no answer within 1 seconds"
+    resolve(dead_port, dead_port)
+    assert failure_of(receiver, 0.5) == "no answer within 0.5 seconds"
+
+
+def test_nothing_is_posted_after_the_limit(server: Receiver, resolve: Callable[..., None]) -> None:
+    """A name that takes too long to resolve is tried again, and nobody is told twice."""
+    resolve(server.port, after_s=0.4)
+    slow = of_option(f"http://two.example/{TOKEN}")
+    assert failure_of(slow, 0.2) == "no answer within 0.2 seconds"
+    assert server.asked == []
+
+
 def test_a_receiver_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     """A refused connection and a name that is none are said in a few words."""
     with serving(Receiver(tmp_path)) as receiver:
@@ -238,6 +296,8 @@ def test_a_certificate_is_checked(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         told.tell(PAYLOAD, {}, 5.0)
         assert len(receiver.accepted) == 1
+        receiver.behave("drip")
+        assert failure_of(told, 0.5) == "no answer within 0.5 seconds"
         other = of_option(f"https://localhost:{receiver.port}/")
         assert "its certificate is not valid" in failure_of(other)
 
