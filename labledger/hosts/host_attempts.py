@@ -129,11 +129,15 @@ class HostAttempts:
         self.epoch = self.folder.read_epoch() or 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Carry out the orders of a later coordinator from now on. The lock is held."""
+        """Carry out the orders of a later coordinator from now on. The lock is held.
+
+        What waits to start waits until this one submits it: it may be paused by now.
+        """
         self.epoch = epoch
         self.limiter.allow_until(0.0)
         self.limiter.reopen()
         self._executor.forget_kills()
+        self.limiter.hold(idx for idx, _ in self._open)
         self.is_lost = False
         self._failures.clear()
         self.unconfirmed.clear()
@@ -159,6 +163,7 @@ class HostAttempts:
                 self._returning[key] = spec
                 return
             is_over = self._removed.get(key) == self.epoch or key in self._leaving or self.is_lost
+            self.limiter.release(key[0])
             if self.closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)

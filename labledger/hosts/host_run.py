@@ -60,6 +60,9 @@ class HostRun:
         request = self._without_late_orders(request)
         attempts, limiter = self.attempts, self.attempts.limiter
         new = self._with_shared_files(request.setup, request.attempts)
+        # Before more time is granted, in which they might start.
+        for kill in request.kills:
+            attempts.kill(kill)
         with self.attempts.changed:
             attempts.is_lost = attempts.is_lost or request.is_lost
             if attempts.is_lost:
@@ -76,8 +79,6 @@ class HostRun:
             attempts.remove(removal)
         for cancellation in request.cancellations:
             attempts.cancel(cancellation)
-        for kill in request.kills:
-            attempts.kill(kill)
         recalled = {kill.spec.key for kill in request.kills if kill.spares_started}
         for spec in new:
             attempts.accept(spec, is_recalled=spec.key in recalled)

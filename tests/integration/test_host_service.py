@@ -238,6 +238,22 @@ def test_a_late_request_does_not_undo_a_recall(host: Host) -> None:
     assert host.result(2).status.value == "completed"
 
 
+def test_what_waits_to_start_waits_for_the_next_coordinator(host: Host) -> None:
+    """What one delivered, the next one may have paused: it starts when that submits it, too."""
+    spec, other = host.spec(0), host.spec(1)
+    host.exchange(spec, other, grant_until=None)
+    for each in (spec, other):
+        wait_until(lambda each=each: each.container_name in host.containers(), "what is prepared")  # type: ignore[misc]
+    host.epoch = 2
+    host.exchange(other)
+    assert host.result(1).status.value == "completed"
+    assert not _started(spec)
+    host.exchange(spec, kills=(Kill(spec, spares_started=True),))
+    assert refusal(host, 0) == "refused"
+    host.exchange(spec)
+    assert host.result(0).notes == []
+
+
 def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is prepared waits until there is space again, and the host says why."""
     monkeypatch.setattr(host.service, "_min_free_bytes", 1 << 60)

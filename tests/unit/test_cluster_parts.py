@@ -260,6 +260,24 @@ def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Tria
     assert (len(again.attempts), again.kills) == (1, (recall,))
 
 
+def test_no_time_is_granted_without_the_orders_to_start_less(trials: Trials) -> None:
+    """A question that overtakes a recall must not let start what is recalled."""
+    link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
+    link.connect("address", Described("session", host("a"), 5.0, 5.0))
+    link.record_contact(5.0)
+    link.kills = [Kill(trials.spec(), spares_started=True)]
+    soon = time.monotonic() + 60
+    question, orders = (
+        link.next_exchange(setup, soon, stopping=False, with_orders=with_orders)
+        for with_orders in (False, True)
+    )
+    assert question.grant_until is None
+    assert orders.grant_until is not None
+    link.record_delivery(orders)
+    question = link.next_exchange(setup, soon, stopping=False, with_orders=False)
+    assert question.grant_until is not None
+
+
 def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None:
     """A recall that was dropped and ordered again while it was delivered is delivered again."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)

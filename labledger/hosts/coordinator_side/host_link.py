@@ -274,11 +274,13 @@ class HostLink:
     ) -> Exchange:
         """Return the next request for the host. Its session must be known.
 
-        A host that was declared lost is granted no time.
+        A host that was declared lost is granted no time, nor is one with a request that leaves out
+        orders to start less.
         """
         assert self.session is not None
         is_lost = self.lost_because is not None
-        grant = None if is_lost else self.grant_until(allowed_until)
+        starts_nothing = is_lost or (bool(self.kills) and not with_orders)
+        grant = None if starts_nothing else self.grant_until(allowed_until)
         if grant is not None:
             self._granted_until = max(self._granted_until, allowed_until)
         orders = [each.order for each in self.leaving.values() if not each.is_delivered]

@@ -81,7 +81,7 @@ class RunPermits:
 
     def next_waiting(self) -> tuple[StartLimiter, int] | None:
         """Return who gets the next free permit, None if nobody who may start waits for one."""
-        candidates = [each for each in self.waiting if each[0].may_start]
+        candidates = [each for each in self.waiting if each[0].lets_start(each[1])]
         return min(candidates, key=lambda each: (each[0].running_trials, each[1]), default=None)
 
 
@@ -128,6 +128,8 @@ class StartLimiter:
         self._closed = False
         self._refused: set[int] = set()
         """Turns that get no permit."""
+        self._held: set[int] = set()
+        """Turns that wait for `release`."""
         self._abandoned = False
         self._allowed_until = math.inf
 
@@ -151,6 +153,16 @@ class StartLimiter:
     def refuse_no_more(self, turn: int) -> None:
         with self._changed:
             self._refused.discard(turn)
+
+    def hold(self, turns: Iterable[int]) -> None:
+        """Let the trials of these turns wait, prepared or not, until `release`. Others go on."""
+        with self._changed:
+            self._held.update(turns)
+
+    def release(self, turn: int) -> None:
+        with self._changed:
+            self._held.discard(turn)
+            self._changed.notify_all()
 
     def abandon(self) -> None:
         """Make every thread stop waiting for its container, and refuse further starts."""
@@ -180,6 +192,10 @@ class StartLimiter:
         """True while a container may be started."""
         is_allowed = not self._abandoned and self._clock() < self._allowed_until
         return is_allowed and not self._is_held_back()
+
+    def lets_start(self, turn: int) -> bool:
+        """Return whether the container of a turn may be started, if there is a permit."""
+        return self.may_start and turn not in self._held
 
     @property
     def free_permits(self) -> int:
