@@ -19,15 +19,19 @@ from labledger.hosts import connect
 from labledger.hosts.host_service import HostService, HostSettings
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.outcomes import RequestKind
 from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
+from simulation.invariants import Violation
 from simulation.runs import UNIX_TIME, World
 from simulation.scheduler import Machine, Process, world
 
 ADDRESS = "tcp://127.0.0.1:8786"
 _HOSTS = 3
 _SLOTS = 2
+_LATENESS_S = 5.0
+"""How long after its host's grant a container may start that was asked for within it."""
 
 
 class Host:
@@ -150,6 +154,8 @@ class ClusterWorld(World):
         for host in self.hosts:
             self.engines[host.machine.name] = host.engine
             self.disks.append(host.disk)
+        self._held_up_until: dict[str, float] = {}
+        """Until when a host was suspended, or its engine away: what had begun is late there."""
         self._is_over = False
 
     def begin(self) -> None:
@@ -199,6 +205,7 @@ class ClusterWorld(World):
         host = self.random.choice(self.hosts)
         self.count(f"{host.machine.name} pauses")
         seconds = self.random.choice((1.0, 10.0, 45.0, 120.0))
+        self._hold_up(host, seconds)
         for process in host.machine.living():
             process.paused_until = self.time.now + seconds
 
@@ -237,7 +244,33 @@ class ClusterWorld(World):
     def _host_engine_away(self) -> None:
         host = self.random.choice(self.hosts)
         self.count(f"engine of {host.machine.name} away")
-        host.engine.go_away(self.random.choice((0.5, 5.0, 30.0, 90.0)))
+        seconds = self.random.choice((0.5, 5.0, 30.0, 90.0))
+        self._hold_up(host, seconds)
+        host.engine.go_away(seconds)
+
+    def _hold_up(self, host: Host, seconds: float) -> None:
+        name, until = host.machine.name, self.time.now + seconds
+        self._held_up_until[name] = max(until, self._held_up_until.get(name, 0.0))
+
+    def possible_requests(self) -> list[tuple[RequestKind, dict[str, Any]]]:
+        pauses = [
+            (RequestKind.PAUSE, {"host": [self.random.choice(self.hosts).machine.name]})
+            for _ in range(2)
+        ]
+        return [*super().possible_requests(), *pauses]
+
+    def check_first_start(self, key: tuple[str, int, int], host: str) -> None:
+        """Check that a host which was paused starts nothing when all that it was granted is over.
+
+        The coordinator that applied the pause had granted no more than the rest of its lease.
+        """
+        since = self.observed.paused_hosts.get(host)
+        if since is None:
+            return
+        until = max(since + self.lease_s, self._held_up_until.get(host, 0.0)) + _LATENESS_S
+        if self.time.now > until:
+            problem = f"{key} starts on {host}, paused for {self.time.now - since:.1f} s"
+            self.time.fail(Violation(f"nothing is dispatched of what is paused: {problem}"))
 
     def _host_engine_fails(self) -> None:
         host = self.random.choice(self.hosts)

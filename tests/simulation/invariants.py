@@ -63,6 +63,8 @@ class Observed:
     """Runs that have ended, unless they grow."""
     may_be_back: set[str] = field(default_factory=set)
     """Runs that were complete when the power went: deleted notes of theirs may be back."""
+    paused_hosts: dict[str, float] = field(default_factory=dict)
+    """When it was applied that a host is paused, by its name."""
     applied: dict[int, str] = field(default_factory=dict)
     """The outcome of each request that was seen applied."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -233,9 +235,10 @@ def _stops_in_time(world: World) -> Iterator[str]:
 def _pauses_hold(world: World) -> Iterator[str]:
     """Uses what the run's own code makes of the requests, and the journal of what it did."""
     found = {
-        key: (variant, task, at)
-        for *key_parts, variant, task, at in world.rows(
-            "SELECT d.schedule_idx, d.attempt, v.variant_id, t.task_id, min(d.dispatched_at) "
+        key: (variant, task, host.partition("/")[0])
+        for *key_parts, variant, task, host, _ in world.rows(
+            "SELECT d.schedule_idx, d.attempt, v.variant_id, t.task_id, d.host, "
+            "min(d.dispatched_at) "
             "FROM dispatch d JOIN run ON run.run_no = d.run_no AND run.run_id = ? "
             "JOIN slot s ON s.run_no = d.run_no AND s.schedule_idx = d.schedule_idx "
             "JOIN run_variant v ON v.run_no = s.run_no AND v.variant_idx = s.variant_idx "
@@ -246,12 +249,13 @@ def _pauses_hold(world: World) -> Iterator[str]:
     }
     new = found.keys() - world.observed.journaled_attempts
     world.observed.journaled_attempts |= new
-    paused: set[tuple[str, str]] = set()
-    if new:
-        paused = _paused(world)
+    paused = _paused(world)
+    hosts = {name for scope, name in paused if scope == "host"}
+    since = world.observed.paused_hosts
+    world.observed.paused_hosts = {name: since.get(name, world.time.now) for name in hosts}
     for key in sorted(new):
-        variant, task, _ = found[key]
-        if paused & {("run", ""), ("variant", variant), ("task", task)}:
+        variant, task, host = found[key]
+        if paused & {("run", ""), ("variant", variant), ("task", task), ("host", host)}:
             yield f"{key} was dispatched, and {sorted(paused)} is paused"
 
 
@@ -261,7 +265,8 @@ def _paused(world: World) -> set[tuple[str, str]]:
         "SELECT kind, what FROM control_request WHERE applied_at IS NOT NULL ORDER BY request_no"
     ):
         asked = json.loads(what)
-        named = {(scope, name) for scope in ("variant", "task") for name in asked.get(scope, ())}
+        scopes = ("variant", "task", "host")
+        named = {(scope, name) for scope in scopes for name in asked.get(scope, ())}
         if kind == "pause":
             paused |= named or {("run", "")}
         elif kind == "unpause":

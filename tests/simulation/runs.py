@@ -385,17 +385,7 @@ class World:
 
     def _ask(self) -> None:
         """Ask something of the run; what was paused goes on after a while."""
-        kind, what = self.random.choice(
-            (
-                (RequestKind.PAUSE, {}),
-                (RequestKind.PAUSE, {"variant": [self.random.choice(labs.VARIANTS)]}),
-                (RequestKind.PAUSE, {"task": [f"task-{self.random.randrange(labs.TASKS)}"]}),
-                (RequestKind.SET, {"max_concurrency": self.random.choice((1, 2, 8))}),
-                (RequestKind.CANCEL, {"slot": [self.random.randrange(labs.SLOTS)]}),
-                (RequestKind.CANCEL, {"variant": [self.random.choice(labs.VARIANTS)]}),
-                (RequestKind.STOP, {"now": self.random.random() < 0.5}),
-            )
-        )
+        kind, what = self.random.choice(self.possible_requests())
         self.count(f"asked to {kind.value}")
         delay = self.random.choice((1.0, 15.0, 60.0))
 
@@ -405,6 +395,17 @@ class World:
                 self.time.after(delay, goes_on)
 
         self._request(kind, what, go_on)
+
+    def possible_requests(self) -> list[tuple[RequestKind, dict[str, Any]]]:
+        return [
+            (RequestKind.PAUSE, {}),
+            (RequestKind.PAUSE, {"variant": [self.random.choice(labs.VARIANTS)]}),
+            (RequestKind.PAUSE, {"task": [f"task-{self.random.randrange(labs.TASKS)}"]}),
+            (RequestKind.SET, {"max_concurrency": self.random.choice((1, 2, 8))}),
+            (RequestKind.CANCEL, {"slot": [self.random.randrange(labs.SLOTS)]}),
+            (RequestKind.CANCEL, {"variant": [self.random.choice(labs.VARIANTS)]}),
+            (RequestKind.STOP, {"now": self.random.random() < 0.5}),
+        ]
 
     def _request(
         self,
@@ -444,6 +445,8 @@ class World:
         if key is not None and is_agent:
             by = self.time.current.process.name
             self.time.note(f"container of slot {key[1]}-{key[2]} starts")
+            if key[0] == labs.RUN and not self.observed.starts[key]:
+                self.check_first_start(key, by)
             self.observed.starts[key].append(Start(container.container_id, self.time.now, by))
         lasts = self.random.choice((0.05, 0.5, 2.0, 8.0))
         status = ExitStatus.GRADED
@@ -454,6 +457,9 @@ class World:
         elif container.starts < container.parts:
             status = ExitStatus.AGENT_ENDED
         return lasts, status
+
+    def check_first_start(self, key: tuple[str, int, int], host: str) -> None:
+        """Check that an attempt may be started by the process of a host."""
 
     def _emitted(self, event: dict[str, Any]) -> None:
         """Check that no pause of dispatch is longer than the patience of its run."""
