@@ -48,14 +48,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the limit of `faulthandler_timeout` of a test that has a longer limit of its own."""
+    _limit_process(item)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Start the limit of `faulthandler_timeout` again: pytest stops all limits of failed tests."""
+    _limit_process(item)
+    yield
+
+
+def _limit_process(item: pytest.Item) -> None:
+    """End this process, with the stacks of its threads, where a test exceeds its limit by far."""
     limit_s = float(item.config.getini("faulthandler_timeout"))
+    own = item.get_closest_marker("timeout")
+    if own is not None:
+        limit_s = max(limit_s, own.args[0] + EXIT_LIMIT_S)
     if limit_s > 0:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(limit_s, exit=True, file=stderr)
-    yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,6 @@
 """What a test changes in a coordinator's process, where this folder is on its PYTHONPATH.
 
 `MEDDLE_CLOCK` names a file with the seconds by which the clock is wrong, read at each look at it.
-`MEDDLE_HEARTBEAT` is the time between two heartbeats, in seconds.
 `MEDDLE_JOURNAL` names a file to which every step is written that makes something durable, or must
 wait until something is: one JSON list a line.
 `MEDDLE_COPIES` names a folder for copies of the ledger's files, one at each fault point that the
@@ -16,23 +15,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, tzinfo
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 CLOCK = os.environ.get("MEDDLE_CLOCK")
-HEARTBEAT = os.environ.get("MEDDLE_HEARTBEAT")
 JOURNAL = os.environ.get("MEDDLE_JOURNAL")
 COPIES = os.environ.get("MEDDLE_COPIES")
-
-
-class WrongClock(datetime):
-    """Time as a machine tells it whose clock was set."""
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
-        return datetime.now(tz) + timedelta(seconds=wrong_by())
 
 
 def wrong_by() -> float:
@@ -102,13 +91,8 @@ def copy_at_points(folder: Path) -> None:
 if CLOCK is not None:
     from labledger import clock
 
-    right_time = time.time
-    clock.datetime = WrongClock
-    time.time = lambda: right_time() + wrong_by()
-if HEARTBEAT is not None:
-    from labledger.execution import process_identity
-
-    process_identity.HEARTBEAT_S = float(HEARTBEAT)
+    right_time = clock.unix_time
+    clock.unix_time = time.time = lambda: right_time() + wrong_by()
 if JOURNAL is not None:
     write_down("fsync", synced)
     write_down("replace", renamed)
