@@ -9,7 +9,7 @@ import pytest
 from bench import large_ledger
 from page_viewer import Serve, Viewer
 from playwright.sync_api import Page, expect
-from tiers import long
+from tiers import thorough
 from watched_labs import RUN, WatchedRun, dead_process
 
 from labledger import request_control
@@ -239,7 +239,7 @@ SCROLL = """async ([step, times]) => {
 }"""
 
 
-@long
+@thorough
 def test_large_grid(tmp_path: Path, serve: Serve) -> None:
     """However far the grid of 100,000 slots is scrolled, the page has few rows, the right ones."""
     ledger = tmp_path / ".lab/ledger.sqlite"

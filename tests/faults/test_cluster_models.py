@@ -75,6 +75,7 @@ def keep_no_key(*folders: Path) -> None:
                 assert KEY.encode() not in path.read_bytes(), path
 
 
+@thorough
 def test_hosts_read_keys_themselves(tmp_path: Path, provider: ServedProvider) -> None:
     """Trials run where the key is, and nowhere else; the coordinator needs none."""
     project = project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT))
