@@ -256,7 +256,7 @@ def _rows(
             yield tuple(column[0] for column in result.description)
             yield from iter(result.fetchone, None)
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
-            if getattr(error, "sqlite_errorcode", None) == DRIVER.SQLITE_INTERRUPT:
+            if _was_interrupted(error, authorizer):
                 if deadline is not None and deadline.is_over():
                     raise _too_slow(deadline) from None
                 raise KeyboardInterrupt from None
@@ -269,6 +269,16 @@ def _rows(
             raise QueryFailed(
                 "the query needs more memory than it may have", hint="ask for fewer rows at once"
             ) from None
+
+
+def _was_interrupted(error: Exception, authorizer: _Authorizer) -> bool:
+    """Return whether Ctrl-C or the deadline ended a query.
+
+    A Ctrl-C that arrives as SQLite asks the authorizer counts as a refusal for it.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    is_unrefused = code == DRIVER.SQLITE_AUTH and not authorizer.has_refused
+    return code == DRIVER.SQLITE_INTERRUPT or is_unrefused
 
 
 def _restrict(
@@ -335,6 +345,8 @@ class _Authorizer:
         self.refused_table: str | None = None
         """The table of the ledger that the query itself names."""
         self.refused_function: str | None = None
+        self.has_refused = False
+        """Whether it has refused anything."""
 
     def __call__(
         self,
@@ -344,24 +356,32 @@ class _Authorizer:
         _schema: str | None,
         source: str | None,
     ) -> int:
+        if self._allows(action, name, detail, source):
+            return int(DRIVER.SQLITE_OK)
+        self.has_refused = True
+        return int(DRIVER.SQLITE_DENY)
+
+    def _allows(
+        self, action: int, name: str | None, detail: str | None, source: str | None
+    ) -> bool:
         if self._by_library and (
             action == DRIVER.SQLITE_TRANSACTION
             or (action == DRIVER.SQLITE_PRAGMA and name in _SCHEMA_PRAGMAS)
         ):
-            return int(DRIVER.SQLITE_OK)
+            return True
         if action not in _READ_ACTIONS:
-            return int(DRIVER.SQLITE_DENY)
+            return False
         if action == DRIVER.SQLITE_FUNCTION and detail in self._refused_functions:
             self.refused_function = detail
-            return int(DRIVER.SQLITE_DENY)
+            return False
         if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:
             if source in _VIEW_PARTS:
                 self._read_by_views.add(name)
             # SQLite names no view for a table if the view needs none of its columns in the end.
             elif detail or name not in self._read_by_views:
                 self.refused_table = name
-                return int(DRIVER.SQLITE_DENY)
-        return int(DRIVER.SQLITE_OK)
+                return False
+        return True
 
 
 def _names(connection: Connection) -> dict[str, list[str]]:

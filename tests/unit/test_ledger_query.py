@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
@@ -14,7 +15,7 @@ from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.query import query, views
+from labledger.ledger.query import _Authorizer, query, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import SlotStatus
 
@@ -204,6 +205,7 @@ def test_a_missing_ledger_is_said(tmp_path: Path) -> None:
 ENDLESS = """
 import sys
 from pathlib import Path
+from typing import Any
 from labledger.ledger.query import query
 sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 try:
@@ -224,3 +226,19 @@ def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
         wait_until(lambda: has_open(asking.pid, path), "the query to begin")
         asking.send_signal(signal.SIGINT)
         assert asking.communicate(timeout=PATIENCE_S)[0] == "interrupted\n"
+
+
+def test_ctrl_c_while_a_query_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it arrives as SQLite asks what the query may do does not make it a refused query."""
+    asked = _Authorizer.__call__
+
+    def interrupted(self: _Authorizer, action: int, *rest: Any) -> int:
+        if action == DRIVER.SQLITE_RECURSIVE:
+            raise KeyboardInterrupt
+        return asked(self, action, *rest)
+
+    monkeypatch.setattr(_Authorizer, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        query(path, "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 2 FROM n) SELECT x FROM n")
+    with pytest.raises(QueryFailed, match="it may only read"):
+        query(path, "DELETE FROM runs")
