@@ -76,11 +76,12 @@ def _limit_process(item: pytest.Item) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the images that tests built, when all processes of this run have ended.
 
-    Limit how long the interpreter waits for threads that tests have left running.
+    Limit how long the interpreter waits for threads that tests have left running. Processes beside
+    it wait until all have ended, and are ended then, whatever runs in them.
     """
     if not hasattr(config, "workerinput"):
         containers.remove_images_of_session()
-    faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True, file=2)
+        faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True, file=2)
 
 
 @pytest.fixture(scope="session", autouse=True)
