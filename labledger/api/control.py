@@ -21,12 +21,12 @@ from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem, r
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.control_requests import (
-    KEPT_WORDS,
     ControlRequest,
     Controls,
     Latch,
     cancellation_of,
     describe,
+    kept_sentence,
 )
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
@@ -389,7 +389,7 @@ class _Preview:
                 stay = sum(
                     slot.variant_id in self._names("variant") for slot in self._kept.values()
                 )
-                rest = f"; {counted(stay, 'slot')} of a rerun {KEPT_WORDS}" if stay else ""
+                rest = f"; {kept_sentence(stay)}" if stay else ""
                 what = self._request.phrase.removeprefix("cancel ")
                 return f"{what}: {cancelled}{rest}"
             case _:

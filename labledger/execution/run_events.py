@@ -87,7 +87,7 @@ class StopRequest:
         self.source = self.source or source
 
     def raise_to(self, level: int, source: str) -> None:
-        """Request a stop of this level, however often: a second request is no more urgent."""
+        """Request a stop of at least this level. To repeat it changes nothing."""
         self.level = max(self.level, level)
         self.source = self.source or source
 

@@ -145,8 +145,9 @@ class Cancellation:
         return f"cancelled by {self.source} (request {self.number})"
 
 
-KEPT_WORDS = "stay: what they run again counts, and would be left out"
-"""What is said of slots that a cancellation does not include."""
+def kept_sentence(slots: int) -> str:
+    """Return what is said of so many slots that a cancellation does not include."""
+    return f"{counted(slots, 'slot')} of a rerun stay: what they run again counts in the pass rate"
 
 
 def cancellation_of(

@@ -16,13 +16,13 @@ from labledger.errors import LabLedgerError
 from labledger.execution.executor import Limits, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.control_requests import (
-    KEPT_WORDS,
     Cancellation,
     ControlRequest,
     Controls,
     budget_of,
     cancellation_of,
     describe,
+    kept_sentence,
 )
 from labledger.ledger.database.model import Lease, RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -32,7 +32,6 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.commit_queue import CommitQueue
-from labledger.text import counted
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 
@@ -83,7 +82,7 @@ def _outcome(
             outcome = {"text": asked, "slots_before": run.total_slots}
             if not stay:
                 return outcome
-            text = f"{asked}; {counted(len(stay), 'slot')} of a rerun {KEPT_WORDS}"
+            text = f"{asked}; {kept_sentence(len(stay))}"
             return outcome | {"text": text, "kept": stay}
         case _:
             return {"text": asked}
