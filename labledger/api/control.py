@@ -321,10 +321,10 @@ class _Preview:
         """
         if self.controls.max_concurrency is not None or self.run.on is not None:
             return self.controls.max_concurrency
-        from labledger.execution.local_executor import MAX_PREPARED
+        from labledger.execution.executor import capacity_of
 
         width: int | None = self.run.resolved.get("design", {}).get("max_concurrency")
-        if width is None or dispatched > width + min(width, MAX_PREPARED):
+        if width is None or dispatched > capacity_of(width):
             return None
         return width
 

@@ -96,6 +96,15 @@ class RunRecords:
     """Called with slot and attempt of a durable one. Whether its trial folder is retained."""
 
 
+MAX_PREPARED = 4
+"""How many further containers may be prepared while others run."""
+
+
+def capacity_of(width: int) -> int:
+    """Return how many attempts a machine takes that runs `width` at once, and prepares a few."""
+    return width + min(width, MAX_PREPARED)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How many attempts of a run may be placed, and where."""

@@ -20,7 +20,14 @@ from labledger import __version__, clock
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, Limits, RunRecords, move_to_kept
+from labledger.execution.executor import (
+    MAX_PREPARED,
+    HostState,
+    Limits,
+    RunRecords,
+    capacity_of,
+    move_to_kept,
+)
 from labledger.execution.gateway_keeper import GatewayKeeper
 from labledger.gateway.client import GatewayClient
 from labledger.records.attempt_result import AttemptResult
@@ -83,8 +90,6 @@ def remove_containers(engine: Engine, run: RunRecords) -> None:
 
 
 _MAX_THREADS = 4096
-MAX_PREPARED = 4
-"""How many further containers may be prepared while `width` run."""
 
 _T = TypeVar("_T")
 
@@ -141,7 +146,7 @@ class LocalExecutor:
     @property
     def capacity(self) -> int:
         """How many attempts may be submitted at once: those that run, and a few that prepare."""
-        return self.width + min(self.width, MAX_PREPARED)
+        return capacity_of(self.width)
 
     @property
     def has_room(self) -> bool:

@@ -63,7 +63,7 @@ class Listener:
         self._is_told.set()
 
     def wants(self, run_id: str) -> bool:
-        """Return whether it is told of a run."""
+        """Return whether this listener follows a run."""
         return self._run_ids is None or run_id in self._run_ids
 
     async def events(self, timeout_s: float) -> list[tuple[str, JsonObject]]:

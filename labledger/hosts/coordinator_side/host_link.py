@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from labledger import clock
-from labledger.execution.executor import HostState
+from labledger.execution.executor import HostState, capacity_of
 from labledger.hosts.host_messages import (
     AttemptKey,
     Cancellation,
@@ -26,9 +26,6 @@ from labledger.hosts.host_messages import (
 )
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
-
-MAX_PREPARED = 4
-"""How many attempts a host gets beyond its slots, so that their containers are prepared."""
 
 _MAX_ATTEMPTS_PER_EXCHANGE = 64
 
@@ -176,7 +173,7 @@ class HostLink:
     @property
     def capacity(self) -> int:
         """How many attempts it takes at once."""
-        return self.slots + min(self.slots, MAX_PREPARED)
+        return capacity_of(self.slots)
 
     @property
     def taken(self) -> int:

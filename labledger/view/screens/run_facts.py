@@ -13,7 +13,7 @@ from labledger.api.run_state import Pause, RunState, pauses_of
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
-from labledger.execution.local_executor import MAX_PREPARED
+from labledger.execution.executor import capacity_of
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.ledger.model_usage import ModelUse
@@ -219,8 +219,7 @@ class RunFacts:
 
         Nothing stores the number that was given to `resume --max-concurrency`.
         """
-        most = limit + min(limit, MAX_PREPARED)
-        return len(self.running) <= most and (self._seen_at_work or 0) <= limit
+        return len(self.running) <= capacity_of(limit) and (self._seen_at_work or 0) <= limit
 
     @property
     def grading_name(self) -> str:
