@@ -18,6 +18,7 @@ from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
 from labledger import open_ledger
+from labledger.fault_points import VARIABLE
 from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 
@@ -74,6 +75,25 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
         assert len(provider.requests) == before + 1
         assert project.metrics("r", 0)["cost_usd"] == pytest.approx(COST, abs=1e-15)
         assert take_notes(project.rows("r")) == {}
+        project.check_whole("r")
+
+
+@pytest.mark.parametrize("point", ["before_create", "after_create"])
+def test_a_trial_that_was_being_prepared_has_its_models(
+    tmp_path: Path, provider: ServedProvider, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """If the coordinator is killed before the agent begins, the helper is made anew for it."""
+    with project_in(tmp_path, provider.url, {"one": RIGHT}) as project:
+        with monkeypatch.context() as environment:
+            environment.setenv(VARIABLE, f"{point}:0")
+            started = project.run("r")
+        with closing(started) as coordinator:
+            assert coordinator.finish() == -9, coordinator.stderr
+        with closing(project.resume("r")) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+        [ended] = coordinator.of("trial_finished")
+        assert (ended["status"], ended["attempt"]) == ("completed", 1)
+        assert project.metrics("r", 0)["cost_usd"] == pytest.approx(COST, abs=1e-15)
         project.check_whole("r")
 
 

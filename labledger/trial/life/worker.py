@@ -258,6 +258,8 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         attempt_notes.mark_not_started(spec.folder)
         if spec.has_grader_container:
             separate_grader.remove_grader_container(engine, spec)
+        # A models helper has mounted files of the folder: it cannot serve those of another.
+        trial_networks.remove_networks(spec, engine)
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
     limiter.require_starting_allowed()
