@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, RIGHT, Project
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project
 from page_viewer import Serve
 from playwright.sync_api import expect
+from tiers import thorough
 
 pytestmark = pytest.mark.docker
 RUN = "watched"
@@ -39,3 +42,40 @@ def test_follows_a_run_in_containers(
         coordinator.kill()
         expect(page.locator("#run-state")).to_have_text("no coordinator")
         expect(page.locator("#notices")).to_contain_text(f"labledger resume {RUN}")
+
+
+KILLS = 12
+LONGEST_LIFE_S = 2.0
+"""A server or a coordinator lives at most so long after it has begun."""
+
+
+@thorough
+def test_random_kills(
+    tmp_path: Path, image_ids: dict[str, str], serve: Serve, engine_log: EngineLog
+) -> None:
+    """Whether server or coordinator dies, no trial is lost or repeated, and one page follows on."""
+    chance = random.Random(22)
+    project = Project(tmp_path, dict.fromkeys("abcdef", f"sleep 1\n{RIGHT}"), max_concurrency=2)
+    coordinator = project.run(RUN, *PASSING)
+    coordinator.until("run_started")
+    viewer = serve(tmp_path)
+    page = viewer.open(f"/runs/{RUN}")
+    for kill in range(KILLS):
+        if kill % 2:
+            with closing(coordinator):
+                time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+                coordinator.kill_unless_ended()
+            coordinator = project.resume(RUN, *PASSING)
+        else:
+            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            viewer.kill()
+            expect(page.locator("#connection")).to_contain_text("no connection: as of")
+            viewer.start_again()
+            page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
+            expect(page.locator("#connection")).to_have_text("live")
+    with closing(coordinator):
+        assert coordinator.finish() == 0, coordinator.stderr
+    expect(page.locator("#run-state")).to_have_text("completed")
+    expect(page.locator("#grid .cell.pass")).to_have_count(12)
+    assert engine_log.starts(project, RUN) == {(slot, 1): 1 for slot in range(12)}
+    project.check_whole(RUN)
