@@ -114,6 +114,7 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
             dialog.get_by_role("button", name="Pause dispatch").click()
             expect(dialog).to_have_count(0)
         run.apply_requests()
+        expect(page.locator("#run-state")).to_have_text("partly paused")
         page.get_by_role("button", name="Go on", exact=True).click()
         dialog = page.get_by_role("dialog", name="Go on")
         dialog.get_by_label("What").select_option("variant hasty")
@@ -121,6 +122,12 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
         dialog.get_by_role("button", name="Go on").click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path)[-1] == "unpause variant hasty"
+        request_control(RUN, "pause", lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        expect(page.locator("#run-state")).to_have_text("paused")
+        expect(page.locator("#notices")).to_contain_text("The run is paused")
+        page.reload()
+        expect(page.locator("#run-state")).to_have_text("paused")
 
 
 def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:

@@ -6,7 +6,8 @@ export const State = ({ word, shape }) => html`<span class="state ${shape ?? wor
 
 export function RunState({ run }) {
   if (run.lost) return html`<${State} word="no coordinator" shape="lost" />`;
-  if (run.status === "running" && run.paused?.length) return html`<${State} word="paused" />`;
+  if (run.status === "running" && run.paused?.length)
+    return html`<${State} word=${run.paused.includes("the run") ? "paused" : "partly paused"} shape="paused" />`;
   return html`<${State} word=${run.status} />`;
 }
 
