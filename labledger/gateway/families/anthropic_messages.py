@@ -167,7 +167,7 @@ def _error(status: int, message: str) -> JsonObject:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-FAMILY = Family(
+FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset({"beta"}),
     read_request=_read_request,

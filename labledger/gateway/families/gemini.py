@@ -164,7 +164,7 @@ def _error(status: int, message: str) -> JsonObject:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-FAMILY = Family(
+FAMILY: Family = Family(
     endpoint=_endpoint,
     query=frozenset({"alt", "key"}),
     read_request=_read_request,

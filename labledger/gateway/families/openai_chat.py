@@ -119,7 +119,7 @@ class _Reader(AnswerReader):
         return (self.finished or self._answered) and not self.failed
 
 
-FAMILY = Family(
+FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
     read_request=_read_request,

@@ -172,7 +172,7 @@ def error(status: int, message: str) -> JsonObject:
     return {"error": {"message": message, "type": kind, "param": None, "code": kind}}
 
 
-FAMILY = Family(
+FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
     read_request=_read_request,
