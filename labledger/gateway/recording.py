@@ -41,6 +41,19 @@ A line may begin with one, after an escaped line end. A moment is in millisecond
 Gemini CLI makes, and within a text: a number of JSON stays. The last ones are what Codex and
 Gemini CLI add to what a command printed.
 """
+_UNORDERED = tuple(
+    (re.compile(listed), re.compile(item))
+    for listed, item in (
+        (r"<available_skills>.*?</available_skills>", r"<skill>.*?</skill>"),
+        (r"\(Available: '.*?'\)", r"'[^']*'"),
+        (r'"enum":\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\]', r'"(?:[^"\\]|\\.)*"(?=[,\]])'),
+    )
+)
+"""Lists that are sets, in the text of a request's JSON, and their items.
+
+Gemini CLI names its skills, to the model and as values of a tool's parameter, in the order in which
+it happened to read their files.
+"""
 _NUMBERED = re.compile(r"<(?:uuid|time|moment|output) \d+>")
 
 
@@ -94,7 +107,7 @@ def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
     """Return the canonical form of a request.
 
     UUIDs and dates are numbered in the order in which they first appear, so that those that are
-    alike stay alike.
+    alike stay alike. Lists that are sets are sorted.
     """
     kept = {key: value for key, value in document.items() if key not in _OF_ONE_RUN}
     numbers: dict[str, str] = {}
@@ -107,13 +120,24 @@ def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
         return label
 
     # The text is canonical, so that the order of members does not change the numbers.
-    text = _CHANGING.sub(number, dump_bytes(kept).decode())
+    text = _CHANGING.sub(number, _with_sorted_sets(dump_bytes(kept).decode()))
     request = {
         "provider": target.provider.name,
         "path": target.path,
         "body": json.loads(text),
     }
     return CanonicalRequest(request, replaced)
+
+
+def _with_sorted_sets(text: str) -> str:
+    for listed, item in _UNORDERED:
+
+        def in_order(found: re.Match[str], item: re.Pattern[str] = item) -> str:
+            items = iter(sorted(item.findall(found[0])))
+            return item.sub(lambda _: next(items), found[0])
+
+        text = listed.sub(in_order, text)
+    return text
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -56,24 +56,22 @@ def test_random_kills(
     """Whether server or coordinator dies, no trial is lost or repeated, and one page follows on."""
     chance = random.Random(22)
     project = Project(tmp_path, dict.fromkeys("abcdef", f"sleep 1\n{RIGHT}"), max_concurrency=2)
-    coordinator = project.run(RUN, *PASSING)
-    coordinator.until("run_started")
-    viewer = serve(tmp_path)
-    page = viewer.open(f"/runs/{RUN}")
-    for kill in range(KILLS):
-        if kill % 2:
-            with closing(coordinator):
-                time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-                coordinator.kill_unless_ended()
-            coordinator = project.resume(RUN, *PASSING)
-        else:
-            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-            viewer.kill()
-            expect(page.locator("#connection")).to_contain_text("no connection: as of")
-            viewer.start_again()
-            page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
+    with ExitStack() as started:
+        coordinator = started.enter_context(closing(project.run(RUN, *PASSING)))
+        coordinator.until("run_started")
+        viewer = serve(tmp_path)
+        page = viewer.open(f"/runs/{RUN}")
+        for kill in range(KILLS):
             expect(page.locator("#connection")).to_have_text("live")
-    with closing(coordinator):
+            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            if kill % 2:
+                coordinator.kill_unless_ended()
+                coordinator = started.enter_context(closing(project.resume(RUN, *PASSING)))
+            else:
+                viewer.kill()
+                expect(page.locator("#connection")).to_contain_text("no connection: as of")
+                viewer.start_again()
+                page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
         assert coordinator.finish() == 0, coordinator.stderr
     expect(page.locator("#run-state")).to_have_text("completed")
     expect(page.locator("#grid .cell.pass")).to_have_count(12)

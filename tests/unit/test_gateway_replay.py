@@ -165,6 +165,25 @@ def test_what_differs_each_time_is_no_difference(
     assert ask(replay, str(uuid.uuid4()), "2026-12-01T01:02:03Z") == 200
 
 
+def test_the_order_of_skills_is_no_difference(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """Gemini CLI names its skills in the order in which it read their files; others stay others."""
+
+    def ask(trial: GatewayTrial, *skills: str) -> int:
+        listed = "".join(f"\n  <skill>\n<name>{skill}'s</name>\n  </skill>" for skill in skills)
+        text = f"say well of <available_skills>{listed}\n</available_skills>"
+        names = f'Activates one (Available: {", ".join(map(repr, skills))}). "Not" others.'
+        schema = {"properties": {"name": {"enum": list(skills), "type": "string"}}}
+        tools = [{"name": "activate_skill", "description": names, "input_schema": schema}]
+        return trial.ask("anthropic", text, tools=tools).status
+
+    assert ask(recorded, "skill-creator", "antigravity-support", 'of "x", [y]') == 200
+    replay = replaying(gateway, recorded)
+    assert ask(replay, "antigravity-support", "skill-creator", 'of "x"; [y]') == 400
+    assert ask(replay, "antigravity-support", 'of "x", [y]', "skill-creator") == 200
+
+
 def test_a_gateway_that_starts_again_goes_on_in_the_record(
     tmp_path: Path, gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
