@@ -123,6 +123,10 @@ class RLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def locked(self) -> bool:
+        """Return whether a thread has it; Python's has this since 3.14."""
+        return self._lock.locked()
+
     def _is_owned(self) -> bool:
         return self._task is world().current and self._lock.locked()
 

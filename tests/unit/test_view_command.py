@@ -154,8 +154,9 @@ def test_a_browser_is_opened_from_a_terminal(
             address = opened.read_text()
             assert address != link
             assert get(address)[0] == 200
-            with pytest.raises(urllib.error.HTTPError, match="403"):
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
                 get(address)
+            refused.value.close()
         assert get(link)[0] == 200
         assert opened.exists() is opens
         process.send_signal(signal.SIGTERM)
