@@ -55,6 +55,21 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         assert page.evaluate("window.same") is True
 
 
+def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
+    """A run is followed in a browser whose language is none, as some say in the locale C."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        viewer = serve(tmp_path)
+        page = viewer.window()
+        language = "{ get: () => 'en-US@posix', configurable: true }"
+        page.add_init_script(f"Object.defineProperty(Navigator.prototype, 'language', {language})")
+        page.goto(f"{viewer.origin}/runs/{RUN}")
+        expect(page.locator("#connection")).to_have_text("live")
+        run.commit(3)
+        expect(page.locator("#throughput")).to_have_attribute("aria-label", re.compile("5 of 24"))
+        assert viewer.complaints == []
+
+
 def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
     """A commit makes the page ask from the first slot that it does not have; also after a break."""
     with WatchedRun(tmp_path, 8) as run:

@@ -1,5 +1,6 @@
 // The charts of a run, drawn by uPlot. What they show is in the figures beside them as well.
 import { count, rounded, usd } from "./format.js";
+import "./language.js";
 import uPlot from "./vendor/uplot.js";
 
 const HEIGHT = 190;
