@@ -45,6 +45,8 @@ class Viewer:
         """Errors and warnings of consoles, refusals by the content policy, exceptions."""
         self.requests: list[str] = []
         """The address of everything that pages asked for."""
+        self.refusals: list[str] = []
+        """What of it pages did not get, and why."""
         self._start(*words)
 
     def _start(self, *words: object) -> None:
@@ -104,8 +106,13 @@ class Viewer:
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
+        page.on("requestfailed", lambda asked: self._note(asked.url, asked.failure))
+        page.on("response", lambda got: got.ok or self._note(got.url, got.status))
         page.goto(self.link)
         return page
+
+    def _note(self, address: str, why: object) -> None:
+        self.refusals.append(f"{address}: {why}")
 
     def open(self, path: str, **options: Any) -> Page:
         """Return a new window that shows a path."""

@@ -21,7 +21,11 @@ LARGE_SLOTS = 100_000
 def live(viewer: Viewer, path: str = f"/runs/{RUN}") -> Page:
     """A window that shows a path and is connected."""
     page = viewer.open(path)
-    expect(page.locator("#connection")).to_have_text("live")
+    try:
+        expect(page.locator("#connection")).to_have_text("live")
+    except AssertionError as error:
+        seen = (viewer.complaints, viewer.refusals, viewer.requests, viewer.said())
+        raise AssertionError(f"{error}\n{seen}") from None
     return page
 
 
