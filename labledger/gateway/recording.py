@@ -44,15 +44,19 @@ Gemini CLI add to what a command printed.
 _UNORDERED = tuple(
     (re.compile(listed), re.compile(item))
     for listed, item in (
-        (r"<available_skills>.*?</available_skills>", r"<skill>.*?</skill>"),
-        (r"\(Available: '.*?'\)", r"'[^']*'"),
-        (r'"enum":\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\]', r'"(?:[^"\\]|\\.)*"(?=[,\]])'),
+        (
+            r"<available_skills>(?:(?!<available_skills>).)*?</available_skills>",
+            r"<skill>(?:(?!<skill>).)*?</skill>",
+        ),
+        (r"\(Available: (?:'[^']*'(?:, )?)+\)", r"'[^']*'"),
+        (r'"enum":\[(?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*\]', r'"(?:[^"\\]|\\.)*"(?=[,\]])'),
     )
 )
 """Lists that are sets, in the text of a request's JSON, and their items.
 
 Gemini CLI names its skills, to the model and as values of a tool's parameter, in the order in which
-it happened to read their files.
+it happened to read their files. An agent writes the text: each search ends where another list
+begins, so that many lists without an end take no longer than others.
 """
 _NUMBERED = re.compile(r"<(?:uuid|time|moment|output) \d+>")
 

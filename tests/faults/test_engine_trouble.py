@@ -79,7 +79,7 @@ def test_processes_that_end_while_they_are_listed(
     proxy.rule = rule
     spies = "until cat /agentlab/sealed/in/grader.sh || [ $((n += 1)) = 40 ]; do sleep 0.05; done"
     report = "/agentlab/state/agent_ended"
-    # Removed at the end: of one that is left, the host may be the first to learn that it is alone.
+    # Removed before the agent ends: the host could believe it before trial.sh replaces it.
     agent = f"printf 'agent 0 1 2 0\\nended\\n' >{report}; {spies}; rm {report}"
     result = trial_by(proxy, trials.spec(agent, GRADER, **DELIVERED))
     assert next(failures) > 15

@@ -79,11 +79,16 @@ def test_a_budget_that_was_raised_meanwhile_is_the_next_session_s(project: Proje
     """What was asked of a run that nobody owns is applied first, and options of resume win."""
     with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
         assert coordinator.finish() == 3
-    project.output("set", "paid", "--budget-tokens", 100000)
-    with closing(project.resume("paid", *PASSING, "--budget-usd", 100000)) as coordinator:
+    project.output("set", "paid", "--budget-tokens", 121, "--max-concurrency", 1)
+    with closing(project.resume("paid", *PASSING, "--budget-tokens", 100000)) as coordinator:
         assert coordinator.finish() == 0
     kinds = coordinator.kinds()
     assert kinds.index("control_applied") < kinds.index("run_started")
+    with closing(project.run("again", *PASSING, "--budget-tokens", 120)) as coordinator:
+        assert coordinator.finish() == 3
+    project.output("set", "again", "--budget-tokens", 100000)
+    with closing(project.resume("again", *PASSING, "--budget-usd", 100000)) as coordinator:
+        assert coordinator.finish() == 0
 
 
 def test_a_budget_of_what_is_not_measured_is_refused(project: Project) -> None:

@@ -184,6 +184,14 @@ def test_the_order_of_skills_is_no_difference(
     assert ask(replay, "antigravity-support", 'of "x", [y]', "skill-creator") == 200
 
 
+@pytest.mark.timeout(60)
+def test_lists_without_an_end_take_no_time(recorded: GatewayTrial) -> None:
+    """An agent that begins very many lists of skills does not hold up the gateway."""
+    for begun in ("<available_skills>", "<skill>", "(Available: '", "(Available: 'a', "):
+        text = "say well of <available_skills>" + begun * 50_000
+        assert recorded.ask("anthropic", text).status == 200
+
+
 def test_a_gateway_that_starts_again_goes_on_in_the_record(
     tmp_path: Path, gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:

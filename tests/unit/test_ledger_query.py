@@ -205,7 +205,6 @@ def test_a_missing_ledger_is_said(tmp_path: Path) -> None:
 ENDLESS = """
 import sys
 from pathlib import Path
-from typing import Any
 from labledger.ledger.query import query
 sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 try:

@@ -1,5 +1,5 @@
-// Some browsers have no proper language, as in the locale "C". What takes it for one must not fail:
-// imported before such modules.
+// In the locale "C", some browsers say that their language is en-US@posix, which is not a valid language
+// tag. uPlot fails to load there, so this module is imported before it.
 try {
   new Intl.NumberFormat(navigator.language);
 } catch {
