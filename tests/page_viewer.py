@@ -14,11 +14,15 @@ from urllib.parse import urlsplit
 
 from commands import command_env, command_line
 from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Error as PlaywrightError
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _FOLDER = Path(__file__).parents[1] / "build/browser"
 """Where `scripts/browser` puts one that apt does not have."""
 PATIENCE_MS = 60_000
+_TRIES = 20
+_NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+"""Containers of other tests get networks meanwhile."""
 
 
 def chromium_path() -> str:
@@ -103,13 +107,29 @@ class Viewer:
         context.set_default_timeout(PATIENCE_MS)
         self._contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("console", lambda message: self._complain(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("requestfailed", lambda asked: self._note(asked.url, asked.failure))
         page.on("response", lambda got: got.ok or self._note(got.url, got.status))
-        page.goto(self.link)
+        self.go(page, self.link)
         return page
+
+    def go(self, page: Page, address: str) -> None:
+        """Show an address in a window."""
+        for _ in range(_TRIES):
+            try:
+                page.goto(address)
+                return
+            except PlaywrightError as error:
+                # A network of this machine came or went: a browser with a person asks again.
+                if _NETWORK_CHANGED not in error.message:
+                    raise
+        raise AssertionError(f"{address} could not be opened: {self.refusals}")
+
+    def _complain(self, text: str) -> None:
+        if _NETWORK_CHANGED not in text:
+            self.complaints.append(text)
 
     def _note(self, address: str, why: object) -> None:
         self.refusals.append(f"{address}: {why}")
@@ -117,5 +137,5 @@ class Viewer:
     def open(self, path: str, **options: Any) -> Page:
         """Return a new window that shows a path."""
         page = self.window(**options)
-        page.goto(self.origin + path)
+        self.go(page, self.origin + path)
         return page

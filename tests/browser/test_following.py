@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench import large_ledger
 from page_viewer import Serve, Viewer
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from tiers import thorough
 from watched_labs import RUN, WatchedRun, dead_process
 
@@ -67,11 +67,54 @@ def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
         page = viewer.window()
         language = "{ get: () => 'en-US@posix', configurable: true }"
         page.add_init_script(f"Object.defineProperty(Navigator.prototype, 'language', {language})")
-        page.goto(f"{viewer.origin}/runs/{RUN}")
+        viewer.go(page, f"{viewer.origin}/runs/{RUN}")
         expect(page.locator("#connection")).to_have_text("live")
         run.commit(3)
         expect(page.locator("#throughput")).to_have_attribute("aria-label", re.compile("5 of 24"))
         assert viewer.complaints == []
+
+
+@pytest.mark.parametrize("part", ["start.js", "page.js", "vendor/uplot.js", "style.css"])
+def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> None:
+    """A page of which the browser did not get a part is loaded again, until it is whole."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        viewer = serve(tmp_path)
+        page = viewer.window()
+        asked: list[str] = []
+
+        def drop(route: Route) -> None:
+            asked.append(route.request.url)
+            if len(asked) > 2:
+                route.continue_()
+            else:
+                route.abort("connectionaborted")
+
+        page.route(f"**/static/{part}", drop)
+        viewer.go(page, f"{viewer.origin}/runs/{RUN}")
+        while len(asked) <= 2:
+            page.wait_for_event("load")
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#theme")).to_have_text("Dark")
+        run.commit(3)
+        expect(page.locator("#progress")).to_contain_text("5 of 24 committed")
+        assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_page_that_could_not_be_made(tmp_path: Path, serve: Serve) -> None:
+    """A page that the server could not make says why, and appears once it can be made."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = live(serve(tmp_path))
+        ledgers = list((tmp_path / ".lab").glob("ledger.sqlite*"))
+        for file in ledgers:
+            file.rename(file.with_name(f"away-{file.name}"))
+        expect(page.locator("#trouble")).to_contain_text("The ledger cannot be read")
+        page.reload()
+        expect(page.locator("h1")).to_contain_text("503: there is no ledger")
+        for file in ledgers:
+            file.with_name(f"away-{file.name}").rename(file)
+        expect(page.locator("#connection")).to_have_text("live")
 
 
 def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
@@ -182,7 +225,7 @@ def test_lost_server(tmp_path: Path, serve: Serve) -> None:
         viewer.start_again()
         expect(connection).to_contain_text("open the link")
         run.commit()
-        page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
+        viewer.go(page, viewer.link.replace("/?", f"/runs/{RUN}?"))
         expect(page.locator("#progress")).to_contain_text("3 of 24 committed")
 
 

@@ -71,7 +71,7 @@ def test_random_kills(
                 viewer.kill()
                 expect(page.locator("#connection")).to_contain_text("no connection: as of")
                 viewer.start_again()
-                page.goto(viewer.link.replace("/?", f"/runs/{RUN}?"))
+                viewer.go(page, viewer.link.replace("/?", f"/runs/{RUN}?"))
         assert coordinator.finish() == 0, coordinator.stderr
     expect(page.locator("#run-state")).to_have_text("completed")
     expect(page.locator("#grid .cell.pass")).to_have_count(12)

@@ -130,7 +130,7 @@ def test_theme_is_remembered(viewer: Viewer) -> None:
     """A chosen theme holds on the next screen, from its first paint."""
     page = shown(viewer, "runs")
     page.get_by_role("button", name="Dark").click()
-    page.goto(viewer.origin + SCREENS["SQL"])
+    viewer.go(page, viewer.origin + SCREENS["SQL"])
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == "rgb(21, 24, 27)"

@@ -276,7 +276,7 @@ def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> N
         answer = server.get(f"/runs/{kit.RUN}")
         assert answer.status == 503
         assert "there is no ledger" in answer.text
-        assert "again.js" in answer.text
+        assert '<meta name="unmade">' in answer.text
         for file in lab.glob("away-*"):
             file.rename(lab / file.name.removeprefix("away-"))
         assert path.exists()

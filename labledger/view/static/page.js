@@ -3,6 +3,9 @@ import { ago } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
 
+// Without start.js, nobody would notice what else is missing.
+if (typeof loadAgain === "undefined") location.reload();
+
 // -- light and dark
 
 const button = $("#theme");
