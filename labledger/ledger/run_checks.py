@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from labledger import clock
@@ -67,6 +67,7 @@ def _compare_definitions(connection: Connection) -> Iterator[str]:
             yield f"trigger {name} is not one of labledger's: it may change what is written"
 
 
+@cache
 def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the definitions in a ledger of the newest revision, by type and name."""
     # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this

@@ -148,8 +148,8 @@ def _deliver(host: Host, address: str, request: bytes, arrive: Any) -> None:
 class ClusterWorld(World):
     """A lab whose run is on a cluster."""
 
-    def __init__(self, seed: int, template: Path, folder: Path, design: str) -> None:
-        super().__init__(seed, template, folder, design)
+    def __init__(self, seed: int, template: Path, folder: Path, *more: Any) -> None:
+        super().__init__(seed, template, folder, *more)
         self.hosts = [Host(number, folder) for number in range(_HOSTS)]
         for host in self.hosts:
             self.engines[host.machine.name] = host.engine
@@ -169,7 +169,7 @@ class ClusterWorld(World):
             return
         if host.process is None or not host.process.is_alive:
             host.serve()
-            if self.has_faults and self.random.random() < 0.3:
+            if self.has_faults and self.random.random() < 0.3 and self.happens("death-of-a-host"):
                 host.process.dies_at = round(self.random.lognormvariate(6.0, 1.3)) + 1
         self.time.after(self.random.uniform(0.5, 8.0), lambda: self._serve(host))
 

@@ -16,14 +16,17 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import labledger
-from simulation import clusters, disk, labs, runs, scheduler, seam
+from labledger.files.lab_folder import LabFolder
+from labledger.upkeep.verify_lab import verify_lab
+from simulation import clusters, disk, labs, runs, scheduler, seam, shrinking
 from simulation.invariants import Violation
 
 SEEDS = Path(__file__).with_name("seeds.json")
@@ -31,6 +34,8 @@ SEEDS = Path(__file__).with_name("seeds.json")
 _PER_PROCESS = 1
 """How many worlds one process simulates: in each, caches are as empty as in the others."""
 _MAX_WORLD_S = 120
+_SHRUNK = 3
+"""Of how many failures the shortest log is looked for."""
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
 """The clock of the machine: that of `time` is simulated."""
@@ -66,6 +71,9 @@ def main() -> None:
     choice.add_argument(
         "--mutants", nargs="*", metavar="NAME", help="the product broken on purpose"
     )
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="MISHAP", help="what does not happen in --seed"
+    )
     parser.add_argument("--first", type=int, help="the first of the new seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
@@ -77,7 +85,7 @@ def main() -> None:
         os.execv(sys.executable, command)
     with prepared() as folder:
         if options.seed is not None:
-            code = _show(options.seed, folder)
+            code = _show(options.seed, folder, options.without)
         else:
             code = _simulate(options, folder)
     sys.stdout.flush()
@@ -106,6 +114,8 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         if found["failure"] is not None:
             print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
     _report(tally, _elapsed().elapsed - begun)
+    for seed, _ in [] if options.until_failure else tally.failures[:_SHRUNK]:
+        _show_shortest(seed, folder)
     return int(bool(tally.failures))
 
 
@@ -140,6 +150,8 @@ def prepared() -> Iterator[Path]:
         for design in labs.DESIGNS:
             labs.make_template(folder / "templates" / design, design)
         import_everything()
+        # What it computes once a process is computed here, once for all of them.
+        verify_lab(LabFolder(folder / "templates" / "plain" / "lab"), None)
         seam.install()
         gc.collect()
         gc.freeze()
@@ -210,11 +222,11 @@ def _simulate_batch(batch: list[int], folder: Path, write: int) -> None:
     os._exit(0)
 
 
-def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
+def _one(seed: int, folder: Path, left_out: Collection[str] = ()) -> tuple[runs.World, str | None]:
     designs = sorted(labs.DESIGNS)
     design = designs[seed % len(designs)]
     kind = clusters.ClusterWorld if design == "cluster" else runs.World
-    world = kind(seed, folder / "templates" / design, folder / f"world-{seed}", design)
+    world = kind(seed, folder / "templates" / design, folder / f"world-{seed}", design, left_out)
     try:
         world.run()
     except BaseException as error:
@@ -225,13 +237,54 @@ def _one(seed: int, folder: Path) -> tuple[runs.World, str | None]:
     return world, None
 
 
-def _show(seed: int, folder: Path) -> int:
-    """Simulate one world, in a process of its own as always: SQLite begins anew in each."""
+# -- one world, and the shortest that fails as it does
+
+
+def _simulated(seed: int, folder: Path, left_out: Collection[str]) -> shrinking.Story | None:
+    """Simulate one world in a process of its own, as always: SQLite begins anew in each.
+
+    Returns None if it does not end.
+    """
+    read, write = os.pipe()
     sys.stdout.flush()
-    if child := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    world, failure = _one(seed, folder)
-    print("\n".join(world.time.log).replace(str(folder), ""))
-    print(f"seed {seed}, {world.design}: {failure or 'every guarantee held'}")
-    sys.stdout.flush()
-    os._exit(int(failure is not None))
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
+        world, failure = _one(seed, folder, left_out)
+        log = "\n".join(world.time.log).replace(str(folder), "")
+        story = shrinking.Story(tuple(left_out), tuple(world.mishaps), failure, log, world.design)
+        with os.fdopen(write, "w") as pipe:
+            json.dump(asdict(story), pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
+    return shrinking.Story(**json.loads(text)) if text else None
+
+
+def _show(seed: int, folder: Path, left_out: Collection[str]) -> int:
+    story = _simulated(seed, folder, left_out)
+    if story is None:
+        print(f"seed {seed}: the world does not end")
+        return 1
+    print(story.log)
+    print(f"mishaps: {' '.join(story.happened) or 'none'}")
+    print(f"seed {seed}, {story.design}: {story.failure or 'every guarantee held'}")
+    if story.failure is not None and not left_out:
+        _show_shortest(seed, folder)
+    return int(story.failure is not None)
+
+
+def _show_shortest(seed: int, folder: Path) -> None:
+    """Print the log of the world of a seed that fails with the fewest mishaps."""
+    story = _simulated(seed, folder, ())
+    if story is None or story.failure is None:
+        return
+    shortest = shrinking.shrink(story, partial(_simulated, seed, folder))
+    print(f"\nseed {seed} fails with {len(shortest.happened)} of {len(story.happened)} mishaps:")
+    print(shortest.log)
+    print(f"seed {seed}, {shortest.design}: {shortest.failure}")
+    print(f"simulate: scripts/simulate --seed {seed} --without {' '.join(shortest.left_out)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ _DEADLY = (
 """Where a kill finds what is half done: after a step that others see."""
 _LIMIT_S = 900.0
 """When a run must have ended after the last fault, in simulated seconds."""
+EVERYTHING = "everything"
+"""Every mishap, where some are left out."""
 UNIX_TIME = 1_780_000_000.0
 
 
@@ -45,8 +47,19 @@ Action = Callable[[RunOptions], RunOutcome]
 class World:
     """One lab on one machine, and everything that happens to it."""
 
-    def __init__(self, seed: int, template: Path, folder: Path, design: str) -> None:
+    def __init__(
+        self,
+        seed: int,
+        template: Path,
+        folder: Path,
+        design: str,
+        left_out: Collection[str] = (),
+    ) -> None:
         self.seed = seed
+        self.left_out = left_out
+        """The mishaps that do not happen."""
+        self.mishaps: list[str] = []
+        """What could go wrong by now, and how a person interfered, each by a name of its own."""
         self.design = design
         self.time = Scheduler(seed)
         self.random = self.time.random
@@ -115,10 +128,16 @@ class World:
         self._operate()
         self.end()
         invariants.check(self, invariants.AT_END)
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.2 and self.happens("power-loss-at-the-end"):
             # What a run that has ended leaves is durable; deleted notes may be back.
             self._lose_power()
             invariants.check(self, invariants.AT_END, only=invariants.DURABLE)
+
+    def happens(self, mishap: str) -> bool:
+        """Return whether a mishap that chance has chosen happens: it may be left out."""
+        name = f"{mishap}-{sum(each.startswith(f'{mishap}-') for each in self.mishaps) + 1}"
+        self.mishaps.append(name)
+        return not {name, EVERYTHING} & set(self.left_out)
 
     def begin(self) -> None:
         """Begin with what there is beside the lab: nothing."""
@@ -136,7 +155,8 @@ class World:
         further = [self._extend, self._rerun, self._regrade]
         self.random.shuffle(further)
         for stage in further[: self.random.choice((0, 0, 1, 2))]:
-            stage()
+            if self.happens(_name_of(stage)):
+                stage()
 
     def _complete(self, run_id: str) -> None:
         """Resume a run until a coordinator that is alone says that it is complete."""
@@ -151,7 +171,8 @@ class World:
             if self.has_faults and self.random.random() < 0.15:
                 # Somebody else wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
-                self.resume()
+                if self.happens("second-resume"):
+                    self.resume()
             while self.machine.living() and self.time.now < end:
                 self.time.sleep(0.5)
             invariants.check(self, invariants.AT_REST)
@@ -228,7 +249,7 @@ class World:
             on_event=self._emitted,
             notify=("true",),
         )
-        if self.has_faults and self.random.random() < 0.15:
+        if self.has_faults and self.random.random() < 0.15 and self.happens("ctrl-c"):
             stop = options.stop_request
             levels = self.random.choice((1, 2))
             for _ in range(levels):
@@ -265,7 +286,7 @@ class World:
     # -- faults
 
     def _maybe_kill(self, process: Process) -> None:
-        if self.has_faults and self.random.random() < 0.5:
+        if self.has_faults and self.random.random() < 0.5 and self.happens("death"):
             if self.random.random() < 0.7:
                 process.dies_at = round(self.random.lognormvariate(6.5, 1.3)) + 1
             else:
@@ -274,7 +295,9 @@ class World:
     def _plan_faults(self) -> None:
         kinds = self.fault_kinds()
         for _ in range(self.random.choice((0, 1, 2, 4, 8))):
-            self.time.after(self.random.uniform(0, 60), self.random.choice(kinds))
+            moment, kind = self.random.uniform(0, 60), self.random.choice(kinds)
+            if self.happens(_name_of(kind)):
+                self.time.after(moment, kind)
 
     def fault_kinds(self) -> list[Callable[[], None]]:
         return [
@@ -488,3 +511,7 @@ class World:
             self.time.fail(violation)
         finally:
             self._connection = None
+
+
+def _name_of(method: Callable[[], None]) -> str:
+    return method.__name__.strip("_").replace("_", "-")

@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from tiers import long, tiered
+
+from simulation.shrinking import Story, shrink
 
 PROJECT = Path(__file__).parents[2]
 pytestmark = long
@@ -55,6 +58,41 @@ def test_a_seed_is_one_world(seed: int) -> None:
     assert first.returncode == 0, first.stdout
     assert first.stdout.count("\n") > 20
     assert first.stdout == second.stdout
+
+
+def test_mishaps_can_be_left_out() -> None:
+    """A world is simulated without what is named, or without anything that goes wrong."""
+    whole, calm = simulate("--seed", 7), simulate("--seed", 7, "--without", "everything")
+    names = re.search(r"^mishaps: (\S+)", whole.stdout, re.MULTILINE)
+    assert names is not None
+    assert re.search("killed|fault:", whole.stdout)
+    assert calm.returncode == 0, calm.stdout
+    assert not re.search("killed|fault:", calm.stdout)
+    other = simulate("--seed", 7, "--without", names[1])
+    assert other.stdout != whole.stdout
+    assert names[1] not in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("needed", "kept"),
+    [({"death-2"}, ["death-2"]), ({"pause-1", "death-3"}, ["pause-1", "death-3"]), (set(), [])],
+)
+def test_the_shortest_story_of_a_failure(needed: set[str], kept: list[str]) -> None:
+    """All that is not needed is left out; a failure of another kind is another story."""
+    mishaps = ("death-1", "pause-1", "death-2", "set-clock-1", "death-3", "extend-1")
+
+    def tell(left_out: Collection[str]) -> Story | None:
+        if "set-clock-1" in left_out and "extend-1" not in left_out:
+            return None
+        lacks = needed & set(left_out)
+        failure = "Violation: progress: another" if lacks else f"Violation: order: {len(left_out)}"
+        return Story(left_out, mishaps, failure, "", "plain")
+
+    whole = tell(())
+    assert whole is not None
+    shortest = shrink(whole, tell)
+    assert shortest.happened == kept
+    assert shortest.guarantee == whole.guarantee
 
 
 def test_each_guarantee_that_is_checked_is_documented() -> None:

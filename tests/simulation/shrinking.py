@@ -1,0 +1,60 @@
+"""Find the shortest story of a failure: the mishaps of a world without which it does not fail.
+
+A mishap that is left out changes chance from there on, so what fails is another world of the seed.
+It tells the same story if the same guarantee does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What happened in one world."""
+
+    left_out: Collection[str]
+    mishaps: Collection[str]
+    """What chance has chosen, with what was left out."""
+    failure: str | None
+    log: str
+    design: str
+
+    @property
+    def happened(self) -> list[str]:
+        """The mishaps that were not left out."""
+        return [name for name in self.mishaps if name not in self.left_out]
+
+    @property
+    def guarantee(self) -> str:
+        """The kind of the failure, and of a violation what did not hold."""
+        return ":".join((self.failure or "").split(":")[:2])
+
+
+def shrink(story: Story, simulate: Callable[[Collection[str]], Story | None]) -> Story:
+    """Return a story that fails as this one does, and no longer without any of its mishaps.
+
+    `simulate` tells the story of the same seed without the mishaps that it is given, or None.
+    """
+    shortest, size = story, max(len(story.happened) // 2, 1)
+    while True:
+        shorter = _without_some(shortest, size, simulate)
+        if shorter is not None:
+            shortest = shorter
+        elif size == 1:
+            return shortest
+        size = max(min(size // 2 if shorter is None else size, len(shortest.happened) // 2), 1)
+
+
+def _without_some(
+    story: Story, size: int, simulate: Callable[[Collection[str]], Story | None]
+) -> Story | None:
+    """Return a story without so many neighbouring mishaps that fails as this one does."""
+    happened = story.happened
+    for first in range(0, len(happened), size):
+        shorter = simulate([*story.left_out, *happened[first : first + size]])
+        is_same = shorter is not None and shorter.guarantee == story.guarantee
+        if is_same and len(shorter.happened) < len(happened):
+            return shorter
+    return None
