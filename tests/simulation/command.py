@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -173,7 +173,9 @@ def _in_processes(
     seeds: Iterator[int], folder: Path, ends: Callable[[], bool], processes: int
 ) -> Iterator[dict[str, Any]]:
     """Simulate worlds in so many processes at once, and yield what each did."""
-    running: dict[int, tuple[int, list[int]]] = {}
+    running: dict[int, tuple[int, list[int], int]] = {}
+    free = deque(sorted(os.sched_getaffinity(0), key=lambda _: random.SystemRandom().random()))
+    """The processors, with those first that simulate nothing."""
     while True:
         while len(running) < processes and not ends():
             batch = [seed for _, seed in zip(range(_PER_PROCESS), seeds, strict=False)]
@@ -184,13 +186,16 @@ def _in_processes(
             child = os.fork()
             if child == 0:
                 os.close(read)
-                _simulate_batch(batch, folder, write)
+                _simulate_batch(batch, folder, write, free[0])
             os.close(write)
-            running[child] = read, batch
+            running[child] = read, batch, free[0]
+            free.rotate(-1)
         if not running:
             return
         child, status = os.wait()
-        read, batch = running.pop(child)
+        read, batch, processor = running.pop(child)
+        free.remove(processor)
+        free.appendleft(processor)
         with os.fdopen(read, "rb") as pipe:
             lines = pipe.read().splitlines()
         done = [json.loads(line) for line in lines]
@@ -204,8 +209,10 @@ def _in_processes(
             shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
 
 
-def _simulate_batch(batch: list[int], folder: Path, write: int) -> None:
+def _simulate_batch(batch: list[int], folder: Path, write: int, processor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Threads that take turns lose time where each turn wakes another processor.
+    os.sched_setaffinity(0, {processor})
     for seed in batch:
         faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
         begun = sum(_elapsed()[:2])

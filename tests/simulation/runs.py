@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,8 @@ class World:
         self.lease_s = self.random.choice(_LEASES_S)
         self.resume: Callable[[], object] = lambda: None
         """Resume the run that is not complete."""
+        self._parsed: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        """The records of evidence that were read last, by slot, with their text."""
         self._connection: Any = None
         """The connection of the transaction that was committed just now."""
 
@@ -106,9 +108,12 @@ class World:
 
     def _records(self, run_id: str, idx: int) -> list[dict[str, Any]]:
         path = self.lab.run_folder(run_id) / "evidence/evidence_records.jsonl"
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        records = map(json.loads, lines)
-        return [record for record in records if record["schedule_idx"] == idx]
+        text = path.read_text("utf-8") if path.exists() else ""
+        if text not in self._parsed:
+            self._parsed = {text: defaultdict(list)}
+            for record in map(json.loads, text.splitlines()):
+                self._parsed[text][record["schedule_idx"]].append(record)
+        return self._parsed[text][idx]
 
     # -- the world
 
