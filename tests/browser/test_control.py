@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from page_viewer import Serve
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from watched_labs import RUN, WatchedRun
 
 from labledger import open_ledger, request_control
@@ -216,6 +216,29 @@ def test_late_preview(tmp_path: Path, serve: Serve) -> None:
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
         expect(dialog).to_contain_text("variant hasty: nothing more starts")
+
+
+def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
+    """What will happen is asked again where the browser has lost the question."""
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        lost: list[str] = []
+
+        def lose_once(route: Route) -> None:
+            if lost:
+                route.continue_()
+            else:
+                lost.append(route.request.url)
+                route.abort("connectionaborted")
+
+        page.route("**/control", lose_once)
+        page.get_by_role("button", name="Pause", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        expect(dialog).to_contain_text("the viewer did not answer")
+        dialog.get_by_role("button", name="Pause dispatch").click()
+        expect(page.locator("#requests tbody tr")).to_contain_text("pause")
+        assert asked(tmp_path) == ["pause the run"]
 
 
 def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:

@@ -180,7 +180,9 @@ export class Connection {
 
 // Asks for a document. Raises a `ServerError` with the server's words, or another error if there is none.
 export async function ask(url, options = {}) {
-  const response = await fetch(url, { headers: { Accept: "application/json" }, ...options });
+  const response = await fetch(url, { headers: { Accept: "application/json" }, ...options }).catch(() => {
+    throw new Error("the viewer did not answer");
+  });
   const document = await response.json().catch(() => ({}));
   if (!response.ok) throw new ServerError(document.error ?? { message: `the server answered ${response.status}` }, response.status);
   return document;

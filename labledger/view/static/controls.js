@@ -2,6 +2,7 @@
 import { announce, ask } from "./connection.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
+const AGAIN_MS = 1000;
 const KINDS = {
   pause: ["Pause", "Pause dispatch"],
   unpause: ["Go on", "Go on with what is paused"],
@@ -85,8 +86,11 @@ function Dialog({ kind, run, url, done }) {
     const of = meant();
     previewed.current = of;
     if (!form.current.checkValidity()) return;
-    const said = await send(new URLSearchParams(`${of}&dry_run=yes`)).catch((error) => ({ problem: error.message, hint: error.hint }));
-    if (of === previewed.current) setWill({ ...said, of });
+    const said = await send(new URLSearchParams(`${of}&dry_run=yes`)).catch(
+      (error) => ({ problem: error.message, hint: error.hint, isLost: error.status === undefined }));
+    if (of !== previewed.current) return;
+    setWill({ ...said, of });
+    if (said.isLost) setTimeout(() => form.current && of === previewed.current && preview(), AGAIN_MS);
   };
   const changed = (handle) => () => meant() !== previewed.current && handle();
   const submit = async (event) => {
