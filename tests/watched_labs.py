@@ -286,7 +286,8 @@ def resolved_experiment() -> JsonObject:
     """What a run stores of its experiment; the page reads of it how many trials run at once."""
     with TemporaryDirectory() as folder:
         path = synthetic.write_experiment(Path(folder) / "bench", tasks=1, concurrency=4)
-        return resolve(load_experiment(path)).document
+        cost = {"id": "cost_usd", "from": "result", "pointer": "/cost_usd"}
+        return resolve(load_experiment(path)).document | {"metrics": [cost]}
 
 
 def dead_process() -> Owner:

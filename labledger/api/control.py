@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import platform
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +18,12 @@ from typing import Any
 
 from labledger import clock
 from labledger.api.ledger import Ledger, open_ledger
+from labledger.api.run_state import stop_of
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.control_requests import (
+    ENDED_STAY,
     ControlRequest,
     Controls,
     Latch,
@@ -28,12 +31,15 @@ from labledger.ledger.control_requests import (
     describe,
     kept_sentence,
 )
+from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import clock_time, counted
+from labledger.trial.attempt_notes import phase_began
+from labledger.trial.contract import trial_folder
 
 _MAX_REASON = 1_000
 _POLL_S = 0.1
@@ -189,6 +195,9 @@ class _Preview:
                 return not self.controls.pauses
             case RequestKind.UNPAUSE:
                 return self.controls.pauses.keys().isdisjoint(self._request.latches)
+            case RequestKind.STOP:
+                stop = stop_of(self.run, self.requests)
+                return stop is not None and bool(stop.what.get("now") or not self.what.get("now"))
             case _:
                 return False
 
@@ -267,6 +276,9 @@ class _Preview:
         elif idx < self.run.next_schedule_idx:
             text = f"slot {idx} is committed already; its result stays"
             yield Problem(Parameter("slot"), text)
+        elif idx in self._finished:
+            text = f"slot {idx} has finished, and waits to be committed; its result stays"
+            yield Problem(Parameter("slot"), text)
         elif idx in self._kept:
             earlier = self._kept[idx].supersedes
             text = (
@@ -274,6 +286,12 @@ class _Preview:
                 "it would be left out"
             )
             yield Problem(Parameter("slot"), text)
+
+    @cached_property
+    def _finished(self) -> frozenset[int]:
+        """The slots whose result waits to be committed."""
+        slots = self.ledger.reader.open_slots(self.run.run_id)
+        return frozenset(slot.schedule_idx for slot in slots if slot.final)
 
     def _limit_problems(self) -> Iterable[Problem]:
         from labledger.execution.budget import check_limits
@@ -283,6 +301,10 @@ class _Preview:
             number = self.what.get(name)
             if number is not None and number < 1:
                 yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
+        if self.what.get("at_most_per_host") is not None and self.run.on is None:
+            text = "the run is on this machine alone, and not on a cluster"
+            hint = f"limit the trials that run at once: {Parameter('max_concurrency')}"
+            yield Problem(Parameter("at_most_per_host"), text, hint=hint)
         budget = self.what.get("budget", {})
         wrong = [kind for kind in budget if kind not in ("cost_usd", "tokens")]
         if wrong:
@@ -299,19 +321,39 @@ class _Preview:
 
     def reply(self) -> ControlReply:
         """Return what happens now, and when."""
-        open_slots = self.ledger.open_slots(self.run.run_id)
-        meant = [slot for slot, host, _ in open_slots if self._means(slot, host)]
-        mean_ms = self._durations() if open_slots else {}
-        waited = {
-            slot.schedule_idx: _left_s(mean_ms.get(slot.variant_id), since)
-            for slot, _, since in open_slots
-        }
-        # Those that were dispatched last are prepared, and do not run yet.
-        meant = meant[: self._at_once(len(open_slots))]
-        left = [waited[slot.schedule_idx] for slot in meant]
-        about_s = max((s for s in left if s is not None), default=None)
+        running = self._running() if self.is_owned else []
+        meant = [slot for slot, host, _ in running if self._means(slot, host)]
+        mean_ms = self._durations() if running else {}
+        for_s = {slot.schedule_idx: elapsed_s for slot, _, elapsed_s in running}
+        left = [
+            max(1.0, mean / 1000 - for_s[slot.schedule_idx])
+            for slot in meant
+            if (mean := mean_ms.get(slot.variant_id)) is not None
+        ]
+        about_s = max(left, default=None)
         text = self._text(len(meant), about_s)
         return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished)
+
+    def _running(self) -> list[tuple[Slot, str, float]]:
+        """Return each slot whose trial runs, with its host and for how many seconds it does.
+
+        Trials that were dispatched and have not begun are prepared: folders on this machine say
+        so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
+        """
+        run_id, now = self.run.run_id, clock.now()
+        folder = LabFolder(self.ledger.reader.path.parent).run_folder(run_id)
+        attempts = {s.schedule_idx: s.attempt for s in self.ledger.reader.open_slots(run_id)}
+        here, elsewhere = [], []
+        for slot, host, since in self.ledger.open_slots(run_id):
+            dispatched_s = max(0.0, (now - clock.parse(since)).total_seconds())
+            if host != platform.node():
+                elsewhere.append((slot, host, dispatched_s))
+                continue
+            idx = slot.schedule_idx
+            began = phase_began(trial_folder(folder, idx, attempts.get(idx, 1)))
+            if began is not None:
+                here.append((slot, host, min(dispatched_s, max(0.0, now.timestamp() - began))))
+        return here + elsewhere[: self._at_once(len(elsewhere))]
 
     def _at_once(self, dispatched: int) -> int | None:
         """Return how many trials of the run go on at once; None if that is not known.
@@ -356,11 +398,9 @@ class _Preview:
         """How many slots without a final result a cancellation names."""
         if self.kind is not RequestKind.CANCEL:
             return 0
-        reader, run_id = self.ledger.reader, self.run.run_id
-        finished = {slot.schedule_idx for slot in reader.open_slots(run_id) if slot.final}
-        kept = finished | self._kept.keys()
+        kept = self._finished | self._kept.keys()
         cancellation = cancellation_of(self._request, self.run.total_slots, frozenset(kept))
-        slots = reader.slots(run_id, self.run.next_schedule_idx)
+        slots = self.ledger.reader.slots(self.run.run_id, self.run.next_schedule_idx)
         return sum(map(cancellation.includes, slots))
 
     def _text(self, running: int, about_s: float | None) -> str:
@@ -373,10 +413,14 @@ class _Preview:
             case RequestKind.PAUSE:
                 what = _names(self._request.latches)
                 run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
-                on = run_on if running else "none of its trials runs now"
+                none = "none of its trials runs now" if self.is_owned else "nobody runs it now"
+                on = run_on if running else none
                 return f"{what}: nothing more starts; {on}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
+            case RequestKind.STOP if self.changes_nothing:
+                verb = "runs" if running == 1 else "run"
+                return f"it is stopping already; {trials} {verb} on{about}"
             case RequestKind.STOP if self.what.get("now"):
                 return f"stopping now: {trials} killed; their slots run again on resume"
             case RequestKind.STOP:
@@ -385,15 +429,39 @@ class _Preview:
                 return f"stopping: nothing more starts; {text}"
             case RequestKind.CANCEL:
                 killed = f"{trials} of them killed" if running else "none of their trials runs now"
+                if not self.is_owned:
+                    killed = f"nobody runs it now, and {ENDED_STAY}"
                 cancelled = f"{counted(self._unfinished, 'slot')} cancelled for good; {killed}"
                 stay = sum(
                     slot.variant_id in self._names("variant") for slot in self._kept.values()
                 )
                 rest = f"; {kept_sentence(stay)}" if stay else ""
+                if finished := self._named_finished:
+                    stays = "stays" if finished == 1 else "stay"
+                    rest += f"; {counted(finished, 'slot')} that finished {stays}"
                 what = self._request.phrase.removeprefix("cancel ")
                 return f"{what}: {cancelled}{rest}"
             case _:
-                return f"{describe(self.kind, self.what)}, from the next dispatch on"
+                since = "from the next dispatch on" if self.is_owned else "once it is resumed"
+                return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
+
+    @property
+    def _named_finished(self) -> int:
+        """How many slots that have finished belong to a variant that is to be cancelled."""
+        reader, variants = self.ledger.reader, self._names("variant")
+        slots = (reader.slot(self.run.run_id, idx) for idx in self._finished)
+        return sum(slot.variant_id in variants for slot in slots)
+
+    def _spent_already(self) -> str:
+        """Return a warning if a budget is to be set that is spent already, else nothing."""
+        budget = {
+            kind: limit for kind, limit in self.what.get("budget", {}).items() if limit is not None
+        }
+        spent = self.ledger.reader.spent_so_far(self.run.run_id) if budget else {}
+        if not exhausted_kinds(budget, spent):
+            return ""
+        ends = "the run ends" if self.is_owned else "it will not go on"
+        return f"; that much is spent already: {ends}"
 
     def _unpause_text(self) -> str:
         ended = self.controls.pauses.keys() if self.what.get("all") else self._request.latches
@@ -418,14 +486,6 @@ def _has_form(key: str, value: Any) -> bool:
             )
         case _:
             return value is None or type(value) is int
-
-
-def _left_s(mean_ms: float | None, since: str) -> float | None:
-    """Return in how many seconds a trial will end if it takes as long as earlier ones did."""
-    if mean_ms is None:
-        return None
-    elapsed = (clock.parse(clock.utc_now()) - clock.parse(since)).total_seconds()
-    return max(1.0, mean_ms / 1000 - elapsed)
 
 
 def _names(latches: Iterable[Latch]) -> str:

@@ -25,7 +25,7 @@ from labledger.ledger.database.model import (
 from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
-from labledger.records.outcomes import RunStatus
+from labledger.records.outcomes import RequestKind, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,21 @@ def pauses_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Mapping[Latch
     A pause outlives a run that completes, for an extension; of a complete run nothing is paused.
     """
     return {} if run.status is RunStatus.COMPLETED else Controls.of(requests).pauses
+
+
+def stop_of(run: RunInfo, requests: Iterable[ControlRequest]) -> ControlRequest | None:
+    """Return the newest request to stop that the present owner of a run has applied."""
+    if run.lease is None:
+        return None
+    followed = (
+        each
+        for each in requests
+        if each.kind is RequestKind.STOP
+        and not each.waits
+        and each.applied_epoch == run.epoch
+        and not (each.outcome or {}).get("refused")
+    )
+    return max(followed, key=lambda each: each.number, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class StopRequest:
         self.level = 0
         self.source = ""
         """What made the first request, for a person."""
+        self._was_urgent = False
+        """Whether the first request was to kill the containers."""
 
     def raise_level(self, source: str = "a request") -> None:
         """Request a stop, or a more urgent one."""
@@ -88,12 +90,15 @@ class StopRequest:
 
     def raise_to(self, level: int, source: str) -> None:
         """Request a stop of at least this level. To repeat it changes nothing."""
+        self._was_urgent |= self.level == 0 and level > 1
         self.level = max(self.level, level)
         self.source = self.source or source
 
     @property
     def message(self) -> str:
         """Why the run stopped, as stored in the ledger."""
+        if self._was_urgent:
+            return f"stopped by {self.source}, which killed the containers"
         if self.level > 1:
             return f"stopped by {self.source}, and a second one killed the containers"
         return f"stopped by {self.source}; running trials finished"

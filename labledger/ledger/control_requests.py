@@ -145,6 +145,10 @@ class Cancellation:
         return f"cancelled by {self.source} (request {self.number})"
 
 
+ENDED_STAY = "trials that have ended keep their results"
+"""What is said of a cancellation of slots whose trials had begun."""
+
+
 def kept_sentence(slots: int) -> str:
     """Return what is said of so many slots that a cancellation does not include."""
     return f"{counted(slots, 'slot')} of a rerun stay: what they run again counts in the pass rate"

@@ -73,9 +73,10 @@ def read_progress(connection: Connection) -> list[ProgressRow]:
     return [ProgressRow(*row) for row in connection.execute(_PROGRESS_SQL)]
 
 
+_RECENT = 50
 _RECENT_SQL = """
-SELECT count(*), min(committed_at) FROM (
-  SELECT slot_commit.committed_at FROM run
+SELECT count(*), min(committed_at), max(acquired_at) FROM (
+  SELECT slot_commit.committed_at, lease.acquired_at FROM run
   JOIN schedule_progress AS progress ON progress.run_no = run.run_no
   LEFT JOIN lease ON lease.run_no = run.run_no
   JOIN slot_commit ON slot_commit.run_no = run.run_no
@@ -87,15 +88,18 @@ SELECT count(*), min(committed_at) FROM (
 def read_recent_commits(
     connection: Connection, run_ids: Iterable[str]
 ) -> dict[str, tuple[int, str]]:
-    """Return how many of each run's 50 newest commits there are, and when the oldest was made.
+    """Return how many slots of each run were committed since a time, and that time.
 
-    Of a run that somebody owns, those of earlier owners do not count: nobody ran it in between.
+    It is that of its 50th newest commit, or when its owner acquired it if that is later: nobody
+    ran it before.
     """
     recent = {}
     for run_id in run_ids:
-        count, since = connection.execute(_RECENT_SQL, (run_id,)).one()
-        if count:
-            recent[run_id] = (count, since)
+        count, oldest, acquired_at = connection.execute(_RECENT_SQL, (run_id,)).one()
+        if count and count < _RECENT and acquired_at is not None:
+            recent[run_id] = (count, acquired_at)
+        elif count:
+            recent[run_id] = (count - 1, oldest)
     return recent
 
 

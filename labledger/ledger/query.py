@@ -32,8 +32,9 @@ _READ_ACTIONS = {
     DRIVER.SQLITE_RECURSIVE,
 }
 _REFUSED_FUNCTIONS = frozenset({"load_extension"})
-_ENDLESS_FUNCTIONS = frozenset({"regexp"})
-"""Functions of Python: SQLite cannot interrupt one, and other threads wait while it runs."""
+_ENDLESS_FUNCTIONS = frozenset({"regexp", "randomblob", "zeroblob"})
+"""What SQLite cannot interrupt: a function of Python, for which other threads wait while it runs,
+and those that make a value of any size at once."""
 _SCHEMA_PRAGMAS = {
     "read_uncommitted",
     "table_info",
@@ -58,6 +59,8 @@ _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "withi
 
 _TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
 _STEPS_BETWEEN_CHECKS = 10_000
+_MAX_VALUE = 64 << 20
+"""How many bytes a value may have where a query has a limit of time."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
@@ -103,7 +106,8 @@ def query(
     for every run, the newest complete grading up to that one; with `as_of`, a time as text of
     `labledger.clock`, what was committed then. With `views_only` the ledger's own tables, which
     change from one revision to another, are refused. Ctrl-C interrupts the query, and so does the
-    end of `time_limit_s`, in seconds from now; with a limit, REGEXP is refused.
+    end of `time_limit_s`, in seconds from now; with a limit, REGEXP, RANDOMBLOB and ZEROBLOB are
+    refused, and values of more than 64 MiB where Python's SQLite can be told so.
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
     what `migrations.require_current` raises.
     """
@@ -290,6 +294,9 @@ def _restrict(
     authorizer = allow_reading(driver, views_only=views_only, refused_functions=endless)
     stack.callback(driver.set_authorizer, None)
     is_over = (lambda: 0) if deadline is None else deadline.is_over
+    if deadline is not None and hasattr(driver, "setlimit"):
+        # Making one value cannot be interrupted, and takes its size in memory twice.
+        driver.setlimit(DRIVER.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     driver.set_progress_handler(is_over, _STEPS_BETWEEN_CHECKS)
     stack.callback(driver.set_progress_handler, None, 0)
     return authorizer

@@ -16,6 +16,7 @@ from labledger.errors import LabLedgerError
 from labledger.execution.executor import Limits, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.control_requests import (
+    ENDED_STAY,
     Cancellation,
     ControlRequest,
     Controls,
@@ -79,11 +80,14 @@ def _outcome(
             kept = reader.slots_that_replace_verdicts(run.run_id)
             cancellation = cancellation_of(request, run.total_slots, frozenset())
             stay = [slot.schedule_idx for slot in kept if cancellation.includes(slot)]
-            outcome = {"text": asked, "slots_before": run.total_slots}
-            if not stay:
-                return outcome
-            text = f"{asked}; {kept_sentence(len(stay))}"
-            return outcome | {"text": text, "kept": stay}
+            outcome: JsonObject = {"text": asked, "slots_before": run.total_slots}
+            begun = [each.schedule_idx for each in reader.open_slots(run.run_id)]
+            if any(cancellation.includes(reader.slot(run.run_id, idx)) for idx in begun):
+                outcome["text"] += f"; {ENDED_STAY}"
+            if stay:
+                outcome["text"] += f"; {kept_sentence(len(stay))}"
+                outcome["kept"] = stay
+            return outcome
         case _:
             return {"text": asked}
 

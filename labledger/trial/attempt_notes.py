@@ -11,6 +11,7 @@ continues after the agent phase.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,6 +59,18 @@ def has_begun(folder: Path) -> bool:
     """
     changed = (folder / "state").stat().st_ctime_ns
     return changed > folder.stat().st_ctime_ns
+
+
+def phase_began(folder: Path) -> float | None:
+    """Return when the newest phase of a trial has begun, in Unix time; None before the first.
+
+    `trial.sh` makes the files of a phase in the `state` folder when it begins.
+    """
+    state = folder / "state"
+    with suppress(OSError):
+        if any(os.path.lexists(state / f"{phase}.stdout") for phase in contract.PHASE_NAMES):
+            return state.stat().st_mtime
+    return None
 
 
 PhaseFields = tuple[int, int, int, int]

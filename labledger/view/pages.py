@@ -69,7 +69,7 @@ def finish(document: JsonObject) -> Finished:
 
 
 def _json(document: JsonObject) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 _ESCAPE = re.compile(r"\\[bfru]")

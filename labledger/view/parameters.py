@@ -54,7 +54,9 @@ class Parameters:
         """Return one of `choices`; the first if the parameter is missing."""
         value = self.text(name) or choices[0]
         if value not in choices:
-            _refuse(name, f"found {value[:80]!r}; expected one of {', '.join(choices)}")
+            _refuse(
+                name, f"found {value[:80]!r}; expected one of {', '.join(filter(None, choices))}"
+            )
         return value
 
     def number(self, name: str, default: int, low: int = 0, high: int = 2**53) -> int:
@@ -64,8 +66,10 @@ class Parameters:
 
 
 def _number(name: str, value: str, low: int, high: int) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) < 18):
+    if not (value.isascii() and value.isdecimal()):
         _refuse(name, f"found {value[:80]!r}; expected a whole number")
+    if len(value) > 17:
+        _refuse(name, f"found {value[:80]!r}; expected {low:,} to {high:,}")
     if not low <= int(value) <= high:
         _refuse(name, f"found {int(value):,}; expected {low:,} to {high:,}")
     return int(value)

@@ -218,6 +218,19 @@ def test_late_preview(tmp_path: Path, serve: Serve) -> None:
         expect(dialog).to_contain_text("variant hasty: nothing more starts")
 
 
+def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
+    """What will happen is said while one types; then one click is enough."""
+    with WatchedRun(tmp_path, 4):
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        page.get_by_role("button", name="Limits").click()
+        dialog = page.get_by_role("dialog", name="Change limits")
+        dialog.get_by_label("Trials at once").press_sequentially("12")
+        expect(dialog).to_contain_text("trials at once: 12")
+        dialog.get_by_role("button", name="Change limits").click()
+        expect(dialog).to_have_count(0)
+        assert asked(tmp_path) == ["set trials at once: 12"]
+
+
 def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
     """What will happen is asked again where the browser has lost the question."""
     with WatchedRun(tmp_path, 4) as run:

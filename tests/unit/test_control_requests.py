@@ -214,6 +214,7 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
         ("set", {"budget": {"cost_usd": "40"}}, "expected limits by kind"),
         ("set", {}, "nothing to set"),
         ("set", {"max_concurrency": 0}, "found 0"),
+        ("set", {"at_most_per_host": 1}, "on this machine alone"),
         ("set", {"budget": {"hours": 1}}, "'hours'"),
         ("cancel", {}, "nothing to cancel"),
         ("cancel", {"slot": [4]}, "from 0 to 3"),
@@ -244,6 +245,61 @@ def test_a_dry_run_asks_for_nothing(lab: Path) -> None:
     assert (reply.slots, reply.request) == (2, None)
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.control_requests(kit.RUN) == []
+
+
+def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
+    """Of a run without an owner nothing runs on or is killed, whatever was dispatched."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        for idx in range(2):
+            entry = Dispatch(idx, 1, f"container-{idx}", "elsewhere", kit.TIMES[0])
+            writer.journal_dispatch(lease, [entry])
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+
+    def said(kind: str, **what: Any) -> str:
+        reply = labledger.request_control(kit.RUN, kind, what, dry_run=True, lab_dir=lab)
+        assert reply.running == 0
+        return reply.text
+
+    assert said("pause") == "the run: nothing more starts; nobody runs it now"
+    assert said("set", max_concurrency=2) == "set trials at once: 2, once it is resumed"
+    ended = "nobody runs it now, and trials that have ended keep their results"
+    assert said("cancel", slot=[0]) == f"slot 0: 1 slot cancelled for good; {ended}"
+    ask(lab, "cancel", slot=[0, 3])
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        (applied,) = owner_applies(lab, writer)
+    assert applied.outcome is not None
+    assert applied.outcome["text"] == "cancel slot 0, 3; trials that have ended keep their results"
+
+
+def test_what_has_finished_is_not_cancelled(lab: Path) -> None:
+    """A slot whose result waits is refused by its number, and named where its variant is meant."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire(kit.RUN, this_process(), 30)
+        entry = Dispatch(2, 1, "container-2", "elsewhere", kit.TIMES[0])
+        writer.journal_dispatch(lease, [entry])
+        writer.stage(lease, kit.result(2), final=True)
+        with pytest.raises(InvalidInput, match="slot 2 has finished, and waits"):
+            ask(lab, "cancel", slot=[2])
+        what = {"variant": ["base"]}
+        reply = labledger.request_control(kit.RUN, "cancel", what, dry_run=True, lab_dir=lab)
+    assert reply.slots == 1
+    assert reply.text.endswith("none of their trials runs now; 1 slot that finished stays")
+
+
+def test_stopping_again_changes_nothing(lab: Path) -> None:
+    """A run that is stopping is not asked again, but may be asked to stop now."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire(kit.RUN, this_process(), 30)
+        asked = ask(lab, "stop").request
+        assert asked is not None
+        writer.apply_request(lease, asked, {"text": "stop"})
+        again = ask(lab, "stop")
+        assert again.request is None
+        assert again.text.startswith("it is stopping already; ")
+        now = ask(lab, "stop", now=True)
+        assert now.request is not None
+        assert now.text.startswith("stopping now: ")
 
 
 def test_an_import_brings_what_was_applied(lab: Path, tmp_path: Path) -> None:

@@ -21,6 +21,19 @@ def test_a_third_press_asks_for_nothing_more() -> None:
     assert levels == [1, 2, 2]
 
 
+def test_the_reason_says_what_was_asked() -> None:
+    """A first request that kills is not told as two."""
+    for requests, said in (
+        ([1], "stopped by ann; running trials finished"),
+        ([2], "stopped by ann, which killed the containers"),
+        ([1, 2], "stopped by ann, and a second one killed the containers"),
+    ):
+        stop = StopRequest()
+        for level in requests:
+            stop.raise_to(level, "ann")
+        assert stop.message == said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_press_and_are_given_back(number: int) -> None:
     """Ctrl-C and TERM press while a run lasts; afterwards they do what they did before."""

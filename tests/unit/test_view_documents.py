@@ -23,7 +23,7 @@ from ledger_templates import built_once
 from view_servers import RunningServer
 from watched_labs import RUN, WatchedRun
 
-from labledger import clock, comparison_texts, open_ledger
+from labledger import clock, comparison_texts, open_ledger, request_control
 from labledger.errors import InvalidInput
 from labledger.ledger.database.model import Dispatch
 from labledger.records.attempt_result import Artifact, Metric
@@ -134,7 +134,8 @@ def test_a_run_in_the_list_has_what_one_asks_first(server: RunningServer) -> Non
     """Progress, cost, budget and owner of each run are in the list."""
     run = server.document(f"/?q={kit.RUN}")["runs"][0]
     assert (run["committed"], run["total_slots"]) == (COMMITTED, 2 * TASKS)
-    assert run["cost_usd"] == pytest.approx(COMMITTED * 0.25)
+    spent = server.document(f"/runs/{kit.RUN}")["spent"]["cost_usd"]["total"]
+    assert run["cost_usd"] == spent == pytest.approx((COMMITTED + 1) * 0.25)  # One is staged.
     assert run["budget"] == {"cost_usd": 10.0}
     assert run["owner"] == {"host": "here", "pid": 4711, "since": run["owner"]["since"]}
     assert run["rate_per_h"] > 0
@@ -281,6 +282,9 @@ def test_a_slot_shows_what_its_agent_did(server: RunningServer) -> None:
     last = server.document(f"/runs/{kit.RUN}/slots/3?step=401")["steps"]
     assert [step["message"] for step in last["items"]][-1] == f"step number {STEPS}"
     assert last["next"] is None
+    beyond = server.document(f"/runs/{kit.RUN}/slots/3?step=9999")["steps"]
+    assert (beyond["items"], beyond["next"]) == ([], None)
+    assert beyond["problem"] == f"It has {STEPS} steps, and no step 9999."
     assert slot["patch"]["text"].startswith("diff --git")
     assert [phase["name"] for phase in slot["phases"]] == ["agent", "grader"]
     assert slot["score"] == {"name": "resolved", "value": 0.0}
@@ -343,6 +347,15 @@ def test_queries_answer_with_rows(server: RunningServer) -> None:
     assert "trials" in [view["name"] for view in document["views"]]
     document = server.document("/sql?q=SELECT+9007199254740993")
     assert document["rows"] == [["9007199254740993"]]  # JavaScript would round the number.
+
+
+def test_what_json_has_no_word_for_is_text(server: RunningServer) -> None:
+    """An infinite value is not a number of JSON; values of any size are not made here."""
+    text = server.get("/sql?q=SELECT+9e999,+-9e999,+1.5&format=json").text
+    found = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert found["rows"] == [["inf", "-inf", 1.5]]
+    answer = server.get("/sql?q=SELECT+randomblob(100000000)&format=json")
+    assert answer.document["error"]["message"].startswith("the query was refused: RANDOMBLOB")
 
 
 def test_the_report_is_a_download(server: RunningServer) -> None:
@@ -417,8 +430,11 @@ def test_every_kind_of_run_has_its_pages(
             names = [g["grading_id"] for g in shown["gradings"] if g["run_id"] == run.run_id]
             with suppress(InvalidInput):  # A run of one variant has nothing to compare.
                 name = names[0] if len(shown["gradings"]) > 1 else run.run_id
-                decisions = [each.decision.text for each in ledger.compare(name).comparisons]
-                assert shown["sentences"]["ahead"][1:] == escape_values(decisions)
+                compared = ledger.compare(name).comparisons
+                sentences = " ".join(shown["sentences"]["ahead"][1:])
+                for each in compared:
+                    assert escape_values(each.decision.text) in sentences
+                    assert len(compared) == 1 or f"{each.b.variant_id}" in sentences
             for path_of in ("now", "changes", "grid", "slots/0/logs"):
                 assert server.get(f"{address}/{path_of}").status == 200
             for idx in range(min(run.total_slots, 12)):
@@ -493,3 +509,58 @@ def test_the_pace_is_that_of_the_present_owner(tmp_path: Path) -> None:
     assert listed["rate_per_h"] == pytest.approx(progress["rate_per_h"], rel=0.2)
     # Ten slots with 4 to 16 seconds between them, in the two minutes until now.
     assert 200 < progress["rate_per_h"] < 400
+
+
+def test_a_phase_runs_since_it_began(tmp_path: Path) -> None:
+    """Time in which a trial waited for its turn is not that of its agent, nor is it work done."""
+    with WatchedRun(tmp_path, started=clock.now() - timedelta(minutes=30)) as run:
+        run.commit(6)
+        run.dispatch("agent", "working\n", 1)
+        with view_servers.serving(tmp_path / ".lab") as server:
+            (slot,) = server.document(f"/runs/{RUN}/now")["running"]
+        assert slot["phase"] == "agent"
+        assert slot["seconds"] < 60
+        said = request_control(RUN, "pause", dry_run=True, lab_dir=tmp_path / ".lab")
+        assert said.running == 1
+        assert said.about_s is not None
+        with open_ledger(tmp_path / ".lab") as ledger:
+            [(mean,)] = ledger.rows(
+                "SELECT avg(duration_ms) FROM trials WHERE variant_id = :variant",
+                {"variant": slot["variant_id"]},
+            )[1]
+        assert said.about_s == pytest.approx(max(1.0, mean / 1000 - slot["seconds"]), abs=5)
+
+
+def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
+    """Results that wait for a paused slot, and a run that is stopping, are told; no time is."""
+    with WatchedRun(tmp_path) as run:
+        run.commit(4)
+        first = run.slots[4]
+        run.journal(5, 1, "elsewhere")
+        run.stage(5)
+        request_control(RUN, "pause", {"variant": [first.variant_id]}, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        with view_servers.serving(tmp_path / ".lab") as server:
+            document = server.document(f"/runs/{RUN}")
+            named = f"slot 4 ({first.variant_id}, {first.task_id})"
+            assert f"1 result waits for {named}, which is paused." in document["sentences"]["pace"]
+            assert document["progress"]["eta_s"] is None
+            request_control(RUN, "stop", requested_by="ann@box", lab_dir=tmp_path / ".lab")
+            run.apply_requests()
+            notices = server.document(f"/runs/{RUN}/now")["sentences"]["notices"]
+        assert any(text.startswith("It is stopping, as ann@box asked.") for text in notices)
+
+
+def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
+    """A limit below what is spent ends the run: the reply says so before it is asked for."""
+    with WatchedRun(tmp_path) as run:
+        run.commit(6)
+
+        def said(limit: float | None) -> str:
+            what = {"budget": {"cost_usd": limit}}
+            lab = tmp_path / ".lab"
+            return request_control(RUN, "set", what, dry_run=True, lab_dir=lab).text
+
+        assert said(1000.0).endswith("from the next dispatch on")
+        assert said(None).endswith("from the next dispatch on")
+        assert said(0.0001).endswith("that much is spent already: the run ends")

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunState, pauses_of
+from labledger.api.run_state import Pause, RunState, pauses_of, stop_of
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
@@ -22,13 +22,11 @@ from labledger.records import JsonObject
 from labledger.resources import require_analysis
 from labledger.view.ledgers import Source
 from labledger.view.live_outputs import Attempt
-from labledger.view.screens.runs_screen import owner, rate_per_h, seconds_left
+from labledger.view.screens.runs_screen import TO_THE_SECOND, owner, rate_per_h, seconds_left
 
 _T = TypeVar("_T")
 _CONFIDENCE = 0.95
 _POINTS = 500
-_TO_THE_SECOND = 19
-"""So much of a time as text is the time to the second."""
 
 
 class RunFacts:
@@ -77,6 +75,19 @@ class RunFacts:
         """Return the attempt of a slot, whose folder may be on this machine."""
         folder = self.source.lab.run_folder(self.run_id)
         return Attempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
+
+    def phase_s(self, slot: OpenSlot) -> float:
+        """Return for how many seconds the phase of a trial runs.
+
+        Of a trial that is elsewhere, or has not begun, it is the time since it was dispatched.
+        """
+        now = clock.now()
+        dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
+        is_here = slot.host == platform.node()
+        began = self.attempt(slot).began if is_here else None
+        if began is None:
+            return dispatched_s
+        return min(dispatched_s, max(0.0, now.timestamp() - began))
 
     @cached_property
     def _seen_at_work(self) -> int | None:
@@ -146,6 +157,11 @@ class RunFacts:
         """What is paused now."""
         return pauses_of(self.run, self.requests)
 
+    @cached_property
+    def stopping(self) -> ControlRequest | None:
+        """The request that its owner is following, who ends when running trials have ended."""
+        return stop_of(self.run, self.requests) if self.is_owned else None
+
     # -- spending and time
 
     @cached_property
@@ -159,7 +175,7 @@ class RunFacts:
         def make() -> tuple[ModelUse, ...]:
             return self.source.ledger.model_usage(self.run_id)
 
-        return self.kept("model usage", make, clock.utc_now()[:_TO_THE_SECOND])
+        return self.kept("model usage", make, clock.utc_now()[:TO_THE_SECOND])
 
     @property
     def _staged_key(self) -> object:
@@ -171,10 +187,11 @@ class RunFacts:
 
     @cached_property
     def rate_per_h(self) -> float | None:
-        """How many slots an hour were committed of late; None if nobody runs the run."""
+        """How many slots an hour were finished of late; None if nobody runs the run."""
         if not self.is_owned:
             return None
-        return rate_per_h(self.reader.recent_commits([self.run_id]).get(self.run_id))
+        recent = self.reader.recent_commits([self.run_id]).get(self.run_id)
+        return rate_per_h(recent, self.staged)
 
     @property
     def left(self) -> int:
@@ -184,6 +201,8 @@ class RunFacts:
     @property
     def progress(self) -> JsonObject:
         rate = self.rate_per_h
+        # Where nothing runs, something else must happen first.
+        goes_on = self.stopping is None and bool(self.at_work or not self.pauses)
         return {
             "committed": self.run.next_schedule_idx,
             "total": self.run.total_slots,
@@ -192,7 +211,7 @@ class RunFacts:
             "prepared": len(self.running) - self.at_work,
             "max_concurrency": self.max_concurrency,
             "rate_per_h": rate,
-            "eta_s": seconds_left(self.left, rate, self.pauses),
+            "eta_s": seconds_left(self.left, rate, self.pauses) if goes_on else None,
         }
 
     @property

@@ -19,7 +19,6 @@ from labledger.view.live_outputs import PREPARING
 from labledger.view.parameters import Parameters
 from labledger.view.screens import control_screen, grid_screen, run_sentences
 from labledger.view.screens.run_facts import RunFacts
-from labledger.view.screens.run_sentences import seconds_since
 
 PAGE = 200
 _MAX_PAGE = 1000
@@ -100,6 +99,7 @@ def _now(facts: RunFacts) -> JsonObject:
         "committed": run.next_schedule_idx,
         "total": run.total_slots,
         "updated_at": run.updated_at,
+        "ended_at": run.ended_at,
         "owned": facts.is_owned,
         "owner": facts.owner,
         "lost": facts.is_lost,
@@ -134,7 +134,7 @@ def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
         "attempt": slot.attempt,
         "host": slot.host,
         "since": slot.since,
-        "seconds": round(seconds_since(slot.since), 1),
+        "seconds": round(facts.phase_s(slot), 1),
         "phase": phase,
         "last_lines": lines,
         "withheld": withheld,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labledger import clock
-from labledger.compare.comparison_document import Conclusion
+from labledger.compare.comparison_document import Comparison, Conclusion
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -77,9 +77,15 @@ def notices(facts: RunFacts) -> Iterator[str]:
     for latch, asked in facts.pauses.items():
         since = _moment(asked.applied_at)
         yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
+    if facts.stopping is not None:
+        running = counted(facts.at_work, "trial")
+        goes = "is killed" if facts.stopping.what.get("now") else "runs on to its end"
+        each = f"{running} {'is' if facts.at_work == 1 else 'are'} at work: each {goes}"
+        yield f"It is stopping, as {facts.stopping.source} asked. Nothing more starts; {each}."
     waiting = [each for each in facts.requests if each.waits]
+    until = "" if facts.is_owned else f" `labledger resume {run.run_id}` applies it."
     for asked in waiting:
-        yield f"Asked by {asked.source}, and not applied yet: {asked.phrase}."
+        yield f"Asked by {asked.source}, and not applied yet: {asked.phrase}.{until}"
     request = run.takeover_request
     if request is not None and request.expires_at > clock.utc_now():
         yield (
@@ -124,8 +130,9 @@ def _pace(facts: RunFacts) -> Iterator[str]:
         if facts.pauses:
             paused = ", ".join(map(str, facts.pauses))
             yield f"Somebody paused it: {paused}. Nothing more of that starts."
-        yield _running(facts)
-        yield from _head_of_line(facts)
+        # What everything waits for comes first where nothing runs.
+        running, head = [_running(facts)], list(_head_of_line(facts))
+        yield from running + head if facts.at_work else head + running
     recent = facts.reader.recent_trials(run.run_id)
     if recent.trials:
         phases = (
@@ -151,30 +158,30 @@ def _running(facts: RunFacts) -> str:
     if prepared:
         at_most += f", and {count(prepared)} more {'is' if prepared == 1 else 'are'} prepared"
     rate = facts.rate_per_h
-    pace = "" if rate is None else f"; {rate:,.0f} slots an hour were committed of late"
+    pace = "" if rate is None else f"; {rate:,.0f} slots an hour were finished of late"
     return f"{trials}{at_most}{pace}."
 
 
 def _head_of_line(facts: RunFacts) -> Iterator[str]:
     """Yield which slot holds the commits up, and whether it runs for unusually long."""
+    next_idx = facts.run.next_schedule_idx
     first = next(iter(facts.open_slots), None)
-    if first is None or not first.is_running:
+    results = counted(facts.staged, "result")
+    waiting = f"{results} {'waits' if facts.staged == 1 else 'wait'} for"
+    if first is None or first.schedule_idx != next_idx or not first.is_running:
+        if facts.staged and (first is None or first.schedule_idx != next_idx):
+            slot = facts.reader.slot(facts.run_id, next_idx)
+            why = "is paused" if facts.controls.pauses_slot(slot) else "has not begun"
+            yield f"{waiting} slot {next_idx} ({slot.variant_id}, {slot.task_id}), which {why}."
         return
-    for_s = seconds_since(first.since)
+    for_s = facts.phase_s(first)
     running = f"slot {first.schedule_idx} ({first.variant_id}, {first.task_id})"
     if facts.staged:
-        results = counted(facts.staged, "result")
-        wait = "waits" if facts.staged == 1 else "wait"
-        yield f"{results} {wait} for {running}, which runs for {clock_time(for_s)} already."
+        yield f"{waiting} {running}, which runs for {clock_time(for_s)} already."
         return
     mean_ms = facts.reader.recent_trials(facts.run_id).duration_ms
     if mean_ms and for_s > _SLOWEST_MEANS * mean_ms / 1000:
         yield f"{_capitalized(running)} runs for {clock_time(for_s)} already."
-
-
-def seconds_since(time: str) -> float:
-    """Return how many seconds ago a time of the ledger is, at least 0."""
-    return max(0.0, (clock.now() - clock.parse(time)).total_seconds())
 
 
 # -- what it costs
@@ -257,9 +264,19 @@ def _decide(facts: RunFacts) -> _Decided:
         return _Decided({}, (f"The variants cannot be compared: {error.message}.", *hint), as_of)
     return _Decided(
         {each.b.variant_id: each.decision.verdict for each in comparison.comparisons},
-        tuple(each.decision.text for each in comparison.comparisons),
+        tuple(_decisions(comparison)),
         as_of,
     )
+
+
+def _decisions(comparison: Comparison) -> Iterator[str]:
+    """Yield each decision once, with the treatments that it is about if there are several."""
+    by_text: dict[str, list[str]] = {}
+    for each in comparison.comparisons:
+        by_text.setdefault(each.decision.text, []).append(each.b.variant_id)
+    for text, names in by_text.items():
+        is_one_of = len(comparison.comparisons) > 1
+        yield f"{', '.join(names)}: {text}" if is_one_of else text
 
 
 def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _Decided) -> str:

@@ -22,6 +22,10 @@ from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
 
 PARAMETERS = ("q", "experiment", "status", "tag", "sort", "reverse", "after")
+TO_THE_SECOND = 19
+"""So much of a time as text is the time to the second."""
+_LEAST = 3
+"""A rate is that of at least so many slots."""
 PAGE = 200
 """How many runs a page has."""
 
@@ -45,8 +49,10 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     after = parameters.text("after")
     start = next((n + 1 for n, run in enumerate(ordered) if run.run_id == after), 0)
     shown = ordered[start : start + PAGE]
-    version = sum(row.committed for row in source.reader.progress())
     has_ended = not any(source.ledger.is_owned(run) for run in runs)
+    # What runs spend between their commits is looked at no more than once a second.
+    committed = sum(row.committed for row in source.reader.progress())
+    version = (committed, None if has_ended else clock.utc_now()[:TO_THE_SECOND])
     costs = source.kept.get(("costs",), version, source.ledger.costs, is_final=has_ended).value
     following = shown[-1].run_id if start + PAGE < len(ordered) else None
     query = {name: parameters.text(name) for name in PARAMETERS if name != "after"} | {"sort": sort}
@@ -111,8 +117,10 @@ def _run(
     source: Source, run: RunInfo, costs: dict[str, float], recent: tuple[int, str] | None
 ) -> JsonObject:
     is_owned = source.ledger.is_owned(run)
-    rate = rate_per_h(recent) if is_owned else None
-    left = run.total_slots - run.next_schedule_idx
+    open_slots = source.reader.open_slots(run.run_id) if is_owned else []
+    staged = sum(bool(slot.final) for slot in open_slots)
+    rate = rate_per_h(recent, staged) if is_owned else None
+    left = run.total_slots - run.next_schedule_idx - staged
     requests = source.ledger.control_requests(run.run_id)
     pauses = pauses_of(run, requests)
     return {
@@ -147,16 +155,17 @@ def owner(run: RunInfo) -> Any:
     return {"host": holder.machine, "pid": holder.pid, "since": run.lease.acquired_at}
 
 
-def rate_per_h(recent: tuple[int, str] | None) -> float | None:
-    """Return how many slots an hour were committed of late; None if too few were.
+def rate_per_h(recent: tuple[int, str] | None, staged: int) -> float | None:
+    """Return how many slots an hour were finished of late; None if too few were.
 
-    `recent` is how many of the newest commits are counted, and when the oldest of them was made.
+    `recent` is how many slots were committed since a time, and that time; `staged` is how many
+    have finished and wait to be committed.
     """
-    if recent is None or recent[0] < 2:
+    if recent is None or recent[0] + staged < _LEAST:
         return None
     count, since = recent
     passed = clock.now() - clock.parse(since)
-    return (count - 1) / max(passed, timedelta(seconds=1)).total_seconds() * 3600
+    return (count + staged) / max(passed, timedelta(seconds=1)).total_seconds() * 3600
 
 
 def seconds_left(left: int, rate: float | None, pauses: Collection[Latch]) -> float | None:

@@ -15,6 +15,8 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.identity import Slot
+from labledger.records.outcomes import SlotStatus
+from labledger.text import counted
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, text_of
 from labledger.trajectories.conversation import figures
@@ -96,6 +98,7 @@ def _side(
         "state": _state(references, dispatched, is_committed=bool(found), is_owned=is_owned),
         **{name: found.get(name) for name in _OF_COMMIT},
         "message": trial.get("message"),
+        "last_words": _last_words(reader, references, trial),
         "score": _score(records["scores"]),
         "attempts": [_NO_ATTEMPT | attempt for attempt in trial.get("attempts") or dispatched],
         "phases": [
@@ -116,6 +119,24 @@ def _side(
     }
 
 
+def _last_words(
+    reader: LedgerReader, references: Mapping[str, str] | None, trial: JsonObject
+) -> list[JsonObject]:
+    """Return the end of what a phase that failed has printed to stderr."""
+    phase = _FAILED_PHASES.get(trial.get("status", ""))
+    output = _text(reader, references, f"{phase}_stderr", is_log=True) if phase else None
+    if output is None or not output["text"].strip():
+        return []
+    lines = output["text"].rstrip().split("\n")[-_LAST_LINES:]
+    return [output | {"text": "\n".join(line[:_MAX_LINE] for line in lines)}]
+
+
+_FAILED_PHASES = {
+    SlotStatus.SETUP_ERROR: "setup",
+    SlotStatus.AGENT_ERROR: "agent",
+    SlotStatus.AGENT_TIMEOUT: "agent",
+}
+_LAST_LINES, _MAX_LINE = 12, 500
 _OF_COMMIT = (
     *("status", "reason", "verdict", "outcome", "committed_at", "duration_ms", "cost_usd"),
     "tokens",
@@ -242,6 +263,8 @@ def _steps(reader: LedgerReader, references: Mapping[str, str], first: int) -> J
             page["total"] = end + sum(1 for _ in steps)
     except (LedgerError, MalformedJson) as error:
         return page | {"problem": str(error)}
+    if not page["items"]:
+        return page | {"problem": f"It has {counted(page['total'], 'step')}, and no step {first}."}
     page["next"] = end + 1 if end < page["total"] else None
     return page
 

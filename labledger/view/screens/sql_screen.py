@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -109,4 +110,6 @@ def _cell(value: Any) -> Any:
         return f"<{counted(len(value), 'byte')}>"
     if isinstance(value, int) and abs(value) > 2**53:
         return str(value)  # JavaScript would round it.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it.
     return value

@@ -3,6 +3,8 @@ import { announce, ask } from "./connection.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const AGAIN_MS = 1000;
+// So long after the last letter was typed, what will happen is asked.
+const TYPED_MS = 400;
 const KINDS = {
   pause: ["Pause", "Pause dispatch"],
   unpause: ["Go on", "Go on with what is paused"],
@@ -67,6 +69,7 @@ function Dialog({ kind, run, url, done }) {
   const form = useRef(null);
   const dialog = useRef(null);
   const previewed = useRef(null);
+  const pause = useRef(null);
   const hasAsked = useRef(false);
   const send = (fields) => ask(`${url}/control`, { method: "POST", body: fields });
   // The form without the reason, which changes nothing of what will happen.
@@ -91,6 +94,11 @@ function Dialog({ kind, run, url, done }) {
     if (of !== previewed.current) return;
     setWill({ ...said, of });
     if (said.isLost) setTimeout(() => form.current && of === previewed.current && preview(), AGAIN_MS);
+  };
+  const typed = () => {
+    forget();
+    clearTimeout(pause.current);
+    pause.current = setTimeout(() => form.current && meant() !== previewed.current && preview(), TYPED_MS);
   };
   const changed = (handle) => () => meant() !== previewed.current && handle();
   const submit = async (event) => {
@@ -117,7 +125,7 @@ function Dialog({ kind, run, url, done }) {
   const isFinal = kind === "stop" || kind === "cancel";
   return html`<dialog ref=${dialog} aria-labelledby="control-title" onClose=${() => done(hasAsked.current)}>
     <h2 id="control-title">${title}</h2>
-    <form ref=${form} onSubmit=${submit} onInput=${changed(forget)} onChange=${changed(preview)}>
+    <form ref=${form} onSubmit=${submit} onInput=${changed(typed)} onChange=${changed(preview)}>
       <div class="controls">
         <${FIELDS[kind]} run=${opened} />
         <label>Why <input name="because" maxlength="1000" placeholder="optional, stored with the request" autocomplete="off" /></label>

@@ -44,5 +44,12 @@ export function ago(time, now = Date.now()) {
   return counted(Math.floor(seconds / 86400), "day") + " ago";
 }
 
+// A time as text.py's date_and_time writes it.
+const MONTHS = "January February March April May June July August September October November December".split(" ");
+export function dateAndTime(text) {
+  const time = new Date(text);
+  return `${time.getUTCDate()} ${MONTHS[time.getUTCMonth()]} ${time.getUTCFullYear()}, ${time.toISOString().slice(11, 16)} UTC`;
+}
+
 // The time of day at which something happened, in UTC as everywhere in labledger.
 export const timeOfDay = (time) => new Date(time).toISOString().slice(11, 19);

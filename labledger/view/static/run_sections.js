@@ -1,5 +1,5 @@
 // The parts of a run's screen that move. templates/run.html.j2 has the same parts for pages without a script.
-import { ago, clockTime, count, counted, duration, percent, rounded, usd } from "./format.js";
+import { ago, clockTime, count, counted, dateAndTime, duration, percent, rounded, usd } from "./format.js";
 import { html, useState } from "./html.js";
 import { Interval, Progress, State } from "./pieces.js";
 
@@ -9,6 +9,8 @@ const NOTHING = { known: 0, total: null };
 const slotUrl = (url, idx) => `${url}/slots/${idx}`;
 
 export const Owner = ({ run }) => run.owner && html`process ${run.owner.pid} on ${run.owner.host}`;
+
+export const Ended = ({ run }) => run.ended_at && html`ended ${dateAndTime(run.ended_at)}`;
 
 export const Notices = ({ run }) => run.sentences.notices.map((text) => html`<p class="notice" key=${text}>${text}</p>`);
 
@@ -92,13 +94,13 @@ export const Rates = ({ run }) => html`
   </table></div>`;
 
 export function Errors({ run, url }) {
-  if (!run.errors.length) return html`<p class="empty">Every committed slot completed.</p>`;
-  return html`<table>
+  if (!run.errors.length) return html`<p class="empty">${run.committed ? "Every committed slot completed." : "No slot is committed yet."}</p>`;
+  return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Status</th><th scope="col">Reason</th><th scope="col" class="number">Slots</th><th scope="col">The last</th></tr></thead>
     <tbody>${run.errors.map((error) => html`
       <tr key=${error.status + error.reason}><td><${State} word=${error.status} shape="failed" /></td><td>${error.reason ?? "–"}</td>
         <td class="number">${count(error.count)}</td><td class="nowrap"><a href=${slotUrl(url, error.last_slot)}>slot ${error.last_slot}</a></td></tr>`)}</tbody>
-  </table>`;
+  </table></div>`;
 }
 
 export function Hosts({ run }) {
