@@ -236,7 +236,8 @@ class RunProgress:
             self.max_concurrency, _MIN_FINISHED
         ):
             return None
-        if self.committed == self.total:
+        # Where nothing runs, such as of what is paused, something else must happen first.
+        if self.committed == self.total or not self.in_flight:
             return None
         seconds = time.monotonic() - self._dispatching_since
         return seconds / self.finished * (self.total - self.committed - self.waiting)

@@ -231,6 +231,11 @@ def nothing_paired(compared: Compared) -> str:
     """Return that nothing could be compared, and what to do if the sides have no common task."""
     reasons = {left.reason for left in compared.left_out}
     text = "Nothing could be compared: no trials could be paired."
+    if "task_not_finished" in reasons:
+        return (
+            f"{text} A task counts once all its replications are committed on both sides, and none "
+            "is that far yet."
+        )
     if compared.a.run_id == compared.b.run_id or reasons != {"not_scheduled"}:
         return text
     together = f"{compared.a.run_id}+{compared.b.run_id}"

@@ -76,12 +76,17 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
         assert "left" not in view.line()
         view.add(finished())
         view.add(committed(idx, "completed", "pass"))
+    working, idle = (run_event("tick", running=number, waiting=0) for number in (2, 0))
+    view.add(working)
     assert view.remaining_s == pytest.approx(40, rel=0.01)
     assert "40s elapsed · about 40s left" in view.line()
     few = view_of({**STARTED, "max_concurrency": 1}, finished(), finished())
     assert few.remaining_s is None
     few.add(finished())
+    few.add(working)
     assert few.remaining_s is not None
+    few.add(idle)  # Such as where what is left is paused.
+    assert few.remaining_s is None
 
 
 def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
