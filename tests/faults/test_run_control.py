@@ -12,6 +12,7 @@ from tiers import tiered
 from waiting import wait_until
 
 import labledger
+from labledger.exit_codes import Exit
 from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
@@ -201,10 +202,12 @@ def test_an_agent_that_had_ended_is_not_lost_when_its_slot_is_cancelled(
             assert coordinator.finish() == -9
     project.output("cancel", "ended", "--slot", 0, "--yes")
     with closing(project.resume("ended", *PASSING)) as resumed:
-        assert resumed.finish() == 0
+        code = resumed.finish()
     status, reason, passed = outcomes(project, "ended")[0]
     assert (status, reason) in {("completed", None), ("agent_error", "cancelled")}
     assert passed == int(status == "completed")
+    # Of a cancelled slot its variant has no score.
+    assert code == (Exit.COMPLETE if passed else Exit.INCOMPLETE)
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         assert ledger.query("all_trials")[0]["agent_duration_ms"] is not None
     assert engine_log.starts(project, "ended")[0, 1] <= 2
