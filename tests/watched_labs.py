@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -180,8 +181,13 @@ class WatchedRun:
             self.writer.commit_result(self.lease, self._result(slot, **changes))
             self.next += 1
 
-    def dispatch(self, phase: str, lines: str, count: int = 1, host: str | None = None) -> None:
-        """Let the next slots run in a phase, with what they have printed; on a host: there."""
+    def dispatch(
+        self, phase: str, lines: str, count: int = 1, host: str | None = None, for_s: float = 0.0
+    ) -> None:
+        """Let the next slots run in a phase for a while, with what they have printed.
+
+        On a host, they do so there.
+        """
         for slot in self.slots[self.next : self.next + count]:
             self.journal(slot.schedule_idx, 1, host or socket.gethostname())
             if host is not None:
@@ -190,6 +196,8 @@ class WatchedRun:
             state = contract.trial_folder(run_folder, slot.schedule_idx, 1) / "state"
             state.mkdir(parents=True)
             (state / f"{phase}.stdout").write_text(lines)
+            began = clock.now().timestamp() - for_s
+            os.utime(state, (began, began))
 
     def journal(self, idx: int, attempt: int, host: str) -> None:
         """Journal an attempt of a slot."""

@@ -73,7 +73,7 @@ def make_lab(folder: Path) -> WatchedRun:
         tags=("paper",),
     )
     run.commit(140)
-    run.dispatch("agent", OUTPUT, 3)
+    run.dispatch("agent", OUTPUT, 3, for_s=48.0)
     return run
 
 
