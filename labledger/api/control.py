@@ -303,7 +303,7 @@ class _Preview:
                 yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
         if self.what.get("at_most_per_host") is not None and self.run.on is None:
             text = "the run is on this machine alone, and not on a cluster"
-            hint = f"limit the trials that run at once: {Parameter('max_concurrency')}"
+            hint = "`max_concurrency=` limits how many trials run at once"
             yield Problem(Parameter("at_most_per_host"), text, hint=hint)
         budget = self.what.get("budget", {})
         wrong = [kind for kind in budget if kind not in ("cost_usd", "tokens")]

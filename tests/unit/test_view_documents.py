@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import platform
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -545,6 +546,10 @@ def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
             named = f"slot 4 ({first.variant_id}, {first.task_id})"
             assert f"1 result waits for {named}, which is paused." in document["sentences"]["pace"]
             assert document["progress"]["eta_s"] is None
+            # So it is where its trial was prepared before.
+            run.journal(4, 1, platform.node())
+            pace = server.document(f"/runs/{RUN}/now")["sentences"]["pace"]
+            assert f"1 result waits for {named}, which is paused." in pace
             request_control(RUN, "stop", requested_by="ann@box", lab_dir=tmp_path / ".lab")
             run.apply_requests()
             notices = server.document(f"/runs/{RUN}/now")["sentences"]["notices"]

@@ -76,6 +76,11 @@ class RunFacts:
         folder = self.source.lab.run_folder(self.run_id)
         return Attempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
 
+    def has_begun(self, slot: OpenSlot) -> bool:
+        """Return whether a dispatched trial has begun, as far as this machine knows."""
+        is_here = slot.is_running and slot.host == platform.node()
+        return not is_here or self.attempt(slot).has_begun
+
     def phase_s(self, slot: OpenSlot) -> float:
         """Return for how many seconds the phase of a trial runs.
 

@@ -78,10 +78,13 @@ def notices(facts: RunFacts) -> Iterator[str]:
         since = _moment(asked.applied_at)
         yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
     if facts.stopping is not None:
-        running = counted(facts.at_work, "trial")
-        goes = "is killed" if facts.stopping.what.get("now") else "runs on to its end"
-        each = f"{running} {'is' if facts.at_work == 1 else 'are'} at work: each {goes}"
-        yield f"It is stopping, as {facts.stopping.source} asked. Nothing more starts; {each}."
+        is_one = facts.at_work == 1
+        if facts.stopping.what.get("now"):
+            end = "is killed" if is_one else "are killed"
+        else:
+            end = "runs on to its end" if is_one else "run on to their end"
+        trials = f"{counted(facts.at_work, 'trial')} {end}"
+        yield f"It is stopping, as {facts.stopping.source} asked. Nothing more starts; {trials}."
     waiting = [each for each in facts.requests if each.waits]
     until = "" if facts.is_owned else f" `labledger resume {run.run_id}` applies it."
     for asked in waiting:
@@ -168,11 +171,13 @@ def _head_of_line(facts: RunFacts) -> Iterator[str]:
     first = next(iter(facts.open_slots), None)
     results = counted(facts.staged, "result")
     waiting = f"{results} {'waits' if facts.staged == 1 else 'wait'} for"
-    if first is None or first.schedule_idx != next_idx or not first.is_running:
-        if facts.staged and (first is None or first.schedule_idx != next_idx):
+    if first is None or first.schedule_idx != next_idx or not facts.has_begun(first):
+        if facts.staged:
             slot = facts.reader.slot(facts.run_id, next_idx)
             why = "is paused" if facts.controls.pauses_slot(slot) else "has not begun"
             yield f"{waiting} slot {next_idx} ({slot.variant_id}, {slot.task_id}), which {why}."
+        return
+    if not first.is_running:
         return
     for_s = facts.phase_s(first)
     running = f"slot {first.schedule_idx} ({first.variant_id}, {first.task_id})"
