@@ -158,16 +158,15 @@ class Ledger:
         """Return the cost of the trials of each run in USD, by the run's id.
 
         It is the sum of the metric `cost_usd` over their last attempts, as far as it is known; a
-        run of which nothing is known is missing. Of a run that is not complete, it is what all its
-        attempts have spent, also those whose results wait to be committed; `spent` has that of
+        run of which nothing is known is missing. Of a run that somebody owns, or that has results
+        which wait to be committed, it is what all its attempts have spent, as `spent` has it of
         each run.
         """
         costs = self._reader.costs()
-        for row in self._reader.progress():
-            if row.status != RunStatus.COMPLETED and self._reader.run(row.run_id).regrades is None:
-                spent = self._reader.spent_so_far(row.run_id).get("cost_usd")
-                if spent is not None and spent.known:
-                    costs[row.run_id] = spent.total
+        for run_id in self._reader.runs_at_work():
+            spent = self._reader.spent_so_far(run_id).get("cost_usd")
+            if spent is not None and spent.known:
+                costs[run_id] = spent.total
         return costs
 
     def state(self, run_id: str) -> RunState:

@@ -73,6 +73,20 @@ def read_progress(connection: Connection) -> list[ProgressRow]:
     return [ProgressRow(*row) for row in connection.execute(_PROGRESS_SQL)]
 
 
+_AT_WORK_SQL = """
+SELECT run.run_id FROM run JOIN grading ON grading.run_no = run.run_no
+WHERE run.run_no IN (SELECT run_no FROM lease UNION SELECT run_no FROM staged_result)
+AND grading.root_id = run.run_id"""
+
+
+def read_runs_at_work(connection: Connection) -> list[str]:
+    """Return the runs that somebody owns, or that have results which wait to be committed.
+
+    Regradings are none of them: they run no agents.
+    """
+    return [run_id for (run_id,) in connection.execute(_AT_WORK_SQL)]
+
+
 _RECENT = 50
 _RECENT_SQL = """
 SELECT count(*), min(committed_at), max(acquired_at) FROM (

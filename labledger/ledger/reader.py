@@ -65,6 +65,7 @@ from labledger.ledger.progress_rows import (
     read_progress,
     read_recent_commits,
     read_recent_trials,
+    read_runs_at_work,
     read_series,
     read_slots_beside,
     read_task_rates,
@@ -250,6 +251,11 @@ class LedgerReader:
         """Return how far every run is."""
         with self._snapshot("read the progress of the runs") as connection:
             return read_progress(connection)
+
+    def runs_at_work(self) -> list[str]:
+        """Return the runs that somebody owns, or that have results which wait to be committed."""
+        with self._snapshot("read which runs are at work") as connection:
+            return read_runs_at_work(connection)
 
     def recent_commits(self, run_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Return how many of each run's newest commits are counted, and when the oldest was made.

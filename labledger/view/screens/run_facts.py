@@ -22,7 +22,13 @@ from labledger.records import JsonObject
 from labledger.resources import require_analysis
 from labledger.view.ledgers import Source
 from labledger.view.live_outputs import Attempt
-from labledger.view.screens.runs_screen import TO_THE_SECOND, owner, rate_per_h, seconds_left
+from labledger.view.screens.runs_screen import (
+    TO_THE_SECOND,
+    finished_of_owner,
+    owner,
+    rate_per_h,
+    seconds_left,
+)
 
 _T = TypeVar("_T")
 _CONFIDENCE = 0.95
@@ -196,7 +202,7 @@ class RunFacts:
         if not self.is_owned:
             return None
         recent = self.reader.recent_commits([self.run_id]).get(self.run_id)
-        return rate_per_h(recent, self.staged)
+        return rate_per_h(recent, finished_of_owner(self.run, self.open_slots))
 
     @property
     def left(self) -> int:

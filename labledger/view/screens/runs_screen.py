@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from labledger.api.run_state import SORT_KEYS, RunSelection, pauses_of, sort_run
 from labledger.errors import InvalidInput, Problem, RunNotFound
 from labledger.ledger.control_requests import Latch
 from labledger.ledger.database.model import RunInfo
-from labledger.ledger.progress_rows import ProgressRow
+from labledger.ledger.progress_rows import OpenSlot, ProgressRow
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
@@ -119,7 +119,7 @@ def _run(
     is_owned = source.ledger.is_owned(run)
     open_slots = source.reader.open_slots(run.run_id) if is_owned else []
     staged = sum(bool(slot.final) for slot in open_slots)
-    rate = rate_per_h(recent, staged) if is_owned else None
+    rate = rate_per_h(recent, finished_of_owner(run, open_slots)) if is_owned else None
     left = run.total_slots - run.next_schedule_idx - staged
     requests = source.ledger.control_requests(run.run_id)
     pauses = pauses_of(run, requests)
@@ -153,6 +153,12 @@ def owner(run: RunInfo) -> Any:
         return None
     holder = run.lease.owner
     return {"host": holder.machine, "pid": holder.pid, "since": run.lease.acquired_at}
+
+
+def finished_of_owner(run: RunInfo, slots: Iterable[OpenSlot]) -> int:
+    """Return how many results wait to be committed of those that the present owner dispatched."""
+    since = "" if run.lease is None else run.lease.acquired_at
+    return sum(bool(slot.final) and slot.since >= since for slot in slots)
 
 
 def rate_per_h(recent: tuple[int, str] | None, staged: int) -> float | None:
