@@ -38,7 +38,7 @@ from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import clock_time, counted
-from labledger.trial.attempt_notes import phase_began
+from labledger.trial.attempt_notes import phase_s
 from labledger.trial.contract import trial_folder
 
 _MAX_REASON = 1_000
@@ -350,9 +350,9 @@ class _Preview:
                 elsewhere.append((slot, host, dispatched_s))
                 continue
             idx = slot.schedule_idx
-            began = phase_began(trial_folder(folder, idx, attempts.get(idx, 1)))
-            if began is not None:
-                here.append((slot, host, min(dispatched_s, max(0.0, now.timestamp() - began))))
+            elapsed_s = phase_s(trial_folder(folder, idx, attempts.get(idx, 1)), dispatched_s)
+            if elapsed_s is not None:
+                here.append((slot, host, elapsed_s))
         return here + elsewhere[: self._at_once(len(elsewhere))]
 
     def _at_once(self, dispatched: int) -> int | None:

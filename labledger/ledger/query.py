@@ -312,7 +312,8 @@ def _too_slow(deadline: Deadline) -> QueryFailed:
 def _endless_function_error(name: str) -> QueryFailed:
     return QueryFailed(
         f"the query was refused: {name.upper()} cannot be interrupted when the time is over",
-        hint="use LIKE or GLOB, or `labledger query`, which has no limit",
+        hint="`labledger query` runs it: it has no limit"
+        + ("; LIKE and GLOB can be interrupted" if name == "regexp" else ""),
     )
 
 

@@ -258,7 +258,7 @@ class LedgerReader:
             return read_runs_at_work(connection)
 
     def recent_commits(self, run_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """Return how many of each run's newest commits are counted, and when the oldest was made.
+        """Return how many slots of each run were committed since a time, and that time.
 
         A run without commits is missing.
         """

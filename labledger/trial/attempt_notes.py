@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from labledger import clock
 from labledger.files import untrusted_files
 from labledger.files.durable_files import (
     delete_unfinished,
@@ -61,15 +62,17 @@ def has_begun(folder: Path) -> bool:
     return changed > folder.stat().st_ctime_ns
 
 
-def phase_began(folder: Path) -> float | None:
-    """Return when the newest phase of a trial has begun, in Unix time; None before the first.
+def phase_s(folder: Path, dispatched_s: float) -> float | None:
+    """Return for how many seconds the newest phase of a trial runs; None before the first.
 
-    `trial.sh` makes the files of a phase in the `state` folder when it begins.
+    `trial.sh` makes the files of a phase in the `state` folder when it begins. The time of that
+    folder may have been changed: no phase runs for longer than since the trial was dispatched.
     """
     state = folder / "state"
     with suppress(OSError):
         if any(os.path.lexists(state / f"{phase}.stdout") for phase in contract.PHASE_NAMES):
-            return state.stat().st_mtime
+            elapsed_s = clock.now().timestamp() - state.stat().st_mtime
+            return min(dispatched_s, max(0.0, elapsed_s))
     return None
 
 

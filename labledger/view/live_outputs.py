@@ -21,7 +21,6 @@ from labledger.api.trial_logs import redactor_of_trial, required_secrets
 from labledger.errors import EngineUnavailable, SecretsUnknown
 from labledger.files.untrusted_files import UntrustedFile
 from labledger.ledger.reader import LedgerReader
-from labledger.trial.attempt_notes import phase_began
 from labledger.trial.contract import PHASE_NAMES, trial_folder
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 
@@ -93,11 +92,6 @@ class Attempt:
                 (self.state / f"{phase}.stdout").lstat()
                 return phase
         return PREPARING
-
-    @property
-    def began(self) -> float | None:
-        """When its phase has begun, in Unix time; None before the first, and without a folder."""
-        return phase_began(self.state.parent)
 
     @property
     def has_begun(self) -> bool:

@@ -20,6 +20,7 @@ from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
 from labledger.records import JsonObject
 from labledger.resources import require_analysis
+from labledger.trial.attempt_notes import phase_s
 from labledger.view.ledgers import Source
 from labledger.view.live_outputs import Attempt
 from labledger.view.screens.runs_screen import (
@@ -92,13 +93,10 @@ class RunFacts:
 
         Of a trial that is elsewhere, or has not begun, it is the time since it was dispatched.
         """
-        now = clock.now()
-        dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
+        dispatched_s = max(0.0, (clock.now() - clock.parse(slot.since)).total_seconds())
         is_here = slot.host == platform.node()
-        began = self.attempt(slot).began if is_here else None
-        if began is None:
-            return dispatched_s
-        return min(dispatched_s, max(0.0, now.timestamp() - began))
+        elapsed_s = phase_s(self.attempt(slot).state.parent, dispatched_s) if is_here else None
+        return dispatched_s if elapsed_s is None else elapsed_s
 
     @cached_property
     def _seen_at_work(self) -> int | None:

@@ -4,7 +4,7 @@ import { ago } from "./format.js";
 const $ = (selector) => document.querySelector(selector);
 
 // Without start.js, nobody would notice what else is missing.
-if (typeof loadAgain === "undefined") location.reload();
+if (typeof loadAgain === "undefined") setTimeout(() => location.reload(), 1000);
 
 // -- light and dark
 

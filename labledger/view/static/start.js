@@ -1,7 +1,7 @@
-// The first file of each page, run before anything is painted: the remembered theme, and a page that is
-// not whole is loaded again. A part of it is missing when the browser drops what it was about to ask for,
-// as Chromium does when a network of this machine comes or goes, and with it a container; a page as a
-// whole when it could not be made, such as while the ledger was locked or being upgraded.
+// The first script of each page, run before anything is painted. It sets the remembered theme, and loads
+// the page again where a script or style did not arrive: Chromium drops requests that wait for a connection
+// when a network of the machine comes or goes, as those of containers do. It also loads an error page
+// again, such as that of a ledger that is locked or being upgraded.
 const remembered = localStorage.getItem("labledger-theme");
 if (remembered === "light" || remembered === "dark") {
   document.documentElement.dataset.theme = remembered;
