@@ -569,3 +569,18 @@ def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
         assert said(1000.0).endswith("from the next dispatch on")
         assert said(None).endswith("from the next dispatch on")
         assert said(0.0001).endswith("that much is spent already: the run ends")
+
+
+def test_the_end_of_a_failed_phase_is_beside_its_message(tmp_path: Path) -> None:
+    """The last lines of its stderr, where the agent failed; nothing where it did not."""
+    with WatchedRun(tmp_path) as run:
+        stderr = Artifact.inline("".join(f"line {n}\n" for n in range(100)).encode())
+        failure = {"status": SlotStatus.AGENT_ERROR, "reason": "agent_exit_nonzero", "scores": ()}
+        run.commit(files={"agent_stderr": stderr}, **failure)
+        run.commit(files={"agent_stderr": stderr}, status=SlotStatus.COMPLETED, reason=None)
+        with view_servers.serving(tmp_path / ".lab") as server:
+            failed, passed = (server.document(f"/runs/{RUN}/slots/{idx}") for idx in (0, 1))
+            assert "line 99" in server.get(f"/runs/{RUN}/slots/0").text
+    (words,) = failed["last_words"]
+    assert words["text"].splitlines() == [f"line {n}" for n in range(88, 100)]
+    assert passed["last_words"] == []
