@@ -10,6 +10,7 @@ three streams that it is to have and a pipe for its exit code, and answers with 
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -38,6 +39,9 @@ HEAVY = (
     *("labledger.ledger.database.tables", "labledger.export.inspect_logs", "jinja2"),
 )
 """What commands import late, and forked ones find imported."""
+
+TELL_STACKS = signal.SIGUSR2
+"""A command that gets this signal writes on stderr what each of its threads is doing."""
 
 _MAX_REQUEST = 1 << 20
 
@@ -189,6 +193,7 @@ def _become(files: list[int], **command: Any) -> NoReturn:
         if command["terminal"]:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        faulthandler.register(TELL_STACKS)
         signal.alarm(command["limit_s"])
         code = _run(command["words"], command["folder"], command["env"])
     except SystemExit as leaving:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from command_server import ForkedCommand
+from command_server import TELL_STACKS, ForkedCommand
 from commands import CHECKOUT, command_env, command_line, run_forked, run_real, start_forked
 from sample_trials import BUSYBOX, ENGINE
 from waiting import PATIENCE_S, wait_until
@@ -326,6 +326,8 @@ class Coordinator:
         try:
             return self._lines.get(timeout=PATIENCE_S)
         except queue.Empty:
+            self.signal(TELL_STACKS)
+            time.sleep(1)
             raise AssertionError(f"no event for long: {self.kinds()}\n{self.stderr}") from None
 
     def signal(self, number: int) -> None:

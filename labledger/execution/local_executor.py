@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import TypeVar
 
 from labledger import __version__, clock
@@ -305,7 +305,7 @@ class LocalExecutor:
         self._engines.close()
 
 
-def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
+def drain(queue: SimpleQueue[_T] | Queue[_T]) -> Iterator[_T]:
     """Yield the items of a queue until it is empty."""
     try:
         while True:

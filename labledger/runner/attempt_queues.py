@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 from labledger import clock
 from labledger.execution.executor import Needs, TrialExecutor, needs_of
@@ -419,8 +419,12 @@ class PendingAttempts:
 
     def __init__(self) -> None:
         self._specs: dict[Future[AttemptResult], AttemptSpec] = {}
-        self._newly_ended: SimpleQueue[Future[AttemptResult]] = SimpleQueue()
-        """Filled by the executor's threads, emptied into `_ended`."""
+        self._newly_ended: Queue[Future[AttemptResult]] = Queue()
+        """Filled by the executor's threads, emptied into `_ended`.
+
+        No `SimpleQueue`: before Python 3.13, its `get` with a timeout waits for ever if a signal's
+        handler returns after the timeout.
+        """
         self._ended: list[tuple[int, int, Future[AttemptResult]]] = []
         """A heap of slot, attempt number and future."""
 
@@ -469,7 +473,7 @@ class Removals:
     def __init__(self) -> None:
         self.count = 0
         """How many have not ended, or are not counted as ended yet."""
-        self._ended: SimpleQueue[Future[None]] = SimpleQueue()
+        self._ended: Queue[Future[None]] = Queue()
 
     def add(self, future: Future[None]) -> None:
         self.count += 1

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 
 from labledger.execution.run_events import StopRequest, on_signals
+from labledger.runner.attempt_queues import PendingAttempts, Removals
 
 
 def test_a_third_press_asks_for_nothing_more() -> None:
@@ -32,6 +37,38 @@ def test_the_reason_says_what_was_asked() -> None:
         for level in requests:
             stop.raise_to(level, "ann")
         assert stop.message == said
+
+
+def wait_for_attempts() -> tuple[Future[Any], Callable[[], object]]:
+    pending, future = PendingAttempts(), Future[Any]()
+    pending.add(future, cast("Any", None))
+    return future, lambda: pending.wait_for_next_end(0.2)
+
+
+def wait_for_removals() -> tuple[Future[Any], Callable[[], object]]:
+    removals, future = Removals(), Future[Any]()
+    removals.add(future)
+    return future, lambda: removals.failures(0.2)
+
+
+@pytest.mark.parametrize("made", [wait_for_attempts, wait_for_removals])
+def test_a_signal_as_a_wait_ends_does_not_make_it_endless(
+    made: Callable[[], tuple[Future[Any], Callable[[], object]]],
+) -> None:
+    """A coordinator that waits for a trial notices the request, though the machine is slow then."""
+    future, wait = made()
+    before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.3))
+    signals = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    rescue = threading.Timer(20, future.cancel)
+    try:
+        signals.start()
+        rescue.start()
+        wait()
+        assert not future.cancelled()
+    finally:
+        rescue.cancel()
+        signals.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
