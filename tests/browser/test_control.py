@@ -90,8 +90,14 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}/slots/3")
+        slot = page.url
         page.get_by_role("button", name="Cancel this slot").click()
         expect(page.locator("main")).to_contain_text("1 slot cancelled for good")
+        # The page has no address of its own, so nothing leads to its document.
+        expect(page.get_by_text("as JSON")).to_have_count(0)
+        page.get_by_role("link", name="Leave it").click()
+        expect(page).to_have_url(slot)
+        page.get_by_role("button", name="Cancel this slot").click()
         page.get_by_role("button", name="Do it").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("cancel")
         assert asked(tmp_path) == ["cancel slot 3"]
@@ -115,7 +121,7 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
             expect(dialog).to_have_count(0)
         run.apply_requests()
         expect(page.locator("#run-state")).to_have_text("partly paused")
-        page.get_by_role("button", name="Go on", exact=True).click()
+        page.get_by_role("button", name="Unpause", exact=True).click()
         dialog = page.get_by_role("dialog", name="Go on")
         dialog.get_by_label("What").select_option("variant hasty")
         expect(dialog).to_contain_text("variant hasty goes on; still paused: tasks *")
@@ -153,7 +159,7 @@ def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
             request_control(RUN, "pause", what, lab_dir=tmp_path / ".lab")
         run.apply_requests()
         page = serve(tmp_path).open(f"/runs/{RUN}")
-        page.get_by_role("button", name="Go on", exact=True).click()
+        page.get_by_role("button", name="Unpause", exact=True).click()
         dialog = page.get_by_role("dialog", name="Go on")
         dialog.get_by_label("What").select_option("tasks *")
         expect(dialog).to_contain_text("tasks * goes on")

@@ -55,10 +55,12 @@ def preview(
 ) -> JsonObject:
     """Return the document of the page that says what would happen, before it is asked for."""
     reply = ask(source, parameters)
+    slots = _given(parameters, "slot")
     return {
         "run_id": reply.run_id,
         "run_name": source.reader.run(reply.run_id).name,
         "kind": parameters.text("kind"),
+        "slot": int(slots[0]) if len(slots) == 1 else None,
         "fields": [[name, value] for name, value in fields if value and name != "dry_run"],
         "text": reply.text,
     }

@@ -59,8 +59,10 @@ const moments = (plot, ticks) => {
   return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(from, to).replace("T", " "));
 };
 const seconds = (time) => Date.parse(time) / 1000;
-const withLine = (name, label, more) => ({ label, stroke: colour(name), width: 2, points: { show: false }, ...more });
-const time = { label: "UTC", value: (_, value) => (value == null ? "–" : new Date(value * 1000).toISOString().slice(0, 19).replace("T", " ")) };
+// The figures below a chart are those under the pointer, and the last ones where there is none.
+const pointed = (say) => (plot, value, series, index) => say(index == null ? plot.data[series].at(-1) : value);
+const withLine = (name, label, say, more) => ({ label, stroke: colour(name), width: 2, points: { show: false }, value: pointed(say), ...more });
+const time = { label: "UTC", value: pointed((value) => (value == null ? "–" : new Date(value * 1000).toISOString().slice(0, 19).replace("T", " "))) };
 const noTokens = (points) => points.every((point) => point[3] == null);
 
 export function drawSpending(place, run) {
@@ -72,17 +74,17 @@ export function drawSpending(place, run) {
   const hasCost = points.some((point) => point[2] != null);
   if (hasCost || run.budget.cost_usd != null) {
     data.push(points.map((point) => point[2]));
-    series.push(withLine("accent", "cost", { scale: "usd", value: (_, value) => usd(value) }));
+    series.push(withLine("accent", "cost", usd, { scale: "usd" }));
     axes.push(axis({ scale: "usd", size: 64, values: (_, ticks) => ticks.map((tick) => usd(tick, tick < 1 && tick ? 2 : 0)) }));
   }
   const limit = run.budget.cost_usd;
   if (limit != null) {
     data.push(points.map(() => limit));
-    series.push(withLine("fail", "budget", { scale: "usd", dash: [6, 4], width: 1.5, value: (_, value) => usd(value) }));
+    series.push(withLine("fail", "budget", usd, { scale: "usd", dash: [6, 4], width: 1.5 }));
   }
   if (!noTokens(points)) {
     data.push(points.map((point) => point[3]));
-    series.push(withLine("pass", "tokens", { scale: "tokens", dash: [2, 3], value: (_, value) => rounded(value) }));
+    series.push(withLine("pass", "tokens", rounded, { scale: "tokens", dash: [2, 3] }));
     const side = axes.length > 1 ? { side: 1, grid: { show: false } } : {};
     axes.push(axis({ scale: "tokens", size: 64, ...side, values: (_, ticks) => ticks.map(short) }));
   }
@@ -95,7 +97,7 @@ export function drawThroughput(place, run) {
   const points = run.spending;
   if (points.length < 2) return void say(place, TOO_FEW);
   const data = [points.map((point) => seconds(point[1])), points.map((point) => point[0] + 1)];
-  const series = [time, withLine("accent", "committed", { value: (_, value) => count(value) })];
+  const series = [time, withLine("accent", "committed", count)];
   const label = `Slots committed over time: ${count(run.committed)} of ${count(run.total_slots)} so far.`;
   draw(place, series, [axis({ values: moments, space: 90 }), axis({ size: 56, values: (_, ticks) => ticks.map(short) })], { y: { range: fromZero } }, data, label);
 }

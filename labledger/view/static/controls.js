@@ -7,7 +7,7 @@ const AGAIN_MS = 1000;
 const TYPED_MS = 400;
 const KINDS = {
   pause: ["Pause", "Pause dispatch"],
-  unpause: ["Go on", "Go on with what is paused"],
+  unpause: ["Unpause", "Go on with what is paused"],
   set: ["Limits", "Change limits"],
   stop: ["Stop", "Stop the run"],
   cancel: ["Cancel", "Cancel a variant"],
@@ -145,7 +145,9 @@ function Dialog({ kind, run, url, done }) {
 export function Controls({ run, url, renew }) {
   const [kind, setKind] = useState(null);
   if (run.status === "completed") return null;
-  const shown = ["pause", run.latches.length > 0 && "unpause", "set", run.owned && "stop", run.spent.cost_usd && "cancel"].filter(Boolean);
+  // Nothing of a regrading, which alone spends nothing on agents, is cancelled.
+  const isRegrading = run.spent.cost_usd == null;
+  const shown = ["pause", run.latches.length > 0 && "unpause", "set", run.owned && "stop", !isRegrading && "cancel"].filter(Boolean);
   const done = (hasChanged) => {
     setKind(null);
     if (hasChanged) renew();
