@@ -1,8 +1,8 @@
 """What open pages of `labledger view` cost a run, and how long the page of a large run takes.
 
 The run is one that commits as fast as the ledger takes it, with trials that take no time: no run
-commits as fast. In the rounds without pages, server and pages are stopped by a signal. They catch up before
-the next round with pages, so that no round pays for the commits of two.
+commits as fast. In the rounds without pages, server and pages are stopped by a signal. They catch
+up before the next round with pages, so that no round pays for the commits of two.
 """
 
 from __future__ import annotations
