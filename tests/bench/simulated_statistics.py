@@ -12,8 +12,8 @@ All draws are seeded. Each part prints lines of a table.
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +39,9 @@ SEED = 18
 def main() -> None:
     """Print the parts that are named, or all."""
     parts = {"clusters": clusters, "means": means, "looks": looks, "sizes": sizes}
-    for name in sys.argv[1:] or parts:
+    parser = argparse.ArgumentParser(prog="scripts/simulate-statistics")
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="PART")
+    for name in parser.parse_args().parts or parts:
         print(f"-- {name}", flush=True)
         parts[name]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
 import sys
@@ -62,6 +63,7 @@ class Toll:
         )
 
 
+MODES = ("same", "after_agent", "delivered", "grown")
 GROWTH = (10, SLOTS, SLOTS + 8)
 """The slots that a run of the mode `grown` has after each step: begun with five tasks, extended to
 all, and run again where it has no verdict."""
@@ -203,13 +205,18 @@ def _count(
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    mode = sys.argv[2] if len(sys.argv) > 2 else "same"
+    parser = argparse.ArgumentParser(prog="scripts/torture")
+    parser.add_argument("kills", type=int, nargs="?", default=100)
+    parser.add_argument("mode", nargs="?", default="same", choices=MODES)
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    options = parser.parse_args()
     folder = CHECKOUT / "build" / "torture"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with engine_log_in(folder) as log:
-        toll = torment(folder / "project", kills, seed=time.time_ns(), log=log, mode=mode)
+        toll = torment(
+            folder / "project", options.kills, seed=options.seed, log=log, mode=options.mode
+        )
     for complaint in toll.complaints:
         print(complaint)
     sys.exit(1 if toll.repeated or toll.lost or toll.complaints else 0)
