@@ -115,6 +115,7 @@ from .errors import Parameter as Parameter
 from .errors import PreflightFailed as PreflightFailed
 from .errors import Problem as Problem
 from .errors import QueryFailed as QueryFailed
+from .errors import RequestRefused as RequestRefused
 from .errors import RunExists as RunExists
 from .errors import RunNotComplete as RunNotComplete
 from .errors import RunNotFound as RunNotFound

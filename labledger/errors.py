@@ -174,6 +174,10 @@ class RunNotFound(LedgerError):
     exit_code = Exit.INVALID
 
 
+class RequestRefused(LabLedgerError):
+    """What was asked of a run has no sense as the run is now: it is complete, or nobody runs it."""
+
+
 class SlotNotFound(LedgerError):
     """The run has no such slot."""
 

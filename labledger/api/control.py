@@ -19,7 +19,7 @@ from typing import Any
 from labledger import clock
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.api.run_state import stop_of
-from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem, require_text
+from labledger.errors import InvalidInput, Parameter, Problem, RequestRefused, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.control_requests import (
@@ -112,7 +112,7 @@ def request_control(
     Raises:
         RunNotFound: The ledger holds no such run.
         InvalidInput: `what` names nothing of the run, or has a key or a value that `kind` does not.
-        LabLedgerError: The run is complete, or nobody runs a run that is to be stopped.
+        RequestRefused: The run is complete, or nobody runs a run that is to be stopped.
 
     Example:
         >>> import labledger
@@ -195,6 +195,8 @@ class _Preview:
                 return not self.controls.pauses
             case RequestKind.UNPAUSE:
                 return self.controls.pauses.keys().isdisjoint(self._request.latches)
+            case RequestKind.CANCEL:
+                return self._unfinished == 0
             case RequestKind.STOP:
                 stop = stop_of(self.run, self.requests)
                 return stop is not None and bool(stop.what.get("now") or not self.what.get("now"))
@@ -204,14 +206,14 @@ class _Preview:
     # -- what is refused
 
     def check(self) -> None:
-        """Raise `InvalidInput` for a request that means nothing for the run."""
+        """Raise `InvalidInput` or `RequestRefused` for a request that means nothing for the run."""
         if self.run.next_schedule_idx == self.run.total_slots:
-            raise LabLedgerError(
+            raise RequestRefused(
                 f"run {self.run.run_id} is complete: there is nothing left to {self.kind.value}",
                 hint=f"`labledger report {self.run.run_id}` has its results",
             )
         if self.kind is RequestKind.STOP and not self.is_owned:
-            raise LabLedgerError(
+            raise RequestRefused(
                 f"run {self.run.run_id} is not running: no coordinator owns it",
                 hint=f"`labledger clean --run {self.run.run_id} --dry-run` shows what it left; "
                 f"`labledger resume {self.run.run_id}` continues it",
@@ -219,7 +221,7 @@ class _Preview:
         if self.run.regrades is not None and (
             self.kind is RequestKind.CANCEL or "budget" in self.what
         ):
-            raise LabLedgerError(
+            raise RequestRefused(
                 f"run {self.run.run_id} grades trials that have run: none of them can be "
                 "cancelled, and nothing is spent",
                 hint=f"`labledger stop {self.run.run_id}` stops it",
@@ -279,6 +281,9 @@ class _Preview:
         elif idx in self._finished:
             text = f"slot {idx} has finished, and waits to be committed; its result stays"
             yield Problem(Parameter("slot"), text)
+        elif self._cancels_again(idx):
+            text = f"slot {idx} is cancelled already; it is committed as such in its turn"
+            yield Problem(Parameter("slot"), text)
         elif idx in self._kept:
             earlier = self._kept[idx].supersedes
             text = (
@@ -286,6 +291,10 @@ class _Preview:
                 "it would be left out"
             )
             yield Problem(Parameter("slot"), text)
+
+    def _cancels_again(self, idx: int) -> bool:
+        slot = self.ledger.reader.slot(self.run.run_id, idx)
+        return self.controls.cancellation(slot) is not None
 
     @cached_property
     def _finished(self) -> frozenset[int]:
@@ -401,7 +410,10 @@ class _Preview:
         kept = self._finished | self._kept.keys()
         cancellation = cancellation_of(self._request, self.run.total_slots, frozenset(kept))
         slots = self.ledger.reader.slots(self.run.run_id, self.run.next_schedule_idx)
-        return sum(map(cancellation.includes, slots))
+        return sum(
+            cancellation.includes(slot) and self.controls.cancellation(slot) is None
+            for slot in slots
+        )
 
     def _text(self, running: int, about_s: float | None) -> str:
         """Return what happens now, for a person."""
@@ -427,6 +439,9 @@ class _Preview:
                 verbs = ("runs", "is") if running == 1 else ("run", "are")
                 text = f"{trials} {verbs[0]} on{about}, and {verbs[1]} stored"
                 return f"stopping: nothing more starts; {text}"
+            case RequestKind.CANCEL if self.changes_nothing:
+                what = self._request.phrase.removeprefix("cancel ")
+                return f"{what}: no slot is left to cancel"
             case RequestKind.CANCEL:
                 killed = f"{trials} of them killed" if running else "none of their trials runs now"
                 if not self.is_owned:

@@ -137,6 +137,10 @@ class RunProgress:
         """The images that are being pulled or built, by name."""
         self._began = time.monotonic()
         self._dispatching_since: float | None = None
+        self._starts_nothing = False
+        """Whether the run only waits for what runs."""
+        self._is_held = False
+        """Whether something of the run is paused, and does not end by itself."""
         self._first_committed = 0
 
     def add(self, event: JsonObject) -> None:
@@ -171,16 +175,25 @@ class RunProgress:
             case "tick":
                 self.in_flight, self.waiting = event["running"], event["waiting"]
                 self.removing = event.get("removing", 0)
+                self._is_held = event.get("held", False)
                 self.hosts = hosts_of_event(event) or self.hosts
                 self.calls_in_flight = event.get("models", self.calls_in_flight)
-            case "dispatch_paused" | "budget_spent":
+            case "dispatch_paused":
                 self.note = event["message"]
             case "dispatch_resumed":
                 self.note = ""
-            case "waiting_for_lease" | "run_wanted" | "control_applied" | "stopping":
-                self.note = notable_line(event) or ""
-                at_once = event.get("what", {}).get("max_concurrency")
-                self.max_concurrency = at_once or self.max_concurrency
+            case "waiting_for_lease" | "run_wanted" | "budget_spent":
+                self._add_notice(event)
+            case "stopping" | "control_applied":
+                self._add_notice(event)
+
+    def _add_notice(self, event: JsonObject) -> None:
+        self.note = notable_line(event) or ""
+        self._starts_nothing |= event["event"] in ("stopping", "budget_spent")
+        what = {} if event.get("refused") else event.get("what", {})
+        self.max_concurrency = what.get("max_concurrency") or self.max_concurrency
+        changed = {**self.budget, **what.get("budget", {})}
+        self.budget = {kind: limit for kind, limit in changed.items() if limit is not None}
 
     def _add_image(self, event: JsonObject) -> None:
         image = event["image"]
@@ -212,6 +225,9 @@ class RunProgress:
         self.note = " · ".join(filter(None, (paused_text(state), waiting_requests_text(state))))
         self.spent |= dict(state.spent)
         self.model_usage = state.model_usage
+        self._is_held = any(pause.scope != "host" for pause in state.pauses)
+        self._starts_nothing = bool(state.used_up)
+        self.budget = run.budget
 
     def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
         """Count what earlier coordinators of the run have committed."""
@@ -236,8 +252,10 @@ class RunProgress:
             self.max_concurrency, _MIN_FINISHED
         ):
             return None
-        # Where nothing runs, such as of what is paused, something else must happen first.
         if self.committed == self.total or not self.in_flight:
+            return None
+        # Something else must happen before the run ends.
+        if self._starts_nothing or self._is_held:
             return None
         seconds = time.monotonic() - self._dispatching_since
         return seconds / self.finished * (self.total - self.committed - self.waiting)

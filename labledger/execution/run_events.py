@@ -95,6 +95,11 @@ class StopRequest:
         self.source = self.source or source
 
     @property
+    def killer(self) -> str:
+        """What killed the containers of a run with the level 2."""
+        return self.source if self._was_urgent else f"a second {self.source}"
+
+    @property
     def message(self) -> str:
         """Why the run stopped, as stored in the ledger."""
         if self._was_urgent:

@@ -14,14 +14,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from labledger.errors import LedgerError
 from labledger.ledger import run_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.records import JsonObject, canonical_json
-from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import counted
@@ -45,6 +44,17 @@ _APPLY_SQL = (
 SCOPES = ("run", "variant", "task", "host")
 
 
+class AnySlot(Protocol):
+    """What of a slot decides whether a request is about it."""
+
+    @property
+    def schedule_idx(self) -> int: ...
+    @property
+    def variant_id(self) -> str: ...
+    @property
+    def task_id(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Latch(JsonForm):
     """What is paused on its own, whatever else is: the run, a variant, tasks or a host."""
@@ -58,7 +68,7 @@ class Latch(JsonForm):
         noun = {"task": "tasks"}.get(self.scope, self.scope)
         return f"{noun} {self.name}" if self.name else "the run"
 
-    def holds_slot(self, slot: Slot) -> bool:
+    def holds_slot(self, slot: AnySlot) -> bool:
         """Return whether no attempt of a slot starts while this is paused, on whichever host."""
         match self.scope:
             case "run":
@@ -133,7 +143,7 @@ class Cancellation:
     kept: frozenset[int] = frozenset()
     """Slots that run others again which count in the pass rate, and would be left out of it."""
 
-    def includes(self, slot: Slot) -> bool:
+    def includes(self, slot: AnySlot) -> bool:
         """Return whether a slot is one of them."""
         idx = slot.schedule_idx
         is_named = idx in self.slots or slot.variant_id in self.variants
@@ -208,11 +218,11 @@ class Controls:
             case _:
                 return self
 
-    def cancellation(self, slot: Slot) -> Cancellation | None:
+    def cancellation(self, slot: AnySlot) -> Cancellation | None:
         """Return what cancelled a slot; None if nothing did."""
         return next((each for each in self.cancellations if each.includes(slot)), None)
 
-    def pauses_slot(self, slot: Slot) -> bool:
+    def pauses_slot(self, slot: AnySlot) -> bool:
         """Return whether no attempt of a slot may start now, on whichever host."""
         return any(latch.holds_slot(slot) for latch in self.pauses)
 

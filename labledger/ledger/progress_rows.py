@@ -30,11 +30,11 @@ LEGEND: Mapping[str, str] = {
     "-": "not begun",
 }
 """What each letter of an outcome means."""
-BEGUN, NOT_BEGUN = ".", "-"
+BEGUN, NOT_BEGUN, NEVER_RAN = ".", "-", "c"
 
 _NEVER_RUN = ", ".join(f"'{status}'" for status in NEVER_RUN)
 _LETTER = f"""CASE
-  WHEN outcome.status IN ({_NEVER_RUN}) THEN 'c'
+  WHEN outcome.status IN ({_NEVER_RUN}) THEN '{NEVER_RAN}'
   WHEN outcome.passed = 1 THEN 'p'
   WHEN outcome.passed IS NULL THEN 'i'
   WHEN outcome.verdict = 'missing' THEN 'm'
@@ -89,31 +89,36 @@ def read_runs_at_work(connection: Connection) -> list[str]:
 
 _RECENT = 50
 _RECENT_SQL = """
-SELECT count(*), min(committed_at), max(acquired_at) FROM (
-  SELECT slot_commit.committed_at, lease.acquired_at FROM run
+SELECT count(*), sum(is_of_owner), min(committed_at), max(acquired_at) FROM (
+  SELECT slot_commit.committed_at, lease.acquired_at,
+    slot_commit.status NOT IN ('cancelled', 'skipped_pruned')
+    AND coalesce(trial.ended_at, slot_commit.committed_at) >= coalesce(lease.acquired_at, '')
+    AS is_of_owner
+  FROM run
   JOIN schedule_progress AS progress ON progress.run_no = run.run_no
   LEFT JOIN lease ON lease.run_no = run.run_no
   JOIN slot_commit ON slot_commit.run_no = run.run_no
     AND slot_commit.schedule_idx >= progress.next_schedule_idx - 50
     AND slot_commit.committed_at >= coalesce(lease.acquired_at, '')
+  LEFT JOIN trial ON trial.run_no = run.run_no AND trial.schedule_idx = slot_commit.schedule_idx
   WHERE run.run_id = ?)"""
 
 
 def read_recent_commits(
     connection: Connection, run_ids: Iterable[str]
 ) -> dict[str, tuple[int, str]]:
-    """Return how many slots of each run were committed since a time, and that time.
+    """Return how many slots of each run ended and were committed since a time, and that time.
 
     It is that of its 50th newest commit, or when its owner acquired it if that is later: nobody
-    ran it before.
+    ran it before. What had ended then, and what never ran, is not counted.
     """
     recent = {}
     for run_id in run_ids:
-        count, oldest, acquired_at = connection.execute(_RECENT_SQL, (run_id,)).one()
+        count, ended, oldest, acquired_at = connection.execute(_RECENT_SQL, (run_id,)).one()
         if count and count < _RECENT and acquired_at is not None:
-            recent[run_id] = (count, acquired_at)
+            recent[run_id] = (ended, acquired_at)
         elif count:
-            recent[run_id] = (count - 1, oldest)
+            recent[run_id] = (max(0, ended - 1), oldest)
     return recent
 
 

@@ -49,7 +49,6 @@ _COMMITS_PER_RESULT = 4
 """How many waiting slots are committed for each result that is handled. The fewer slots wait, the
 more results are committed without being staged first.
 """
-_CANCELLATION_REASON = "a second Ctrl-C killed its container; its agent had begun"
 
 
 @dataclass(slots=True)
@@ -312,6 +311,7 @@ class Coordinator:
                 running=running,
                 waiting=waiting,
                 removing=self._removals.count,
+                held=self.next_attempts.control.holds_slots,
                 models=self._calls.as_json(),
                 **self._hosts_due(),
             )
@@ -386,7 +386,8 @@ class Coordinator:
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
-            self._removals.add(self.executor.cancel(spec, _CANCELLATION_REASON))
+            reason = f"{self.stop_request.killer} killed its container; its agent had begun"
+            self._removals.add(self.executor.cancel(spec, reason))
             return
         if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")

@@ -24,6 +24,7 @@ from labledger.errors import (
     LabLedgerError,
     LedgerError,
     QueryFailed,
+    RequestRefused,
     RunNotFound,
     SlotNotFound,
 )
@@ -125,6 +126,7 @@ _STATUSES: tuple[tuple[type[LabLedgerError], HTTPStatus], ...] = (
     (SlotNotFound, HTTPStatus.NOT_FOUND),
     (QueryFailed, HTTPStatus.BAD_REQUEST),
     (InvalidInput, HTTPStatus.BAD_REQUEST),
+    (RequestRefused, HTTPStatus.CONFLICT),
     (LedgerError, HTTPStatus.SERVICE_UNAVAILABLE),
     (ExtraMissing, HTTPStatus.NOT_IMPLEMENTED),
 )

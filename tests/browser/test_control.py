@@ -75,6 +75,15 @@ def test_without_a_script(tmp_path: Path, serve: Serve) -> None:
         assert len(asked(tmp_path)) == 1
 
 
+def test_long_reason(tmp_path: Path, serve: Serve) -> None:
+    """A reason without spaces does not widen the page."""
+    with WatchedRun(tmp_path, 4):
+        request_control(RUN, "pause", because="x" * 1000, lab_dir=tmp_path / ".lab")
+        page = serve(tmp_path).open(f"/runs/{RUN}")
+        expect(page.locator("#requests tbody tr")).to_contain_text("xxx")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_read_only(tmp_path: Path, serve: Serve) -> None:
     """A page that is read-only offers no change."""
     with WatchedRun(tmp_path, 4):

@@ -89,6 +89,40 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
     assert few.remaining_s is None
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        run_event("tick", running=2, waiting=0, held=True),
+        run_event("budget_spent", message="0.5 of 0.4 USD are spent"),
+        run_event("stopping", level=1),
+    ],
+    ids=lambda told: told["event"],
+)
+def test_no_time_is_left_where_something_must_happen_first(told: dict[str, Any]) -> None:
+    """While something is paused, the budget is spent or the run stops, none is said."""
+    view = view_of(
+        STARTED, *(finished() for _ in range(4)), run_event("tick", running=2, waiting=0)
+    )
+    assert view.remaining_s is not None
+    view.add(told)
+    assert view.remaining_s is None
+
+
+def test_a_changed_budget_is_shown() -> None:
+    """A limit that a request set is that of the line; one that was refused is not."""
+    view = view_of({**STARTED, "budget": {"cost_usd": 5.0}})
+    asked = {"requested_by": "ann@box", "because": None, "text": "set", "asked": "set"}
+    for what, expected in (
+        ({"budget": {"cost_usd": 4.5}}, {"cost_usd": 4.5}),
+        ({"budget": {"cost_usd": None, "tokens": 9}}, {"tokens": 9}),
+    ):
+        view.add(run_event("control_applied", what=what, **asked))
+        assert view.budget == expected
+    what = {"budget": {"tokens": 1}}
+    view.add(run_event("control_applied", what=what, refused=True, **asked))
+    assert view.budget == {"tokens": 9}
+
+
 def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
     """The display of a resume agrees with the table at its end, whoever committed what."""
     view = view_of(STARTED)

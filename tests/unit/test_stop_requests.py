@@ -28,15 +28,15 @@ def test_a_third_press_asks_for_nothing_more() -> None:
 
 def test_the_reason_says_what_was_asked() -> None:
     """A first request that kills is not told as two."""
-    for requests, said in (
-        ([1], "stopped by ann; running trials finished"),
-        ([2], "stopped by ann, which killed the containers"),
-        ([1, 2], "stopped by ann, and a second one killed the containers"),
+    for requests, killer, said in (
+        ([1], "a second ann", "stopped by ann; running trials finished"),
+        ([2], "ann", "stopped by ann, which killed the containers"),
+        ([1, 2], "a second ann", "stopped by ann, and a second one killed the containers"),
     ):
         stop = StopRequest()
         for level in requests:
             stop.raise_to(level, "ann")
-        assert stop.message == said
+        assert (stop.killer, stop.message) == (killer, said)
 
 
 def wait_for_attempts() -> tuple[Future[Any], Callable[[], object]]:

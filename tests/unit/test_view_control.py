@@ -161,6 +161,21 @@ def test_another_site_cannot_ask(lab: Path, server: RunningServer) -> None:
     assert asked(lab) == []
 
 
+def test_what_has_no_sense_now_is_a_conflict(tmp_path: Path) -> None:
+    """A run that nobody runs cannot be stopped: the request is at fault, and not the server."""
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+        run.release(RunStatus.INTERRUPTED)
+        path = f"/runs/{run.run_id}/control"
+        headers = {
+            **server.headers,
+            "Origin": f"http://127.0.0.1:{server.port}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        answer = server.request("POST", path, headers, b"kind=stop")
+        assert answer.status == 409
+        assert "no coordinator owns it" in answer.document["error"]["message"]
+
+
 def test_a_request_is_told_to_open_pages(server: RunningServer) -> None:
     """Pages of the run are told that something was asked of it."""
     with server.events(f"/events?run={kit.RUN}") as events:

@@ -73,6 +73,7 @@ def lab_with_runs(folder: Path) -> Path:
             changes = {
                 "evidence": (record,),
                 "artifacts": (*result.artifacts, steps, patch),
+                "ended_at": clock.utc_now(),
                 "metrics": (Metric("cost_usd", "events", 0.25), Metric("tokens_in", "events", 10)),
             }
             if idx == 7:
@@ -510,6 +511,77 @@ def test_the_pace_is_that_of_the_present_owner(tmp_path: Path) -> None:
     assert listed["rate_per_h"] == pytest.approx(progress["rate_per_h"], rel=0.2)
     # Ten slots with 4 to 16 seconds between them, in the two minutes until now.
     assert 200 < progress["rate_per_h"] < 400
+
+
+def test_what_had_ended_before_is_no_pace(tmp_path: Path) -> None:
+    """What a resume collects at once, and slots that never ran, say nothing of trials to come."""
+    with WatchedRun(tmp_path, started=clock.now() - timedelta(hours=9)) as run:
+        run.commit(4)
+        run.release(RunStatus.INTERRUPTED)
+        run.resume(clock.now() - timedelta(seconds=2))
+        run.commit(30, ended_at=clock.iso(clock.now() - timedelta(hours=1)))
+        run.commit(3, status=SlotStatus.CANCELLED, reason="cancelled", scores=(), predictions=())
+        with view_servers.serving(tmp_path / ".lab") as server:
+            assert server.document(f"/runs/{RUN}")["progress"]["rate_per_h"] is None
+            run.commit(3)
+            assert server.document(f"/runs/{RUN}/now")["progress"]["rate_per_h"] < 6_000
+
+
+def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> None:
+    """A cancelled slot has its state, its sign in the grid, no trial to come, and no second end."""
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+        run.commit(6)
+        before = server.document(f"/runs/{RUN}")
+        lab = tmp_path / ".lab"
+        request_control(RUN, "cancel", {"slot": [20]}, lab_dir=lab)
+        request_control(RUN, "cancel", {"variant": ["hasty"]}, lab_dir=lab)
+        run.apply_requests()
+        after = server.document(f"/runs/{RUN}")
+        # 18 slots were left, of which 6 are of the variant, slot 20 among them.
+        assert after["progress"]["eta_s"] == pytest.approx(
+            before["progress"]["eta_s"] * 12 / 18, 0.1
+        )
+        assert after["grid"]["tasks"][3]["cells"] == {
+            "baseline": "--",
+            "careful": "--",
+            "hasty": "cc",
+        }
+        for path in (f"/runs/{RUN}/slots/20", f"/runs/{RUN}/slots/20/now"):
+            assert server.document(path)["state"] == "cancelled"
+        page = server.get(f"/runs/{RUN}/slots/20").text
+        assert "cancelled, waiting to be committed" in page
+        assert "Cancel this slot" not in page
+        with pytest.raises(InvalidInput, match="slot 20 is cancelled already"):
+            request_control(RUN, "cancel", {"slot": [20]}, lab_dir=lab)
+        again = request_control(RUN, "cancel", {"variant": ["hasty"]}, lab_dir=lab)
+        assert (again.request, again.text) == (None, "variant hasty: no slot is left to cancel")
+
+
+def test_a_spent_budget_is_said(tmp_path: Path) -> None:
+    """Once the budget is spent, the page says that nothing more starts, and no time left."""
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+        run.commit(6)
+        assert server.document(f"/runs/{RUN}")["progress"]["eta_s"] > 0
+        what = {"budget": {"cost_usd": 0.01}}
+        request_control(RUN, "set", what, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        document = server.document(f"/runs/{RUN}")
+        assert document["progress"]["eta_s"] is None
+        assert any("budget is spent" in text for text in document["sentences"]["notices"])
+
+
+def test_a_prepared_trial_that_is_paused_is_no_running_one(tmp_path: Path) -> None:
+    """It is marked so, and counts on no host."""
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+        run.dispatch("agent", "working\n", 1)
+        run.journal(1, 1, platform.node())
+        name = run.slots[1].variant_id
+        request_control(RUN, "pause", {"variant": [name]}, lab_dir=tmp_path / ".lab")
+        run.apply_requests()
+        now = server.document(f"/runs/{RUN}/now")
+        shown = [(slot["phase"], slot["paused"]) for slot in now["running"]]
+        assert shown == [("agent", False), ("preparing", True)]
+        assert [host["trials"] for host in now["hosts"]] == [1]
 
 
 def test_a_phase_runs_since_it_began(tmp_path: Path) -> None:

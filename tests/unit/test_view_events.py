@@ -174,7 +174,7 @@ def test_a_killed_coordinator_is_noticed(
         assert re.match(r"No coordinator runs it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
         assert f"`labledger resume {kit.RUN}`" in notice
         assert (document["running"], document["progress"]["running"]) == ([], 0)
-        assert "1 trial had begun and not ended" in document["sentences"]["pace"][1]
+        assert "1 trial of it has no result yet" in document["sentences"]["pace"][1]
     assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "begun"
     assert server.document("/")["runs"][0]["lost"]
 
@@ -185,7 +185,7 @@ def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
     """With one variant's first slot committed, its rate is told, and what the other lacks."""
     writer.commit_result(lease, kit.result(0))
     (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
-    assert told == "base 100.0%; treat has no slot yet that counts in a pass rate."
+    assert told == "base 100.0%; no slot of treat counts in a pass rate yet."
 
 
 def test_the_decision_of_a_large_run_follows(

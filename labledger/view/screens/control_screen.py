@@ -98,7 +98,8 @@ def _number(name: str, text: str) -> float:
         number = math.nan
     if not 0 <= number < 2**53 or (is_whole and number != int(number)):
         expected = "a whole number" if is_whole else "a number"
-        raise _refused(name, f"found {text[:80]!r}; expected {expected}, or none")
+        message = f"found {text[:80]!r}; expected {expected} of 0 or more and below 2^53, or none"
+        raise _refused(name, message)
     return number
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, replace
 
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.progress_rows import BEGUN, LEGEND, NOT_BEGUN
+from labledger.ledger.control_requests import Controls
+from labledger.ledger.progress_rows import BEGUN, LEGEND, NEVER_RAN, NOT_BEGUN, TaskCells
 from labledger.records import JsonObject
 from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
@@ -38,6 +40,9 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     shown = fitting[row : row + limit]
     variants = [variant.variant_id for variant in run.variants]
     cells = source.reader.grid(run.run_id, shown)
+    controls = Controls.of(source.ledger.control_requests(run.run_id))
+    if controls.cancellations:
+        cells = [_with_cancelled(task, controls) for task in cells]
     rest = fitting[row + limit : row + limit + 1]
     return {
         "run_id": run.run_id,
@@ -62,6 +67,27 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
             for task in cells
         ],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+
+
+def _with_cancelled(task: TaskCells, controls: Controls) -> TaskCells:
+    """Return the cells of a task in which cancelled slots never run, committed or not."""
+    letters = {
+        variant: "".join(
+            NEVER_RAN
+            if letter == NOT_BEGUN and controls.cancellation(_Cell(idx, variant, task.task_id))
+            else letter
+            for letter, idx in zip(of_variant, task.slots[variant], strict=True)
+        )
+        for variant, of_variant in task.letters.items()
+    }
+    return replace(task, letters=letters)
 
 
 def _check_letters(letters: str) -> None:

@@ -40,7 +40,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     start = parameters.number("from", 0) if parameters.text("of") in (None, of) else 0
     if attempt.phase is None:
         withheld = (
-            "the trial is about to be prepared"
+            "the trial has not started yet"
             if dispatch.host == platform.node()
             else f"the trial's folder is not on this machine, but on {dispatch.host}"
         )

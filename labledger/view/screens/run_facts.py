@@ -15,6 +15,7 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.execution.executor import capacity_of
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
+from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
@@ -166,6 +167,10 @@ class RunFacts:
         """What is paused now."""
         return pauses_of(self.run, self.requests)
 
+    def pauses_slot(self, slot: OpenSlot) -> bool:
+        """Return whether an attempt that is dispatched must not start now."""
+        return self.controls.pauses_slot(slot) or self.controls.pauses_host(slot.host)
+
     @cached_property
     def stopping(self) -> ControlRequest | None:
         """The request that its owner is following, who ends when running trials have ended."""
@@ -204,14 +209,45 @@ class RunFacts:
 
     @property
     def left(self) -> int:
-        """How many slots have no final result."""
-        return self.run.total_slots - self.run.next_schedule_idx - self.staged
+        """How many slots have no final result, and are to get one by a trial."""
+        return self._uncommitted - self.staged - self._cancelled_left
+
+    @property
+    def _uncommitted(self) -> int:
+        return self.run.total_slots - self.run.next_schedule_idx
+
+    @property
+    def _cancelled_left(self) -> int:
+        """How many cancelled slots have no result and are not committed yet."""
+        cancellations = self.controls.cancellations
+        if not cancellations or not self._uncommitted:
+            return 0
+
+        def make() -> frozenset[int]:
+            slots = self.reader.slots(self.run_id, self.run.next_schedule_idx)
+            return frozenset(s.schedule_idx for s in slots if self.controls.cancellation(s))
+
+        cancelled = self.kept("cancelled", make, len(cancellations))
+        ended = {slot.schedule_idx for slot in self.open_slots if slot.final}
+        next_idx = self.run.next_schedule_idx
+        return sum(idx >= next_idx and idx not in ended for idx in cancelled)
+
+    @property
+    def used_up(self) -> tuple[str, ...]:
+        """The kinds of budget that are spent while slots are left: nothing more starts then."""
+        is_over = self.run.regrades is not None or not self.left
+        return () if is_over else exhausted_kinds(self.run.budget, self.spent)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the run goes to its end if nobody does anything."""
+        # Where nothing runs on a paused host, something else must happen first.
+        is_held = bool(self.pauses) and not self.at_work
+        return self.stopping is None and not self.used_up and not is_held
 
     @property
     def progress(self) -> JsonObject:
         rate = self.rate_per_h
-        # Where nothing runs, something else must happen first.
-        goes_on = self.stopping is None and bool(self.at_work or not self.pauses)
         return {
             "committed": self.run.next_schedule_idx,
             "total": self.run.total_slots,
@@ -220,7 +256,7 @@ class RunFacts:
             "prepared": len(self.running) - self.at_work,
             "max_concurrency": self.max_concurrency,
             "rate_per_h": rate,
-            "eta_s": seconds_left(self.left, rate, self.pauses) if goes_on else None,
+            "eta_s": seconds_left(self.left, rate, self.pauses) if self._goes_on else None,
         }
 
     @property
@@ -339,8 +375,11 @@ class RunFacts:
         return owner(self.run) if self.is_owned else None
 
     def hosts(self) -> list[JsonObject]:
-        """Return the hosts that have trials of the run, and those that were declared lost."""
-        trials = Counter(slot.host for slot in self.running)
+        """Return the hosts that have trials of the run, and those that were declared lost.
+
+        Of this machine, those that are prepared for their turn are none.
+        """
+        trials = Counter(slot.host for slot in self.running if self.has_begun(slot))
         lost = {host.host: host for host in self.run.lost_hosts}
         return [
             {

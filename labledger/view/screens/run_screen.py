@@ -136,6 +136,7 @@ def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
         "since": slot.since,
         "seconds": round(facts.phase_s(slot), 1),
         "phase": phase,
+        "paused": not facts.has_begun(slot) and facts.pauses_slot(slot),
         "last_lines": lines,
         "withheld": withheld,
     }

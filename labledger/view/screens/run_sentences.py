@@ -85,6 +85,11 @@ def notices(facts: RunFacts) -> Iterator[str]:
             end = "runs on to its end" if is_one else "run on to their end"
         trials = f"{counted(facts.at_work, 'trial')} {end}"
         yield f"It is stopping, as {facts.stopping.source} asked. Nothing more starts; {trials}."
+    elif facts.is_owned and facts.used_up:
+        yield (
+            "Its budget is spent: nothing more starts, and it ends once what runs has ended. "
+            f"`labledger resume {run.run_id}` with a larger budget goes on."
+        )
     waiting = [each for each in facts.requests if each.waits]
     until = "" if facts.is_owned else f" `labledger resume {run.run_id}` applies it."
     for asked in waiting:
@@ -126,8 +131,8 @@ def _pace(facts: RunFacts) -> Iterator[str]:
         yield "Nobody runs it."
         if begun := len(facts.begun):
             yield (
-                f"{counted(begun, 'trial')} had begun and not ended: `labledger resume "
-                f"{run.run_id}` collects what ended, and repeats the rest."
+                f"{counted(begun, 'trial')} of it {'has' if begun == 1 else 'have'} no result yet: "
+                f"`labledger resume {run.run_id}` collects what ended, and runs the rest."
             )
     else:
         if facts.pauses:
@@ -209,7 +214,7 @@ def _cost(facts: RunFacts) -> Iterator[str]:
         yield f"{usd(amount)}{of} was spent{unknown if dollars.unknown else ''}."
         finished = run.next_schedule_idx + facts.staged
         if finished and facts.left and not dollars.unknown:
-            whole = usd(amount / finished * run.total_slots)
+            whole = usd(amount + amount / finished * facts.left)
             yield f"At this rate the whole run costs about {whole}."
     tokens = spent["tokens"]
     if tokens.amount is not None:
@@ -296,8 +301,7 @@ def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _De
     is_over = facts.run.status is RunStatus.COMPLETED
     so_far = "" if is_over else " so far"
     if uncounted := [name for name, passes in rates if passes.rate is None]:
-        of_others = "has no slot" if len(uncounted) == 1 else "have no slots"
-        return f"{listed}; {', '.join(uncounted)} {of_others} yet that counts in a pass rate."
+        return f"{listed}; no slot of {', '.join(uncounted)} counts in a pass rate yet."
     if len(leaders) > 1:
         return f"No variant is ahead{so_far}: {listed}."
     treatments = [variant for variant in facts.run.variants if variant.role == "treatment"]
@@ -314,7 +318,9 @@ def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _De
         if is_shown
         else f"that it is better than {over} is not shown{'' if is_over else ' yet'}"
     )
-    return f"{leader} is ahead{so_far}: {listed}; {sure}."
+    numbers = {passes.counted for _, passes in rates}
+    unlike = "" if is_over or len(numbers) == 1 else ". They have not ended the same tasks yet"
+    return f"{leader} is ahead{so_far}: {listed}; {sure}{unlike}."
 
 
 def _passed(passes: PassCounts) -> str:

@@ -177,6 +177,7 @@ def rate_per_h(recent: tuple[int, str] | None, staged: int) -> float | None:
 def seconds_left(left: int, rate: float | None, pauses: Collection[Latch]) -> float | None:
     """Return in how many seconds a run ends with `left` slots more at a rate per hour.
 
-    None if it is not known: also while the run is paused.
+    None if it is not known: also while the run, or variants or tasks of it, are paused.
     """
-    return left / rate * 3600 if rate and left and Latch("run") not in pauses else None
+    is_held = any(latch.scope != "host" for latch in pauses)
+    return left / rate * 3600 if rate and left and not is_held else None

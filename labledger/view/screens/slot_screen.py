@@ -11,6 +11,7 @@ from typing import Any
 
 from labledger.errors import LedgerError, MalformedJson
 from labledger.experiment.task_row import instruction
+from labledger.ledger.control_requests import Controls
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
@@ -44,18 +45,19 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     first = parameters.number("step", 1, 1)
     beside = parameters.text("beside")
     is_owned = source.ledger.is_owned(run)
+    controls = Controls.of(source.ledger.control_requests(run.run_id))
     other = slots.get(str(beside)) if beside != slot.variant_id else None
     page = {
         "run_id": run.run_id,
         "run_name": run.name,
         "variants": list(slots),
         "slots": slots,
-        **_side(source.reader, run.run_id, slot, first, is_owned=is_owned),
+        **_side(source.reader, run.run_id, slot, first, controls, is_owned=is_owned),
         "beside": None,
     }
     if other is not None:
         shown = source.reader.slot(run.run_id, other)
-        page["beside"] = _side(source.reader, run.run_id, shown, first, is_owned=is_owned)
+        page["beside"] = _side(source.reader, run.run_id, shown, first, controls, is_owned=is_owned)
     return page
 
 
@@ -63,14 +65,17 @@ def now(source: Source, parameters: Parameters) -> JsonObject:
     """Return how far a slot is, and its newest attempt: what an open page follows."""
     reader = source.reader
     run = reader.run(parameters.run_id)
-    idx = reader.slot(run.run_id, parameters.schedule_idx).schedule_idx
+    slot = reader.slot(run.run_id, parameters.schedule_idx)
+    idx = slot.schedule_idx
     dispatched = _dispatched(reader, run.run_id, idx)
+    controls = Controls.of(source.ledger.control_requests(run.run_id))
     return {
         "run_id": run.run_id,
         "state": _state(
             stored_references(reader, run.run_id, idx),
             dispatched,
             is_committed=idx < run.next_schedule_idx,
+            is_cancelled=controls.cancellation(slot) is not None,
             is_owned=source.ledger.is_owned(run),
         ),
         "attempt": dispatched[-1]["attempt"] if dispatched else None,
@@ -78,7 +83,13 @@ def now(source: Source, parameters: Parameters) -> JsonObject:
 
 
 def _side(
-    reader: LedgerReader, run_id: str, slot: Slot, first_step: int, *, is_owned: bool
+    reader: LedgerReader,
+    run_id: str,
+    slot: Slot,
+    first_step: int,
+    controls: Controls,
+    *,
+    is_owned: bool,
 ) -> JsonObject:
     idx = slot.schedule_idx
     replacement = reader.replacement(run_id, idx)
@@ -95,7 +106,13 @@ def _side(
             **slot.as_json(),
             **({} if replacement is None else {"superseded_by": replacement}),
         },
-        "state": _state(references, dispatched, is_committed=bool(found), is_owned=is_owned),
+        "state": _state(
+            references,
+            dispatched,
+            is_committed=bool(found),
+            is_cancelled=controls.cancellation(slot) is not None,
+            is_owned=is_owned,
+        ),
         **{name: found.get(name) for name in _OF_COMMIT},
         "message": trial.get("message"),
         "last_words": _last_words(reader, references, trial),
@@ -147,16 +164,23 @@ _NO_ATTEMPT: JsonObject = dict.fromkeys(
 
 
 def _state(
-    references: object | None, dispatched: list[JsonObject], *, is_committed: bool, is_owned: bool
+    references: object | None,
+    dispatched: list[JsonObject],
+    *,
+    is_committed: bool,
+    is_cancelled: bool,
+    is_owned: bool,
 ) -> str:
     """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun.
 
-    `begun` is one that nobody runs now.
+    `begun` is one that nobody runs now, `cancelled` one that gets no result any more.
     """
     if is_committed:
         return "committed"
     if references is not None:
         return "waiting"
+    if is_cancelled:
+        return "cancelled"
     if not dispatched:
         return "open"
     return "running" if is_owned else "begun"

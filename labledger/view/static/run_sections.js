@@ -57,11 +57,14 @@ export const Answers = ({ run, url }) =>
     </div>`,
   );
 
+// What is dispatched is prepared for its turn, and may be paused then.
+const phaseOf = ({ phase, paused }) => (paused ? "paused" : phase === "preparing" ? "not started yet" : phase ?? "running");
+
 const Slot = ({ slot, url }) => html`
   <li data-item>
     <span class="who"><a href=${slotUrl(url, slot.schedule_idx)}>slot ${slot.schedule_idx}</a> ${slot.variant_id} · ${slot.task_id}${
       slot.attempt > 1 && ` · attempt ${slot.attempt}`}</span>
-    <span class="where"><span class="phase">${slot.phase ?? "running"}</span> ${slot.seconds != null && clockTime(slot.seconds)} · ${slot.host}</span>
+    <span class="where"><span class="phase">${phaseOf(slot)}</span> ${slot.seconds != null && clockTime(slot.seconds)} · ${slot.host}</span>
     ${slot.last_lines.length > 0 && html`<pre>${slot.last_lines.slice(-LAST_LINES).join("\n")}</pre>`}
     ${slot.withheld && html`<p class="small quiet">${slot.withheld}</p>`}
   </li>`;
