@@ -38,9 +38,9 @@ _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
 
 _LOOKS = (
-    "runs that are compared can grow or have grown, so that intervals and p value are those that "
-    "hold at all looks together; they count tasks of which every slot is committed, and are wider "
-    "than those of finished runs"
+    "runs that are compared can grow, have grown, or have cancelled slots, so that intervals and p "
+    "value are those that hold at all looks together; they count tasks of which every slot is "
+    "committed, and are wider than those of runs that ended as they were planned"
 )
 
 Row = tuple[str, str, str, str]
