@@ -22,6 +22,7 @@ _FOLDER = Path(__file__).parents[1] / "build/browser"
 PATIENCE_MS = 60_000
 _TRIES = 20
 _NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+_ERROR_PAGE = "chrome-error://"
 """Containers of other tests get networks meanwhile."""
 
 
@@ -122,8 +123,9 @@ class Viewer:
                 page.goto(address)
                 return
             except PlaywrightError as error:
-                # A network of this machine came or went: a browser with a person asks again.
-                if _NETWORK_CHANGED not in error.message:
+                # A network of this machine came or went: a browser with a person asks again. The
+                # page that told of the error may still interrupt that.
+                if _NETWORK_CHANGED not in error.message and _ERROR_PAGE not in error.message:
                     raise
         raise AssertionError(f"{address} could not be opened: {self.refusals}")
 
