@@ -302,8 +302,10 @@ def read_costs(connection: Connection) -> dict[str, float]:
 
 
 def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
-    """Return the kinds of spending that have reached their limit."""
-    return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)
+    """Return the kinds of spending that have reached their limit; none of a regrading."""
+    return tuple(
+        kind for kind, limit in limits.items() if kind in spent and spent[kind].total >= limit
+    )
 
 
 _PRESSURE_SQL = """

@@ -235,8 +235,7 @@ class RunFacts:
     @property
     def used_up(self) -> tuple[str, ...]:
         """The kinds of budget that are spent while slots are left: nothing more starts then."""
-        is_over = self.run.regrades is not None or not self.left
-        return () if is_over else exhausted_kinds(self.run.budget, self.spent)
+        return exhausted_kinds(self.run.budget, self.spent) if self.left else ()
 
     @property
     def _goes_on(self) -> bool:
