@@ -175,7 +175,7 @@ class RunNotFound(LedgerError):
 
 
 class RequestRefused(LabLedgerError):
-    """What was asked of a run has no sense as the run is now: it is complete, or nobody runs it."""
+    """The present state of a run does not allow a request, such as to stop what nobody runs."""
 
 
 class SlotNotFound(LedgerError):

@@ -182,9 +182,9 @@ class RunProgress:
                 self.note = event["message"]
             case "dispatch_resumed":
                 self.note = ""
-            case "waiting_for_lease" | "run_wanted" | "budget_spent":
-                self._add_notice(event)
-            case "stopping" | "control_applied":
+            case (
+                "waiting_for_lease" | "run_wanted" | "budget_spent" | "stopping" | "control_applied"
+            ):
                 self._add_notice(event)
 
     def _add_notice(self, event: JsonObject) -> None:

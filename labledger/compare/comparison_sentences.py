@@ -295,7 +295,7 @@ def _observed(compared: Compared, difference: Estimate, document: Comparison) ->
 
 def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
     if compared.validity == Validity.ANYTIME:
-        return "This holds however often runs that grow, or lose slots, are looked at."
+        return "This holds at every look, while runs grow and after slots are cancelled."
     sample, detectable = _sample(compared, document), compared.detectable
     if detectable is None:
         return "Nothing varied, so what these data could have shown is not known."
