@@ -64,15 +64,19 @@ def load_schema(name: str) -> dict[str, Any]:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
+    validator: Draft202012Validator = _validator_type()(load_schema(name))
+    return validator
+
+
+@cache
+def _validator_type() -> Any:
     from jsonschema import validators
 
     # Typed as Any, because the library's annotations do not cover `extend`.
     untyped: Any = validators
     draft = untyped.Draft202012Validator
     number = draft.TYPE_CHECKER.redefine("number", _is_number)
-    validator_type = untyped.extend(draft, {"pattern": _pattern_problems}, type_checker=number)
-    validator: Draft202012Validator = validator_type(load_schema(name))
-    return validator
+    return untyped.extend(draft, {"pattern": _pattern_problems}, type_checker=number)
 
 
 def _is_number(_checker: Any, value: Any) -> bool:

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import labledger
+from labledger import resources
 from labledger.files.lab_folder import LabFolder
+from labledger.records import json_schemas
 from labledger.upkeep.verify_lab import verify_lab
 from simulation import clusters, disk, labs, runs, scheduler, seam, shrinking
 from simulation.invariants import Violation
@@ -152,6 +154,8 @@ def prepared() -> Iterator[Path]:
         import_everything()
         # What it computes once a process is computed here, once for all of them.
         verify_lab(LabFolder(folder / "templates" / "plain" / "lab"), None)
+        for schema in resources.schemas().glob("*.jsonschema"):
+            list(json_schemas.problems({}, schema.stem))
         seam.install()
         gc.collect()
         gc.freeze()

@@ -9,7 +9,6 @@ import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -464,12 +463,18 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
                 yield f"the mirror {relative} is no prefix of the ledger"
 
 
-def query(path: Path, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    """Ask on a connection of its own. While the ledger is locked, wait and ask again."""
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger to ask on a connection of its own."""
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+
+def query(
+    connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...] = ()
+) -> list[tuple[object, ...]]:
+    """Return the rows of a query. While the ledger is locked, wait and ask again."""
     while True:
         try:
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-                return connection.execute(sql, parameters).fetchall()
+            return connection.execute(sql, parameters).fetchall()
         except sqlite3.OperationalError as error:
             if "lock" not in str(error):
                 raise
