@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from labledger.gateway.admission import TOKEN_HEADERS
-from labledger.gateway.key_mask import masked
+from labledger.gateway.keys import masked
 
 Headers = list[tuple[str, str]]
 

@@ -1,6 +1,8 @@
-"""Reading the keys of providers where an experiment says that they are.
+"""The keys of providers: read where an experiment says that they are, and masked in answers.
 
-A key is in memory alone. No message here holds one, nor what a command wrote.
+A key is in memory alone. No message here holds one, nor what a command wrote. Where a provider's
+answer repeats a key, its bytes are replaced by as many `*`, so that lengths stay as announced; what
+an answer ends with is held back only where it may be the beginning of the key.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from labledger.records.model_grants import KeySource, ProviderConfig
 _COMMAND_S = 60.0
 """How long a command may take, in seconds."""
 _MAX_KEY = 8192
+_SHORTEST_MASKED = 8
+"""Shorter keys are words such as `EMPTY`, which no provider means seriously."""
 
 
 def read_keys(
@@ -78,3 +82,41 @@ def _run(command: tuple[str, ...]) -> str:
     if ended.returncode != 0:
         raise ValueError(f"ended with exit code {ended.returncode}")
     return ended.stdout.decode("ascii", "replace")
+
+
+class KeyMask:
+    """Masks one key in one stream of bytes."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = (key or "").encode("ascii")
+        self._is_active = len(self._key) >= _SHORTEST_MASKED
+        self._tail = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return what may pass once a piece has come."""
+        if not self._is_active:
+            return piece
+        data = (self._tail + piece).replace(self._key, b"*" * len(self._key))
+        held = self._beginning(data)
+        self._tail = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def end(self) -> bytes:
+        """Return what was held back, once nothing more comes."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def _beginning(self, data: bytes) -> int:
+        """Return how many bytes at the end of the data are a beginning of the key."""
+        longest = min(len(data), len(self._key) - 1)
+        start = data.find(self._key[:1], len(data) - longest)
+        while start >= 0:
+            if self._key.startswith(data[start:]):
+                return len(data) - start
+            start = data.find(self._key[:1], start + 1)
+        return 0
+
+
+def masked(text: str, key: str | None) -> str:
+    """Return a text in which a key is masked."""
+    return text.replace(key, "*" * len(key)) if key and len(key) >= _SHORTEST_MASKED else text

@@ -20,7 +20,7 @@ from labledger.gateway.calls import OpenCall
 from labledger.gateway.families.event_stream import EventReader
 from labledger.gateway.families.family import MAX_NAME, AnswerReader
 from labledger.gateway.headers import Headers, for_agent, request_id
-from labledger.gateway.key_mask import KeyMask
+from labledger.gateway.keys import KeyMask
 from labledger.gateway.recording import Recording
 from labledger.records.model_calls import CallState
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from labledger.gateway.families import FAMILIES
-from labledger.gateway.key_mask import masked
+from labledger.gateway.keys import masked
 from labledger.gateway.upstream import proxy_of
 from labledger.records.model_calls import Api
 from labledger.records.model_grants import ProviderConfig
