@@ -1,12 +1,26 @@
-"""An answer to a request, wherever it comes from: a provider, a record, or a failure to get one."""
+"""An answer to a request, wherever it comes from: a provider, a record, or a failure to get one.
+
+Its headers pass between agent and provider, and so do those of the request: all but the headers of
+one connection, and those that carry keys. It needs no HTTP library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from labledger.gateway.headers import Headers
+from labledger.gateway.admission import TOKEN_HEADERS
+from labledger.gateway.keys import masked
+
+Headers = list[tuple[str, str]]
+
+_OF_A_CONNECTION = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),
+}
+_REQUEST_ONLY = {"host", "content-length", "expect", "accept-encoding", *TOKEN_HEADERS}
+_REQUEST_IDS = ("request-id", "x-request-id")
 
 
 class Answer(Protocol):
@@ -55,3 +69,47 @@ class Progress:
     """How long it waited for limits of the provider, in seconds."""
     sent: bool = False
     """Whether the provider may have it, and has not said that it met a limit."""
+
+
+def for_provider(received: Iterable[tuple[str, str]], key_headers: Mapping[str, str]) -> Headers:
+    """Return the headers of a request with the provider's key instead of the agent's token.
+
+    They ask for an answer without compression: its usage is read while it passes.
+    """
+    received = list(received)
+    removed = _REQUEST_ONLY | _connection_names(received) | {name.lower() for name in key_headers}
+    kept = [(name, value) for name, value in received if name.lower() not in removed]
+    return [*kept, ("Accept-Encoding", "identity"), *key_headers.items()]
+
+
+def for_agent(received: Iterable[tuple[str, str]], key: str | None) -> Headers:
+    """Return the headers of an answer, in which the key is masked."""
+    received = list(received)
+    removed = _connection_names(received)
+    if any(name.lower() == "content-encoding" for name, _ in received):
+        # It is decoded on the way, so that its usage can be read.
+        removed |= {"content-encoding", "content-length"}
+    return [(name, masked(value, key)) for name, value in received if name.lower() not in removed]
+
+
+def _connection_names(headers: Headers) -> set[str]:
+    named = (value.split(",") for name, value in headers if name.lower() == "connection")
+    return _OF_A_CONNECTION | {name.strip().lower() for names in named for name in names}
+
+
+def request_id(headers: Mapping[str, str], longest: int) -> str | None:
+    """Return the provider's name for a call."""
+    found = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
+    return found[:longest] if found else None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return for how many seconds the provider asks to wait; None where it does not say."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) / unit
+        except (KeyError, ValueError):
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None

@@ -19,11 +19,10 @@ from pathlib import Path
 from aiohttp import web
 
 from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, error_of, is_greeting
-from labledger.gateway.answers import Answer, NoAnswer
+from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Refused
-from labledger.gateway.headers import Headers
 from labledger.gateway.journal import Journal, JournalBroken
 from labledger.gateway.recording import CanonicalRequest, Recording, canonical_request
 from labledger.gateway.relay import Relay

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from labledger.files.durable_files import create_file
 from labledger.gateway.admission import Target
-from labledger.gateway.headers import Headers
+from labledger.gateway.answers import Headers
 from labledger.gateway.journal import JournalBroken
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes

@@ -15,11 +15,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from labledger.gateway.admission import Admitted
-from labledger.gateway.answers import Answer, AnswerCut, NoAnswer
+from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer, for_agent, request_id
 from labledger.gateway.calls import OpenCall
 from labledger.gateway.families.event_stream import EventReader
 from labledger.gateway.families.family import MAX_NAME, AnswerReader
-from labledger.gateway.headers import Headers, for_agent, request_id
 from labledger.gateway.keys import KeyMask
 from labledger.gateway.recording import Recording
 from labledger.records.model_calls import CallState

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.files.durable_files import create_file
-from labledger.gateway.answers import Answer, AnswerCut, NoAnswer
-from labledger.gateway.headers import Headers
+from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer
 from labledger.gateway.journal import JournalBroken
 from labledger.gateway.recording import Recorded, parse_record, read_records
 from labledger.records import JsonObject

@@ -18,8 +18,15 @@ import aiohttp
 from yarl import URL
 
 from labledger.gateway.admission import Target
-from labledger.gateway.answers import Answer, AnswerCut, NoAnswer, Progress
-from labledger.gateway.headers import Headers, for_provider, retry_after_s
+from labledger.gateway.answers import (
+    Answer,
+    AnswerCut,
+    Headers,
+    NoAnswer,
+    Progress,
+    for_provider,
+    retry_after_s,
+)
 from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
 from labledger.gateway.status import KeyPace
 from labledger.gateway.waited_time import WaitedTime
