@@ -24,12 +24,12 @@ from labledger.gateway.calls import Calls, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Refused
 from labledger.gateway.journal import Journal, JournalBroken
+from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recording import CanonicalRequest, Recording, canonical_request
 from labledger.gateway.relay import Relay
 from labledger.gateway.replay import Replay, ReplayMiss
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
-from labledger.gateway.waited_time import WaitedTime
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (

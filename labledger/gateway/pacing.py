@@ -1,4 +1,4 @@
-"""The pace of requests with one key: one view of a provider's limits for all trials.
+"""The pace of requests with one key, and the time for which it holds an attempt's agent back.
 
 How many requests may be under way grows by one for each round that the provider answers, and falls
 to seven tenths when it says that a limit is met (additive increase, multiplicative decrease). Then
@@ -13,11 +13,15 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 LIMITED = frozenset({429, 503, 529})
 """Statuses by which a provider says that it has to be asked more slowly."""
+_WRITTEN_EVERY_S = 0.5
+"""How often the waited time is written while it runs, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +157,84 @@ class Pace:
         if self._waiting and until is not None:
             delay_s = max(0.001, until - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+
+class WaitedTime:
+    """The time for which limits of providers held an attempt's agent back. For one event loop.
+
+    It runs while a call waits and no other call of the attempt is under way: an agent that works on
+    several things at once is held back only when all of them wait. While it runs, it is written to
+    a file of the trial every half second, so that a time limit can leave it out.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`path` is the file, whose time is counted on; with None nothing is written."""
+        self._path, self._clock = path, clock
+        self._before_s = _read(path)
+        self._waiting = self._working = 0
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._written = int(self._before_s * 100)
+        self.problem: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time so far."""
+        return self._before_s + (0.0 if self._since is None else self._clock() - self._since)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a call as waiting."""
+        self._waiting += 1
+        self._update()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._update()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count a call as under way."""
+        self._working += 1
+        self._update()
+        try:
+            yield
+        finally:
+            self._working -= 1
+            self._update()
+
+    def _update(self) -> None:
+        runs = self._waiting > 0 and self._working == 0
+        if runs and self._since is None:
+            self._since = self._clock()
+            self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
+        elif not runs and self._since is not None:
+            self._before_s, self._since = self.seconds, None
+            if self._timer is not None:
+                self._timer.cancel()
+            self._write()
+
+    def _write_again(self) -> None:
+        self._write()
+        self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
+
+    def _write(self) -> None:
+        """Replace the file. It need not survive a crash of the machine, which ends the trial."""
+        hundredths = int(self.seconds * 100)
+        if self._path is None or hundredths == self._written:
+            return
+        beside = self._path.with_name(f".{self._path.name}")
+        try:
+            beside.write_text(f"{hundredths}\n", "ascii")
+            beside.replace(self._path)
+            self._written = hundredths
+        except OSError as error:
+            self.problem = f"could not write {self._path}: {error.strerror}"
+
+
+def _read(path: Path | None) -> float:
+    try:
+        return 0.0 if path is None else int(path.read_text("ascii")) / 100
+    except (OSError, ValueError):
+        return 0.0

@@ -27,9 +27,8 @@ from labledger.gateway.answers import (
     for_provider,
     retry_after_s,
 )
-from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
+from labledger.gateway.pacing import LIMITED, Pace, PaceSettings, WaitedTime
 from labledger.gateway.status import KeyPace
-from labledger.gateway.waited_time import WaitedTime
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_grants import KeySource, ProviderConfig
 
