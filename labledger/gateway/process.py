@@ -1,8 +1,10 @@
 """The process of a gateway: one for a lab folder on a host, which outlives its clients.
 
-It holds a lock on the folder, listens at the control socket, serves the open attempts, and ends
-by itself when nobody has needed it for some minutes. Keys are in its memory alone: it leaves no
-core dump, and other processes of the user cannot look into it.
+It holds a lock on the folder, answers its clients over HTTP at the control socket, serves the open
+attempts, and ends by itself when nobody has needed it for some minutes. Only users who reach the
+lab folder reach the socket. A client of another protocol is told which one the gateway speaks, and
+can stop it. Keys are in the memory of the process alone: it leaves no core dump, and other
+processes of the user cannot look into it.
 """
 
 from __future__ import annotations
@@ -10,28 +12,33 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import fcntl
+import json
 import logging
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
+from labledger import __version__, clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
 from labledger.gateway.attempts import Attempts
-from labledger.gateway.client import CONTROL, LOCK, LOG
-from labledger.gateway.control import Control
+from labledger.gateway.client import CONTROL, LOCK, LOG, PROTOCOL, PROTOCOL_HEADER
 from labledger.gateway.open_attempts import OpenAttempts
 from labledger.gateway.pacing import PaceSettings
+from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
+from labledger.records import JsonObject
+from labledger.records.model_grants import CapShare, KeySource
 
 _IDLE_S = 300.0
 """For how long it stays without open attempts and clients, in seconds."""
@@ -41,6 +48,8 @@ _MAX_LOG = 1 << 20
 _FILES = 65_536
 _PR_SET_DUMPABLE = 4
 _log = logging.getLogger("labledger.gateway")
+_MAX_BODY = 4 << 20
+_Handler = Callable[[Any], Awaitable[JsonObject]]
 
 
 class GatewayRuns(LabLedgerError):
@@ -151,3 +160,75 @@ def _log_exception(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> 
     # Neither its message nor its traceback: they could show what was sent.
     error = context.get("exception")
     _log.error("unexpected: %s %s", context.get("message"), type(error).__name__)
+
+
+class Control:
+    """Answers the clients of a gateway. For one event loop."""
+
+    def __init__(self, attempts: Attempts, upstream: Upstream, stop: asyncio.Event) -> None:
+        self._attempts, self._upstream, self._stop = attempts, upstream, stop
+        self._started_at = clock.utc_now()
+        self.asked_at = time.monotonic()
+        """When a client last asked for something."""
+        self._handlers: dict[tuple[str, str], _Handler] = {
+            ("POST", "/keys"): self._keys,
+            ("POST", "/open"): self._open,
+            ("POST", "/close"): self._close,
+            ("POST", "/shares"): self._shares,
+            ("GET", "/status"): self._status,
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        if (request.method, request.path) == ("POST", "/stop"):
+            # Of any protocol: that is how a gateway of another version is replaced.
+            self._stop.set()
+            return web.json_response({})
+        if request.headers.get(PROTOCOL_HEADER) != str(PROTOCOL):
+            return web.json_response(self._status_now().as_json(), status=409)
+        handler = self._handlers.get((request.method, request.path))
+        if handler is None:
+            return web.json_response({"error": "there is no such request"}, status=404)
+        self.asked_at = time.monotonic()
+        try:
+            body = await request.content.read(_MAX_BODY)
+            return web.json_response(await handler(json.loads(body) if body else {}))
+        except LabLedgerError as error:
+            return web.json_response({"error": error.message, "hint": error.hint}, status=422)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # The message of another error could hold what was sent.
+            message = f"the request is not valid: {type(error).__name__}"
+            return web.json_response({"error": message, "hint": None}, status=422)
+
+    async def _keys(self, body: Any) -> JsonObject:
+        keys = {KeySource.from_json(row["source"]): str(row["key"]) for row in body["keys"]}
+        self._upstream.keys.take(body["run_id"], keys)
+        return {}
+
+    async def _open(self, body: Any) -> JsonObject:
+        await self._attempts.open(Path(body["trial"]))
+        return {}
+
+    async def _close(self, body: Any) -> JsonObject:
+        await self._attempts.close(Path(body["trial"]))
+        return {}
+
+    async def _shares(self, body: Any) -> JsonObject:
+        shares = [CapShare.from_json(row) for row in body["shares"]]
+        uses = self._attempts.take_shares(body["run_id"], shares)
+        return {"uses": [use.as_json() for use in uses]}
+
+    async def _status(self, _: Any) -> JsonObject:
+        return self._status_now().as_json()
+
+    def _status_now(self) -> GatewayStatus:
+        return GatewayStatus(
+            pid=os.getpid(),
+            version=__version__,
+            protocol=PROTOCOL,
+            started_at=self._started_at,
+            runs_with_keys=self._upstream.keys.runs,
+            variants=self._attempts.variants(),
+            paces=self._upstream.paces(),
+            problems=self._attempts.problems(),
+        )
