@@ -25,9 +25,14 @@ from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_c
 from labledger.gateway.families.family import Refused
 from labledger.gateway.journal import Journal, JournalBroken
 from labledger.gateway.pacing import WaitedTime
-from labledger.gateway.recording import CanonicalRequest, Recording, canonical_request
+from labledger.gateway.recordings import (
+    CanonicalRequest,
+    Recording,
+    Replay,
+    ReplayMiss,
+    canonical_request,
+)
 from labledger.gateway.relay import Relay
-from labledger.gateway.replay import Replay, ReplayMiss
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState

@@ -20,7 +20,7 @@ from labledger.gateway.calls import OpenCall
 from labledger.gateway.families.event_stream import EventReader
 from labledger.gateway.families.family import MAX_NAME, AnswerReader
 from labledger.gateway.keys import KeyMask
-from labledger.gateway.recording import Recording
+from labledger.gateway.recordings import Recording
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0

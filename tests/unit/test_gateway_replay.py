@@ -14,8 +14,14 @@ import pytest
 from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 
-from labledger.gateway.recording import Recorded, read_records
-from labledger.gateway.replay import MissedRequest, Replay, ReplayMiss, first_difference
+from labledger.gateway.recordings import (
+    MissedRequest,
+    Recorded,
+    Replay,
+    ReplayMiss,
+    first_difference,
+    read_records,
+)
 from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_grants import MISSED, RECORD
 

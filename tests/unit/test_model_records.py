@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from labledger.experiment.schedule import Retry
-from labledger.gateway.recording import CanonicalRequest, Recorded, Recording
-from labledger.gateway.replay import MissedRequest, ReplayMiss
+from labledger.gateway.recordings import (
+    CanonicalRequest,
+    MissedRequest,
+    Recorded,
+    Recording,
+    ReplayMiss,
+)
 from labledger.records.canonical_json import digest
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import NO_PRICES, call_cost, model_metrics

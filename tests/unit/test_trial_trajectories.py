@@ -13,7 +13,7 @@ from sample_trials import Trials, predicts, prepare_trial_folder, problems, scor
 from test_agent_logs import LOGS
 from test_trajectory_format import ANSWERED, ASKED, trajectory
 
-from labledger.gateway.recording import CanonicalRequest, Recording
+from labledger.gateway.recordings import CanonicalRequest, Recording
 from labledger.records.attempt_result import AttemptResult, digest_of
 from labledger.records.model_calls import (
     JOURNAL,

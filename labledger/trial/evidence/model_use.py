@@ -17,8 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from labledger.gateway.recording import Recorded, parse_record, read_records
-from labledger.gateway.replay import MissedRequest, first_difference, short
+from labledger.gateway.recordings import (
+    MissedRequest,
+    Recorded,
+    first_difference,
+    parse_record,
+    read_records,
+    short,
+)
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall, read_calls
