@@ -30,9 +30,8 @@ from aiohttp import web
 from labledger import __version__, clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
-from labledger.gateway.attempts import Attempts
+from labledger.gateway.attempts import Attempts, OpenAttempts
 from labledger.gateway.client import CONTROL, LOCK, LOG, PROTOCOL, PROTOCOL_HEADER
-from labledger.gateway.open_attempts import OpenAttempts
 from labledger.gateway.pacing import PaceSettings
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import listen
