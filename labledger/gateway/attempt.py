@@ -20,10 +20,9 @@ from aiohttp import web
 
 from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, error_of, is_greeting
 from labledger.gateway.answers import Answer, Headers, NoAnswer
-from labledger.gateway.calls import Calls, OpenCall
+from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Refused
-from labledger.gateway.journal import Journal, JournalBroken
 from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recordings import (
     CanonicalRequest,

@@ -23,8 +23,8 @@ from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import replace_file
 from labledger.gateway.attempt import Accounts, Attempt, BadGrant, read_grant
+from labledger.gateway.calls import JournalBroken
 from labledger.gateway.caps import Account
-from labledger.gateway.journal import JournalBroken
 from labledger.gateway.status import CallTotals, VariantTotals
 from labledger.gateway.upstream import Upstream
 from labledger.records import JsonObject

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from labledger.files.durable_files import create_file
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer
-from labledger.gateway.journal import JournalBroken
+from labledger.gateway.calls import JournalBroken
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.json_codec import Section
