@@ -19,7 +19,7 @@ from labledger.errors import LedgerError, QueryFailed, RunNotFound, SlotNotFound
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER, FileIdentity, file_identities
 from labledger.ledger.reader import LedgerReader
-from labledger.view.kept_values import KeptValues
+from labledger.view.caches import KeptValues
 
 if TYPE_CHECKING:
     from labledger.view.live_outputs import LiveOutputs

@@ -23,6 +23,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.view import pages
 from labledger.view.access import HEADERS, Access, Refused, comes_from_elsewhere
+from labledger.view.caches import Answer, SharedAnswers
 from labledger.view.connections import Connections
 from labledger.view.event_stream import EventStreams
 from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
@@ -38,7 +39,6 @@ from labledger.view.screens import (
     slot_screen,
     sql_screen,
 )
-from labledger.view.shared_answers import Answer, SharedAnswers
 from labledger.view.watcher import Watcher
 
 Document = Callable[[Source, Parameters], JsonObject]

@@ -449,7 +449,7 @@ def test_the_last_commit_is_counted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts of a run that goes on may be a moment old; those of one that has ended are exact."""
-    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e12)
+    monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e12)
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
         lease = kit.begin_run(writer, 4)

@@ -24,7 +24,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RequestKind, RunStatus
 from labledger.trial import contract
-from labledger.view.shared_answers import Answer, SharedAnswers
+from labledger.view.caches import Answer, SharedAnswers
 from labledger.view.watcher import Listener
 
 TOTAL = 40
@@ -193,7 +193,7 @@ def test_the_decision_of_a_large_run_follows(
 ) -> None:
     """A decision says after how many slots it was made; once nobody runs the run, that is all."""
     monkeypatch.setattr("labledger.view.screens.run_sentences._COMPARED_AT_ONCE", -1)
-    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e9)
+    monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e9)
     for idx in range(4):
         writer.commit_result(lease, kit.result(idx))
     page, now = f"/runs/{kit.RUN}", f"/runs/{kit.RUN}/now"
@@ -215,7 +215,7 @@ def test_a_comparison_and_costs_are_of_now(
     server: RunningServer, writer: LedgerWriter, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A comparison that somebody asks for has all slots; so have the costs, once nothing runs."""
-    monkeypatch.setattr("labledger.view.kept_values._MULTIPLE", 1e9)
+    monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e9)
     compared = []
     for idx in range(4):
         writer.commit_result(lease, kit.result(idx, metrics=(Metric("cost_usd", "events", 1.0),)))

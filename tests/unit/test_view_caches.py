@@ -9,7 +9,7 @@ import pytest
 from waiting import wait_until
 
 from labledger import clock
-from labledger.view.kept_values import KeptValues
+from labledger.view.caches import KeptValues
 
 
 class Clock:

@@ -1,15 +1,17 @@
-"""Values that take long to make, kept for a multiple of that time.
+"""Caches by which the work for pages stays bounded, however many are open and a run commits.
 
-However many pages are open and however fast a run commits, to make one kind of value takes at most
-a small share of a processor. A value that is kept longer than what it was made from says so: it
-comes with the version for which it was made.
+`KeptValues` keeps values that take long to make for a multiple of that time, so that to make one
+kind of value takes at most a small share of a processor. A value that is kept longer than what it
+was made from says so: it comes with the version for which it was made. `SharedAnswers` shares an
+answer among pages until the watcher tells of another change, and for half a second at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -20,6 +22,8 @@ _T = TypeVar("_T")
 _MULTIPLE = 100
 """A value that is out of date is kept for so many times as long as it took to make."""
 _MAX_VALUES = 200
+_MAX_AGE_S = 0.5
+"""How long an answer is shared, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,50 @@ class KeptValues:
             self._values.move_to_end(key)
             while len(self._values) > _MAX_VALUES:
                 self._values.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page is answered."""
+
+    body: bytes
+    content_type: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    task: asyncio.Task[Answer]
+    changes: int
+    made_at: float
+
+
+class SharedAnswers:
+    """The answers of the last moments by what was asked. For one event loop.
+
+    Ten pages of a run that are told of a commit ask the same. A page that was told of one never
+    gets an answer from before it. Where one page alone is open, nothing is shared.
+    """
+
+    def __init__(self, changes: Callable[[], int]) -> None:
+        self._changes = changes
+        """Returns how many changes were told so far."""
+        self._shared: dict[str, _Shared] = {}
+
+    async def get(self, asked: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the answer to what is asked. Raises what `make` raises."""
+        self._forget_old()
+        shared = self._shared.get(asked)
+        if shared is None:
+            task = asyncio.ensure_future(make())
+            shared = self._shared[asked] = _Shared(task, self._changes(), clock.monotonic())
+        # A page that is closed meanwhile does not end what others wait for.
+        return await asyncio.shield(shared.task)
+
+    def _forget_old(self) -> None:
+        oldest, changes = clock.monotonic() - _MAX_AGE_S, self._changes()
+        self._shared = {
+            asked: shared
+            for asked, shared in self._shared.items()
+            if shared.changes == changes and shared.made_at > oldest
+        }
