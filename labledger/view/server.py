@@ -25,7 +25,6 @@ from labledger.view import pages
 from labledger.view.access import HEADERS, Access, Refused, comes_from_elsewhere
 from labledger.view.caches import Answer, SharedAnswers
 from labledger.view.connections import Connections
-from labledger.view.event_stream import EventStreams
 from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
 from labledger.view.live_outputs import LiveOutputs
 from labledger.view.parameters import FORMAT, MAX_TEXT, Parameters
@@ -39,7 +38,7 @@ from labledger.view.screens import (
     slot_screen,
     sql_screen,
 )
-from labledger.view.watcher import Watcher
+from labledger.view.watcher import EventStreams, Watcher
 
 Document = Callable[[Source, Parameters], JsonObject]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -143,7 +143,7 @@ def test_nobody_looks_while_no_page_is_open(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger is asked for changes only while somebody listens; a closed page is noticed."""
-    monkeypatch.setattr("labledger.view.event_stream._ALIVE_S", 1e6)
+    monkeypatch.setattr("labledger.view.watcher._ALIVE_S", 1e6)
     watcher = server.server.watcher
     assert not watcher._has_listeners.is_set()
     with server.events() as events:
