@@ -15,8 +15,7 @@ from typing import Any
 
 from labledger.files.lab_folder import LabFolder
 from labledger.view import server as view_server
-from labledger.view.access import Access
-from labledger.view.connections import Connections
+from labledger.view.access import Access, Connections
 
 TIMEOUT_S = 60
 

@@ -22,9 +22,8 @@ from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.view import pages
-from labledger.view.access import HEADERS, Access, Refused, comes_from_elsewhere
+from labledger.view.access import HEADERS, Access, Connections, Refused, comes_from_elsewhere
 from labledger.view.caches import Answer, SharedAnswers
-from labledger.view.connections import Connections
 from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
 from labledger.view.live_outputs import LiveOutputs
 from labledger.view.parameters import FORMAT, MAX_TEXT, Parameters

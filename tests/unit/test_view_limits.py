@@ -25,8 +25,8 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Artifact
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import Redactor
-from labledger.view import connections as view_connections
 from labledger.view import live_outputs
+from labledger.view.access import MAX_CONNECTIONS
 
 MIB = 1 << 20
 LONG = b"x" * (10 * MIB)
@@ -240,9 +240,7 @@ def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> No
 def test_further_connections_are_refused(server: RunningServer) -> None:
     """With as many connections as there may be, another one is ended at once."""
     with ExitStack() as stack:
-        held = [
-            stack.enter_context(server.connect()) for _ in range(view_connections.MAX_CONNECTIONS)
-        ]
+        held = [stack.enter_context(server.connect()) for _ in range(MAX_CONNECTIONS)]
         wait_until(lambda: len(server.call(connection_list, server)) >= len(held))
         with server.connect() as sock:
             assert has_ended(sock)
