@@ -2,17 +2,20 @@
 
 What a trial spent is what the gateway counted of its calls to models; without calls, it is the
 value of the experiment's metrics with the ids `cost_usd`, `tokens_in` and `tokens_out`. What the
-calls of trials that run on this machine have spent so far counts, too. The limits belong to the
-run, not to the command: the ledger stores them, and every later coordinator applies them.
+calls of trials that run on this machine have spent so far counts, too, by the gateway's journals.
+The limits belong to the run, not to the command: the ledger stores them, and every later
+coordinator applies them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.execution.gateway_keeper import models_of
 from labledger.execution.run_events import Listener, run_event
@@ -22,13 +25,19 @@ from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.model_calls import ModelCall
+from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.records.model_costs import NO_PRICES, USUAL_METRICS, PriceTable
+
+if TYPE_CHECKING:
+    from labledger.trial.attempt_spec import AttemptSpec
 
 BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
 """The parameter that limits each kind of spending."""
 _STORED_NAMES = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """How messages in run events and in the ledger name a limit. Stored messages keep their words."""
+_LOOK_EVERY_S = 2.0
+_MAX_READING_SHARE = 0.05
+"""The largest share of the coordinator's time that reading may take."""
 
 
 @dataclass(slots=True)
@@ -199,3 +208,41 @@ def check_limits(experiment: ExperimentPlan, limits: Mapping[str, float]) -> Non
             problems.append(Problem(Parameter(BUDGET_PARAMETERS[kind]), message, hint=hint))
     if problems:
         raise InvalidInput("the budget", problems)
+
+
+class CallsInFlight:
+    """What agents of running trials have asked of models so far. For one thread.
+
+    Only the gateway's journals of attempts on this machine are read: those of trials on hosts of a
+    cluster are there.
+    """
+
+    def __init__(self) -> None:
+        self._next_look = 0.0
+        self._calls: Mapping[tuple[int, int], list[ModelCall]] = {}
+
+    def look(
+        self, specs: Iterable[AttemptSpec]
+    ) -> Mapping[tuple[int, int], list[ModelCall]] | None:
+        """Read the journals of attempts, and return their calls by slot and attempt.
+
+        Returns None, and reads nothing, if it was called just before.
+        """
+        began = clock.monotonic()
+        if began < self._next_look:
+            return None
+        calls = {}
+        for spec in specs:
+            if spec.uses_models and not spec.is_remote:
+                with suppress(OSError, ValueError):
+                    calls[spec.key] = read_calls(spec.folder / JOURNAL)
+        self._calls = calls
+        now = clock.monotonic()
+        self._next_look = now + max(_LOOK_EVERY_S, (now - began) / _MAX_READING_SHARE)
+        return calls
+
+    def as_json(self) -> JsonObject:
+        """Return how many calls there were at the last look, and how long limits held them back."""
+        calls = [call for of_attempt in self._calls.values() for call in of_attempt]
+        waited_ms = sum(call.waited_ms for call in calls)
+        return {"calls": sum(call.asked for call in calls), "waited_s": waited_ms / 1000}

@@ -18,7 +18,7 @@ from functools import partial
 
 from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
-from labledger.execution.calls_in_flight import CallsInFlight
+from labledger.execution.budget import CallsInFlight
 from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
 from labledger.execution.executor import FolderRetention, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
