@@ -1,16 +1,17 @@
-"""Steps from what the gateway recorded: each answer is a step, with what the agent told the model.
+"""Steps from what the gateway recorded and counted: each answer is a step, with its usage.
 
 A request repeats its conversation. It belongs to the one whose last answer it contains, and only
 what follows that answer is new. Other requests begin conversations of their own: those of
 subagents, summaries and titles. Their steps carry `extra.conversation`, a number above 1. Of a
-conversation only the last answers' digests are held in memory.
+conversation only the last answers' digests are held in memory. Steps of an agent's log get the
+usage that the gateway counted of their calls.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -217,3 +218,39 @@ def metrics_of(usage: Usage | None) -> Metrics | None:
         usage.cache_read,
         extra={name: count for name, count in extra.items() if count} or None,
     )
+
+
+class MatchedCalls:
+    """The counted calls of an attempt that belong to no step of the agent's log yet.
+
+    A call belongs to the step with its request's id, or else to the next step that claims the same
+    number of request tokens.
+    """
+
+    def __init__(self, calls: Sequence[ModelCall]) -> None:
+        self._left = [call for call in calls if call.usage is not None]
+
+    def with_usage(self, step: Step) -> Step:
+        """Return a step with the usage of its call; the step itself if none matches."""
+        call = self._matching(step)
+        counted = None if call is None else metrics_of(call.usage)
+        if call is None or counted is None:
+            return step
+        self._left = self._left[self._left.index(call) + 1 :]
+        extra: JsonObject = {**(step.extra or {}), "call": call.call}
+        if step.metrics is not None and step.metrics.cost_usd is not None:
+            extra["claimed_cost_usd"] = step.metrics.cost_usd
+        return replace(step, metrics=counted, extra=extra)
+
+    def _matching(self, step: Step) -> ModelCall | None:
+        request = (step.extra or {}).get("request_id")
+        if request is not None:
+            for call in self._left:
+                if call.request_id == request:
+                    return call
+        claimed = step.metrics or Metrics()
+        if step.source != "agent" or claimed.prompt_tokens is None:
+            return None
+        return next(
+            (c for c in self._left if c.usage and c.usage.request == claimed.prompt_tokens), None
+        )

@@ -24,8 +24,7 @@ from labledger.trajectories.agent_logs import LogReader, find_reader
 from labledger.trajectories.atif import Agent, Head, Step
 from labledger.trajectories.document import DocumentWriter
 from labledger.trajectories.json_reading import LogFacts
-from labledger.trajectories.matched_calls import MatchedCalls
-from labledger.trajectories.recorded_calls import read_record
+from labledger.trajectories.recorded_calls import MatchedCalls, read_record
 from labledger.trial import contract
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 
