@@ -67,11 +67,6 @@ class Attempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def runs(self) -> set[str]:
-        """The runs that have open attempts."""
-        return {attempt.grant.run_id for attempt in self._open.values()}
-
     async def take_up(self) -> None:
         """Open again what was open when the gateway ended."""
         for folder in list(self._listed.folders):

@@ -64,10 +64,6 @@ class Keys:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def forget(self, run_id: str) -> None:
-        """Forget the keys of a run."""
-        self._keys = {place: key for place, key in self._keys.items() if place[0] != run_id}
-
     async def get(self, run_id: str, source: KeySource | None) -> str | None:
         """Return a key, as soon as it has come; None if none is needed. Raises `NoAnswer`."""
         if source is None:
