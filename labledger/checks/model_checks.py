@@ -150,7 +150,7 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
 
     The checks above have passed: libraries and keys are there.
     """
-    from labledger.gateway.tiny_requests import ask_each
+    from labledger.gateway.upstream import ask_each
 
     models = models_of(plan)
     keys = read_keys(providers_of(models), environment)

@@ -2,15 +2,18 @@
 
 A request is sent again only if the provider said that it met a limit, or could not be reached at
 all: then nothing was charged. All of that happens before the agent gets the first byte. If limits
-last longer than the patience, the agent gets the provider's refusal.
+last longer than the patience, the agent gets the provider's refusal. A tiny request is sent once,
+by which a person sees that a provider's address, key and model work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,9 +30,12 @@ from labledger.gateway.answers import (
     for_provider,
     retry_after_s,
 )
+from labledger.gateway.families import FAMILIES
+from labledger.gateway.keys import masked
 from labledger.gateway.pacing import LIMITED, Pace, PaceSettings, WaitedTime
 from labledger.gateway.status import KeyPace
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.model_calls import Api
 from labledger.records.model_grants import KeySource, ProviderConfig
 
 _CONNECT_S = 30.0
@@ -41,6 +47,9 @@ _IDLE_S = 15.0
 """How long a connection without a request is kept. Providers close theirs later."""
 _MAX_REFUSAL = 1 << 20
 _MAX_FIELD = 64 << 10
+_TINY_REQUEST_S = 60.0
+_MAX_DETAIL = 300
+_TINY_TURN = [{"role": "user", "content": "Hi"}]
 
 
 class Keys:
@@ -313,3 +322,78 @@ def proxy_of(address: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     return getproxies().get(parts.scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class TinyAnswer:
+    """What a provider answered."""
+
+    provider: str
+    model: str
+    status: int | None
+    """None if there was no answer."""
+    detail: str
+    """The provider's error, or why there was no answer; empty if it answered well."""
+
+
+def ask_each(
+    models: Iterable[tuple[ProviderConfig, str | None, str]],
+) -> tuple[TinyAnswer, ...]:
+    """Ask each model, of a provider with a key, for a word or two. Raises nothing."""
+    return asyncio.run(_ask_each(tuple(models)))
+
+
+async def _ask_each(
+    models: tuple[tuple[ProviderConfig, str | None, str], ...],
+) -> tuple[TinyAnswer, ...]:
+    timeout = aiohttp.ClientTimeout(total=_TINY_REQUEST_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        return tuple(await asyncio.gather(*(_ask(session, *each) for each in models)))
+
+
+async def _ask(
+    session: aiohttp.ClientSession, provider: ProviderConfig, key: str | None, model: str
+) -> TinyAnswer:
+    api = provider.apis[0]
+    path, body = _tiny_request(api, model)
+    headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
+    if key is not None:
+        headers |= FAMILIES[api].key_headers(key, provider.auth_header)
+    try:
+        async with session.post(
+            provider.upstream + path,
+            data=json.dumps(body),
+            headers=headers,
+            proxy=proxy_of(provider.upstream),
+            allow_redirects=False,
+        ) as response:
+            text = (await response.content.read(1 << 16)).decode("utf-8", "replace")
+            status = response.status
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        return TinyAnswer(provider.name, model, None, type(error).__name__)
+    return TinyAnswer(provider.name, model, status, _tiny_problem(status, masked(text, key)))
+
+
+def _tiny_problem(status: int, text: str) -> str:
+    if status == 200:
+        return ""
+    try:
+        error = json.loads(text)["error"]
+        return str(error["message"])[:_MAX_DETAIL]
+    except (ValueError, KeyError, TypeError):
+        return text[:_MAX_DETAIL]
+
+
+def _tiny_request(api: Api, model: str) -> tuple[str, Any]:
+    """Return path and body of a request for a few tokens."""
+    if api is Api.ANTHROPIC_MESSAGES:
+        return "/v1/messages", {"model": model, "max_tokens": 1, "messages": _TINY_TURN}
+    if api is Api.OPENAI_RESPONSES:
+        return "/v1/responses", {"model": model, "max_output_tokens": 16, "input": _TINY_TURN}
+    if api is Api.OPENAI_CHAT:
+        body = {"model": model, "max_completion_tokens": 16, "messages": _TINY_TURN}
+        return "/v1/chat/completions", body
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+    limits = {"maxOutputTokens": 1}
+    path = f"/v1beta/models/{model}:generateContent"
+    return path, {"contents": contents, "generationConfig": limits}
