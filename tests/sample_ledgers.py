@@ -276,13 +276,16 @@ def event_file(writer: LedgerWriter, name: str) -> EventFile:
 def tamper(path: Path, *statements: str) -> None:
     """Change the ledger behind labledger's back, with its triggers out of the way."""
     raw = DRIVER.connect(str(path), isolation_level=None)
-    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        raw.execute(f"DROP TRIGGER {name}")
+    # Each DROP and CREATE of one by one would parse the schema again.
+    raw.execute("PRAGMA writable_schema = ON")
+    triggers = raw.execute("SELECT * FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    raw.execute("DELETE FROM sqlite_schema WHERE type = 'trigger'")
+    raw.execute("PRAGMA writable_schema = RESET")
     for statement in statements:
         assert raw.execute(statement).rowcount != 0, statement
-    for _, sql in triggers:
-        raw.execute(sql)
+    raw.execute("PRAGMA writable_schema = ON")
+    raw.executemany("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", triggers)
+    raw.execute("PRAGMA writable_schema = RESET")
     raw.close()
 
 

@@ -59,6 +59,7 @@ def check(project: Project, run_id: str, log: EngineLog, expected: dict[str, lis
     project.check_whole(run_id)
 
 
+@thorough
 def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
     project: Project,
     uninterrupted: dict[str, list[Any]],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from experiments import BY_MODE, PASSING, RIGHT, Project
+from tiers import thorough
 
 from labledger import open_ledger
 from labledger.fault_points import VARIABLE
@@ -68,6 +69,7 @@ def killed(project: Project, fault: str, *words: object) -> None:
     assert done.returncode == -9, f"{fault} was not reached\n{done.stderr}"
 
 
+@thorough
 def test_a_run_of_many_days_answers_as_one_done_at_once(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from page_viewer import Serve
 from playwright.sync_api import Route, expect
+from tiers import thorough
 from watched_labs import RUN, WatchedRun
 
 from labledger import open_ledger, request_control
@@ -112,6 +113,7 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
         assert asked(tmp_path) == ["cancel slot 3"]
 
 
+@thorough
 def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
     """What is paused is listed, and each pause ends on its own; tasks are paused by a glob."""
     with WatchedRun(tmp_path, 4) as run:
@@ -145,6 +147,7 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#run-state")).to_have_text("paused")
 
 
+@thorough
 def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
     """A variant is chosen first; how many slots that cancels is said before it is asked for."""
     with WatchedRun(tmp_path, 4) as run:
@@ -161,6 +164,7 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
         assert asked(tmp_path) == ["cancel variant hasty"]
 
 
+@thorough
 def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
     """What was chosen in a dialog stays chosen when it is gone from the run meanwhile."""
     with WatchedRun(tmp_path, 4) as run:
@@ -181,6 +185,7 @@ def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
         assert "unpause everything" not in asked(tmp_path)
 
 
+@thorough
 def test_asks_for_what_was_said(tmp_path: Path, serve: Serve) -> None:
     """Enter after an edit says what will happen first; the focus then returns to the page."""
     with WatchedRun(tmp_path, 4):
@@ -214,6 +219,7 @@ FIRST_ANSWER_LAST = """() => {
 }"""
 
 
+@thorough
 def test_late_preview(tmp_path: Path, serve: Serve) -> None:
     """What is said is of the form as it is, in whichever order the answers come."""
     with WatchedRun(tmp_path, 4) as run:
@@ -246,6 +252,7 @@ def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
         assert asked(tmp_path) == ["set trials at once: 12"]
 
 
+@thorough
 def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
     """What will happen is asked again where the browser has lost the question."""
     with WatchedRun(tmp_path, 4) as run:
@@ -269,6 +276,7 @@ def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
         assert asked(tmp_path) == ["pause the run"]
 
 
+@thorough
 def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:
     """A host of a cluster is paused by its name, also while it has no trial."""
     with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:

@@ -240,6 +240,7 @@ def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
         assert run.next == 0
 
 
+@thorough
 def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
     """A page says that its ledger cannot be read, and since when, until it can be again."""
     with WatchedRun(tmp_path, 4) as run:
@@ -258,6 +259,7 @@ def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#trouble")).to_be_empty()
 
 
+@thorough
 def test_deleted_run(tmp_path: Path, serve: Serve) -> None:
     """The page of a run that is deleted says so, and asks for it no more."""
     with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
@@ -322,6 +324,7 @@ def test_large_grid(tmp_path: Path, serve: Serve) -> None:
     expect(last).to_have_attribute("aria-rowindex", "10001")
 
 
+@thorough
 def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
     """A page of a run that has ended does not wait for its decision, and asks until it is there."""
     ledger = tmp_path / ".lab/ledger.sqlite"
@@ -348,6 +351,7 @@ def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
         expect(begun).to_have_count(2)
 
 
+@thorough
 def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
     """The tasks that fit an outcome are those that fit it now, as slots begin and are committed."""
     with WatchedRun(tmp_path, 4) as run:
@@ -364,6 +368,7 @@ def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
         expect(tasks).to_have_text("1 task")
 
 
+@thorough
 def test_find_that_fails(tmp_path: Path, serve: Serve) -> None:
     """What was asked for in vain is said, and what is shown stays that of the filter before."""
     with WatchedRun(tmp_path, 4):

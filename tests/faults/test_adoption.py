@@ -48,6 +48,7 @@ KILLED = ("infra_error", "container_killed")
 REMOVED = ("infra_error", "container_removed")
 
 
+@thorough
 def test_killed_while_eight_run(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

@@ -126,6 +126,7 @@ def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path)
     assert left == []
 
 
+@thorough
 def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
     """A worker and the scheduler are killed while trials run; each trial still runs once.
 

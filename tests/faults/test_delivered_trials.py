@@ -144,6 +144,7 @@ def test_trial_that_is_not_graded(
         assert trials.content(result, "agent_stdout") == b"did\n"
 
 
+@thorough
 def test_memory_limit_in_the_agent_part(trials: Trials) -> None:
     """That the agent hit the memory limit is known at the end too."""
     runtime = {"resources": {"cpus": 1, "memory_bytes": 32 << 20, "pids": 64}}
@@ -305,6 +306,7 @@ def test_graded_again(trials: Trials) -> None:
     assert (facts["mode"], facts["processes"]) == ("delivered", "gone")
 
 
+@thorough
 def test_not_graded_again_without_its_services(trials: Trials) -> None:
     """A trial whose service ran on is not graded again: without it the grader may say anything."""
     first = trials.run(SERVES, f"{LOOKS}; {GRADES}", **KEPT)
@@ -359,6 +361,7 @@ def test_early_report_with_kept_processes(trials: Trials, image: str) -> None:
     assert result.phases == {}
 
 
+@thorough
 def test_later_report_is_compared(trials: Trials) -> None:
     """A kept process that says of a failed agent that it succeeded is found out, or is too late."""
     forger = f"( while :; do {REPORT}; done ) & exit 3"
@@ -412,6 +415,7 @@ def test_nothing_outlives_the_agent(trials: Trials) -> None:
     assert SECRET.encode() not in seen
 
 
+@thorough
 def test_kept_process_uses_up_all_processes(trials: Trials) -> None:
     """An agent whose processes leave no room for the grader gets no score, and the trial ends."""
     runtime = {"processes": "keep", "resources": {"cpus": 1, "memory_bytes": 64 << 20, "pids": 24}}

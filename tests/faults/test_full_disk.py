@@ -130,6 +130,7 @@ def test_a_full_disk_is_waited_out(
     assert not any(count > 2 for count in engine_log.starts(project, "full").values())
 
 
+@thorough
 def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount) -> None:
     """When patience ends on a full disk the ledger is whole; with free space, `resume`
     completes it."""

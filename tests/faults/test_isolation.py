@@ -24,7 +24,7 @@ from sample_trials import (
     scores,
 )
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
@@ -85,6 +85,7 @@ def test_agents_user(trials: Trials, image: str) -> None:
     assert (facts["agent_user"], facts["setup"]) == ("1000", True)
 
 
+@thorough
 @pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
     """An agent that is another user is ended at its limit, with all that it left, and graded."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
 from notification_receivers import Receiver, serving
-from tiers import tiered
+from tiers import thorough, tiered
 
 from labledger.fault_points import VARIABLE
 
@@ -64,6 +64,7 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
     project.check_whole(RUN)
 
 
+@thorough
 def test_a_run_tells_that_it_has_stopped(project: Project, server: Receiver) -> None:
     """A stop by a person is told with its cause; the run stores who is told."""
     project.tasks({"a": HOLDS, "b": HOLDS})
@@ -81,6 +82,7 @@ def test_a_run_tells_that_it_has_stopped(project: Project, server: Receiver) -> 
     assert server.events == ["stopped", "finished"]
 
 
+@thorough
 def test_most_of_a_budget_is_told_while_the_run_goes_on(project: Project, server: Receiver) -> None:
     """The fourth of five results uses 80 % of the limit, and is told before the run ends."""
     words, cost = _budget(project, trials=5, for_trials=4.5)

@@ -95,6 +95,7 @@ def test_a_second_coordinator_is_refused_with_who_holds_the_run(
     first.kill()
 
 
+@thorough
 def test_a_run_is_taken_from_a_coordinator_that_lives(
     project: Project, engine_log: EngineLog
 ) -> None:

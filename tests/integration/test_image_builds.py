@@ -278,6 +278,7 @@ def test_nothing_is_built_for_a_run_that_cannot_begin(built: BuiltProject) -> No
     assert not built.logs()
 
 
+@thorough
 def test_a_build_has_a_time_limit(built: BuiltProject) -> None:
     """A build that takes longer than its timeout_s is stopped, and its container is removed."""
     word = secrets.token_hex(8)
@@ -348,6 +349,7 @@ def test_ctrl_c_stops_builds(built: BuiltProject, words: tuple[str, ...]) -> Non
     assert not (built.project.lab / "ledger.sqlite").exists()
 
 
+@thorough
 def test_a_stop_request_stops_builds(built: BuiltProject) -> None:
     """A program that requests a stop during builds gets an error, and no run is created."""
     word = secrets.token_hex(8)

@@ -75,6 +75,7 @@ def test_what_was_spent_before_counts(project: Project) -> None:
     assert "tokens are spent" in coordinator.of("run_ended")[0]["trouble"]
 
 
+@thorough
 def test_a_budget_that_was_raised_meanwhile_is_the_next_session_s(project: Project) -> None:
     """What was asked of a run that nobody owns is applied first, and options of resume win."""
     with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
@@ -201,6 +202,7 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     project.check_run("paid")
 
 
+@thorough
 def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) -> None:
     """Resumed with its budget spent, a run starts nothing, and keeps what trials finished that
     the coordinator before it had started."""

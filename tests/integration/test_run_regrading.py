@@ -164,6 +164,7 @@ def test_no_agent_is_paid_twice(project: Project) -> None:
     assert outcome.summary["ext"]["regrades"]["run_id"] == "first"
 
 
+@thorough
 @pytest.mark.parametrize(
     "point", tiered(["after_create", "agent_running", "inside_commit"], default=["inside_commit"])
 )

@@ -136,6 +136,7 @@ def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
         assert KEY.encode() not in everything
 
 
+@thorough
 def test_an_agent_that_has_changed_misses_the_record(tmp_path: Path) -> None:
     """What it asks first that is not in the record is the trial's outcome, and is not retried."""
     with recorded(tmp_path, {"one": RIGHT + AGAIN}) as project:
@@ -159,6 +160,7 @@ def test_an_agent_that_has_changed_misses_the_record(tmp_path: Path) -> None:
         assert trial["message"] in project.output("show", "again", 0)
 
 
+@thorough
 def test_a_run_without_a_record_is_not_replayed(tmp_path: Path) -> None:
     """It is refused before anything exists, and so is a slot that the run has not."""
     with recorded(tmp_path, {"one": RIGHT}, record=False) as project:

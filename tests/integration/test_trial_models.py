@@ -113,7 +113,6 @@ TRIES = (
         ],
         default=[
             {"grading": {"mode": "same"}},
-            {"grading": {"mode": "after_agent"}},
             {"grading": {"mode": "same"}, "runtime": {"processes": "keep"}},
         ],
     ),

@@ -173,7 +173,7 @@ REACHED = {"none": (False, False), "full": (True, False), "allowlist": (False, T
             ("allowlist", "full", "separate"),
             ("allowlist", "allowlist", "separate"),
         ],
-        default=[("allowlist", "none", "after_agent"), ("none", "full", "delivered")],
+        default=[("none", "full", "delivered")],
     ),
 )
 def test_a_grader_with_another_network(

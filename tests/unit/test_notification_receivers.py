@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from notification_receivers import TOKEN, Receiver, serving
+from tiers import thorough
 from waiting import wait_until
 
 from labledger.errors import InvalidInput
@@ -220,6 +221,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return resolve
 
 
+@thorough
 def test_a_dead_address_leaves_time_for_the_next(
     server: Receiver, dead_port: int, resolve: Callable[..., None]
 ) -> None:

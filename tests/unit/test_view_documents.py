@@ -21,6 +21,7 @@ import rerun_ledgers
 import sample_ledgers as kit
 import view_servers
 from ledger_templates import built_once
+from tiers import tiered
 from view_servers import RunningServer
 from watched_labs import RUN, WatchedRun
 
@@ -395,10 +396,13 @@ def empty(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "build",
-    [
-        *(empty, rerun_ledgers.make_run, grown_ledgers.grown_run, outcome_ledgers.make_ledger),
-        *(outcome_ledgers.make_regraded, hostile_ledger.make),
-    ],
+    tiered(
+        [
+            *(empty, rerun_ledgers.make_run, grown_ledgers.grown_run, outcome_ledgers.make_ledger),
+            *(outcome_ledgers.make_regraded, hostile_ledger.make),
+        ],
+        default=[empty, outcome_ledgers.make_regraded, hostile_ledger.make],
+    ),
     ids=["empty", "reruns", "grown", "outcomes", "regraded", "hostile"],
 )
 def test_every_kind_of_run_has_its_pages(
