@@ -358,13 +358,13 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
             if start.ended_by_itself and not start.was_removed and start.by not in world.lost:
                 yield f"slot {idx}, attempt {attempt} of {run_id} had ended, and was run again"
         is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
-        if not last.ended_by_itself or last.was_removed or is_lost:
+        if last.was_removed or is_lost:
             continue
         container, reason = world.evidence(run_id, idx, attempt)
         if container != last.container_id[-8:]:
             yield (
-                f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]} and "
-                f"ended, and its evidence is of {container!r} ({reason})"
+                f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]}, and "
+                f"its evidence is of {container!r} ({reason})"
             )
 
 

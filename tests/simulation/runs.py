@@ -431,6 +431,9 @@ class World:
             if kind is RequestKind.PAUSE:
                 goes_on = partial(self._request, RequestKind.UNPAUSE, {"all": True})
                 self.time.after(delay, goes_on)
+            if self.random.random() < 0.4 and self.happens("death-after-request"):
+                # A request and a death meet seldom by themselves.
+                self.time.after(self.random.choice((0.0, 0.5, 3.0)), self._kill_now)
 
         self._request(kind, what, go_on)
 
