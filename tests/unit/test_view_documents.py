@@ -533,7 +533,11 @@ def test_what_had_ended_before_is_no_pace(tmp_path: Path) -> None:
 
 def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> None:
     """A cancelled slot has its state, its sign in the grid, no trial to come, and no second end."""
-    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
+    started = clock.now() - timedelta(minutes=30)
+    with (
+        WatchedRun(tmp_path, 4, started=started) as run,
+        view_servers.serving(tmp_path / ".lab") as server,
+    ):
         run.commit(6)
         before = server.document(f"/runs/{RUN}")
         lab = tmp_path / ".lab"
