@@ -1,0 +1,219 @@
+"""What somebody proposes to ask of a run, with the run as it is now; and what of it is refused.
+
+A proposal is checked before it is stored as a request of the ledger: `check` raises for what means
+nothing for the run. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+from labledger.api.ledger import Ledger
+from labledger.errors import InvalidInput, Parameter, Problem, RequestRefused
+from labledger.ledger.control_requests import ControlRequest, Controls
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.progress_rows import OpenSlot
+from labledger.records import JsonObject
+from labledger.records.identity import Slot
+from labledger.records.outcomes import RequestKind
+
+_KEYS: Mapping[RequestKind, tuple[str, ...]] = {
+    RequestKind.PAUSE: ("variant", "task", "host"),
+    RequestKind.UNPAUSE: ("variant", "task", "host", "all"),
+    RequestKind.SET: ("max_concurrency", "at_most_per_host", "budget"),
+    RequestKind.STOP: ("now",),
+    RequestKind.CANCEL: ("slot", "variant"),
+}
+_FORMS: Mapping[str, str] = {
+    **dict.fromkeys(("variant", "task", "host"), "a list of texts"),
+    "slot": "a list of whole numbers",
+    **dict.fromkeys(("now", "all"), "true or false"),
+    **dict.fromkeys(("max_concurrency", "at_most_per_host"), "a whole number, or none"),
+    "budget": "limits by kind, each a number or none",
+}
+
+
+class ProposedRequest:
+    """A request that is not stored yet, and the run that it is about.
+
+    What it needs of the ledger is read once, when it is first needed.
+    """
+
+    def __init__(self, ledger: Ledger, run: RunInfo, kind: RequestKind, what: JsonObject) -> None:
+        self.ledger = ledger
+        self.run = run
+        self.kind = kind
+        self.what = what
+        self.is_owned = ledger.is_owned(run)
+        self.requests = ledger.control_requests(run.run_id)
+        waiting = (
+            replace(each, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
+            for each in self.requests
+            if each.waits and each.kind is not RequestKind.STOP
+        )
+        applied = (each for each in self.requests if not each.waits)
+        self.controls = Controls.of([*applied, *waiting])
+        """What the requests add up to, as if those that wait were applied."""
+        self.request = ControlRequest(
+            0,
+            "",
+            "",
+            kind,
+            what,
+            applied_at="",
+            outcome={"slots_before": run.total_slots, "text": ""},
+        )
+        """What is proposed, as if it was applied."""
+
+    def names(self, key: str) -> list[Any]:
+        """Return what of the run is named by a key, such as its variants."""
+        names: list[Any] = self.what.get(key, [])
+        return names
+
+    @cached_property
+    def open_slots(self) -> list[OpenSlot]:
+        """The slots that were dispatched and are not committed, in schedule order."""
+        return self.ledger.reader.open_slots(self.run.run_id)
+
+    @cached_property
+    def finished(self) -> Mapping[int, OpenSlot]:
+        """The slots whose result waits to be committed, by `schedule_idx`."""
+        return {slot.schedule_idx: slot for slot in self.open_slots if slot.final}
+
+    @cached_property
+    def kept(self) -> Mapping[int, Slot]:
+        """The slots that are not cancelled, because they run again what counts."""
+        reader = self.ledger.reader
+        return {s.schedule_idx: s for s in reader.slots_that_replace_verdicts(self.run.run_id)}
+
+    def check(self) -> None:
+        """Raise `InvalidInput` or `RequestRefused` for a request that means nothing for the run."""
+        if self.run.next_schedule_idx == self.run.total_slots:
+            raise RequestRefused(
+                f"run {self.run.run_id} is complete: there is nothing left to {self.kind.value}",
+                hint=f"`labledger report {self.run.run_id}` has its results",
+            )
+        if self.kind is RequestKind.STOP and not self.is_owned:
+            raise RequestRefused(
+                f"run {self.run.run_id} is not running: no coordinator owns it",
+                hint=f"`labledger clean --run {self.run.run_id} --dry-run` shows what it left; "
+                f"`labledger resume {self.run.run_id}` continues it",
+            )
+        if self.run.regrades is not None and (
+            self.kind is RequestKind.CANCEL or "budget" in self.what
+        ):
+            raise RequestRefused(
+                f"run {self.run.run_id} grades trials that have run: none of them can be "
+                "cancelled, and nothing is spent",
+                hint=f"`labledger stop {self.run.run_id}` stops it",
+            )
+        problems = list(self._problems())
+        if problems:
+            raise InvalidInput("the request", problems)
+
+    def _problems(self) -> Iterable[Problem]:
+        unknown = self.what.keys() - set(_KEYS[self.kind])
+        for key in sorted(unknown):
+            expected = ", ".join(_KEYS[self.kind])
+            yield Problem(key, f"`{self.kind.value}` has no such key; expected {expected}")
+        if self.kind in (RequestKind.SET, RequestKind.CANCEL) and not self.what:
+            expected = " or ".join(_KEYS[self.kind])
+            yield Problem(
+                self.kind.value, f"found nothing to {self.kind.value}; expected {expected}"
+            )
+        known_keys = sorted(self.what.keys() - unknown)
+        ill_formed = [key for key in known_keys if not _has_form(key, self.what[key])]
+        for key in ill_formed:
+            yield Problem(key, f"found {self.what[key]!r}; expected {_FORMS[key]}")
+        if unknown or ill_formed:
+            return
+        known = [variant.variant_id for variant in self.run.variants]
+        for name in self.names("variant"):
+            if name not in known:
+                yield Problem(
+                    Parameter("variant"), f"found {name!r}; expected one of {', '.join(known)}"
+                )
+        for glob in self.names("task"):
+            if self.kind is RequestKind.PAUSE and not any(
+                fnmatchcase(task, glob) for task in self.ledger.task_ids(self.run.run_id)
+            ):
+                yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
+        yield from self._host_problems()
+        for idx in self.names("slot"):
+            yield from self._slot_problems(idx)
+        if self.kind is RequestKind.SET:
+            yield from self._limit_problems()
+
+    def _host_problems(self) -> Iterable[Problem]:
+        for name in self.names("host"):
+            if not name:
+                yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
+            elif self.run.on is None and self.kind is RequestKind.PAUSE:
+                text = f"found {name!r}; the run is on this machine alone, and not on a cluster"
+                yield Problem(Parameter("host"), text, hint="pause the run instead")
+
+    def _slot_problems(self, idx: Any) -> Iterable[Problem]:
+        last = self.run.total_slots - 1
+        if not 0 <= idx <= last:
+            yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
+        elif idx < self.run.next_schedule_idx:
+            text = f"slot {idx} is committed already; its result stays"
+            yield Problem(Parameter("slot"), text)
+        elif idx in self.finished:
+            text = f"slot {idx} has finished, and waits to be committed; its result stays"
+            yield Problem(Parameter("slot"), text)
+        elif self._cancels_again(idx):
+            text = f"slot {idx} is cancelled already; it is committed as such in its turn"
+            yield Problem(Parameter("slot"), text)
+        elif idx in self.kept:
+            earlier = self.kept[idx].supersedes
+            text = (
+                f"slot {idx} runs slot {earlier} again, which counts in the pass rate; cancelled, "
+                "it would be left out"
+            )
+            yield Problem(Parameter("slot"), text)
+
+    def _cancels_again(self, idx: int) -> bool:
+        slot = self.ledger.reader.slot(self.run.run_id, idx)
+        return self.controls.cancellation(slot) is not None
+
+    def _limit_problems(self) -> Iterable[Problem]:
+        from labledger.execution.budget import check_limits
+        from labledger.experiment.plan import ExperimentPlan
+
+        for name in ("max_concurrency", "at_most_per_host"):
+            number = self.what.get(name)
+            if number is not None and number < 1:
+                yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
+        if self.what.get("at_most_per_host") is not None and self.run.on is None:
+            text = "the run is on this machine alone, and not on a cluster"
+            hint = "`max_concurrency=` limits how many trials run at once"
+            yield Problem(Parameter("at_most_per_host"), text, hint=hint)
+        budget = self.what.get("budget", {})
+        wrong = [kind for kind in budget if kind not in ("cost_usd", "tokens")]
+        if wrong:
+            yield Problem("budget", f"found {wrong[0]!r}; expected cost_usd or tokens")
+        elif budget:
+            limits = {kind: math.inf if each is None else each for kind, each in budget.items()}
+            check_limits(ExperimentPlan.of_document(self.run.resolved), limits)
+
+
+def _has_form(key: str, value: Any) -> bool:
+    match key:
+        case "variant" | "task" | "host":
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        case "slot":
+            return isinstance(value, list) and all(type(each) is int for each in value)
+        case "now" | "all":
+            return isinstance(value, bool)
+        case "budget":
+            return isinstance(value, dict) and all(
+                each is None or type(each) in (int, float) for each in value.values()
+            )
+        case _:
+            return value is None or type(value) is int
