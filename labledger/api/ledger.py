@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunSelection, RunState, pauses_of, sort_runs
+from labledger.api.run_state import Pause, RunSelection, RunState, controls_of, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
@@ -174,6 +174,7 @@ class Ledger:
         run = self._reader.run(run_id)
         request = run.takeover_request
         requests = self._reader.control_requests(run_id)
+        controls = controls_of(run, requests)
         return RunState(
             run=run,
             variants=tuple(self.counts(run_id)),
@@ -187,7 +188,8 @@ class Ledger:
             model_usage=self.model_usage(run_id),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
-            pauses=tuple(Pause.of(*each) for each in pauses_of(run, requests).items()),
+            pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
+            holds_slots=controls.holds_slots,
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )

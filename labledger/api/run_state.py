@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
@@ -49,12 +49,13 @@ class Pause(JsonForm):
         )
 
 
-def pauses_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Mapping[Latch, ControlRequest]:
-    """Return what of a run is paused, each with the request that paused it.
+def controls_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Controls:
+    """Return what the applied requests of a run add up to now.
 
     A pause outlives a run that completes, for an extension; of a complete run nothing is paused.
     """
-    return {} if run.status is RunStatus.COMPLETED else Controls.of(requests).pauses
+    controls = Controls.of(requests)
+    return replace(controls, pauses={}) if run.status is RunStatus.COMPLETED else controls
 
 
 def stop_of(run: RunInfo, requests: Iterable[ControlRequest]) -> ControlRequest | None:
@@ -104,6 +105,8 @@ class RunState:
     """What people asked of the run and nobody has applied yet, the oldest first."""
     pauses: tuple[Pause, ...]
     """What is paused because somebody asked for it."""
+    holds_slots: bool
+    """Whether the run, or variants or tasks of it, are among what is paused."""
     owned: bool
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None

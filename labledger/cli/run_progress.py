@@ -225,7 +225,7 @@ class RunProgress:
         self.note = " · ".join(filter(None, (paused_text(state), waiting_requests_text(state))))
         self.spent |= dict(state.spent)
         self.model_usage = state.model_usage
-        self._is_held = any(pause.scope != "host" for pause in state.pauses)
+        self._is_held = state.holds_slots
         self._starts_nothing = bool(state.used_up)
         self.budget = run.budget
 

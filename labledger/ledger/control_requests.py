@@ -222,6 +222,11 @@ class Controls:
         """Return what cancelled a slot; None if nothing did."""
         return next((each for each in self.cancellations if each.includes(slot)), None)
 
+    @property
+    def holds_slots(self) -> bool:
+        """Whether the run, or variants or tasks of it, are paused: what is paused besides hosts."""
+        return any(latch.scope != "host" for latch in self.pauses)
+
     def pauses_slot(self, slot: AnySlot) -> bool:
         """Return whether no attempt of a slot may start now, on whichever host."""
         return any(latch.holds_slot(slot) for latch in self.pauses)

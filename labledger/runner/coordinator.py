@@ -311,7 +311,7 @@ class Coordinator:
                 running=running,
                 waiting=waiting,
                 removing=self._removals.count,
-                held=self.next_attempts.control.holds_slots,
+                held=self.next_attempts.control.controls.holds_slots,
                 models=self._calls.as_json(),
                 **self._hosts_due(),
             )

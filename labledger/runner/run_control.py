@@ -176,11 +176,6 @@ class RunControl:
         limits = Limits(at_once, self.controls.at_most_per_host, self.controls.pauses_host)
         self.executor.limit(limits)
 
-    @property
-    def holds_slots(self) -> bool:
-        """Whether the run, or variants or tasks of it, are paused."""
-        return any(latch.scope != "host" for latch in self.controls.pauses)
-
     def holds(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt must not start now. One that has started is collected.
 

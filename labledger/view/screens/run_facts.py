@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunState, pauses_of, stop_of
+from labledger.api.run_state import Pause, RunState, controls_of, stop_of
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
@@ -160,12 +160,12 @@ class RunFacts:
 
     @cached_property
     def controls(self) -> Controls:
-        return Controls.of(self.requests)
+        return controls_of(self.run, self.requests)
 
-    @cached_property
+    @property
     def pauses(self) -> Mapping[Latch, ControlRequest]:
         """What is paused now."""
-        return pauses_of(self.run, self.requests)
+        return self.controls.pauses
 
     def pauses_slot(self, slot: OpenSlot) -> bool:
         """Return whether an attempt that is dispatched must not start now."""
@@ -255,7 +255,7 @@ class RunFacts:
             "prepared": len(self.running) - self.at_work,
             "max_concurrency": self.max_concurrency,
             "rate_per_h": rate,
-            "eta_s": seconds_left(self.left, rate, self.pauses) if self._goes_on else None,
+            "eta_s": seconds_left(self.left, rate, self.controls) if self._goes_on else None,
         }
 
     @property
@@ -365,6 +365,7 @@ class RunFacts:
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in self.pauses.items()),
+            holds_slots=self.controls.holds_slots,
             owned=self.is_owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from labledger import clock
-from labledger.api.run_state import SORT_KEYS, RunSelection, pauses_of, sort_runs
+from labledger.api.run_state import SORT_KEYS, RunSelection, controls_of, sort_runs
 from labledger.errors import InvalidInput, Problem, RunNotFound
-from labledger.ledger.control_requests import Latch
+from labledger.ledger.control_requests import Controls
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.progress_rows import OpenSlot, ProgressRow
 from labledger.ledger.reader import LedgerReader
@@ -122,7 +122,7 @@ def _run(
     rate = rate_per_h(recent, finished_of_owner(run, open_slots)) if is_owned else None
     left = run.total_slots - run.next_schedule_idx - staged
     requests = source.ledger.control_requests(run.run_id)
-    pauses = pauses_of(run, requests)
+    controls = controls_of(run, requests)
     return {
         "run_id": run.run_id,
         "experiment_id": run.experiment_id,
@@ -139,10 +139,10 @@ def _run(
         "cost_usd": costs.get(run.run_id),
         "budget": dict(run.budget),
         "rate_per_h": rate,
-        "eta_s": seconds_left(left, rate, pauses),
+        "eta_s": seconds_left(left, rate, controls),
         "tags": list(run.tags),
         "notes": len(source.ledger.notes(run.run_id)),
-        "paused": [str(latch) for latch in pauses],
+        "paused": [str(latch) for latch in controls.pauses],
         "waiting_requests": sum(request.waits for request in requests),
     }
 
@@ -174,10 +174,9 @@ def rate_per_h(recent: tuple[int, str] | None, staged: int) -> float | None:
     return (count + staged) / max(passed, timedelta(seconds=1)).total_seconds() * 3600
 
 
-def seconds_left(left: int, rate: float | None, pauses: Collection[Latch]) -> float | None:
+def seconds_left(left: int, rate: float | None, controls: Controls) -> float | None:
     """Return in how many seconds a run ends with `left` slots more at a rate per hour.
 
     None if it is not known: also while the run, or variants or tasks of it, are paused.
     """
-    is_held = any(latch.scope != "host" for latch in pauses)
-    return left / rate * 3600 if rate and left and not is_held else None
+    return left / rate * 3600 if rate and left and not controls.holds_slots else None
