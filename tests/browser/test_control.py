@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import outcome_ledgers
 from page_viewer import Serve
 from playwright.sync_api import Route, expect
 from tiers import thorough
@@ -145,6 +146,14 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#notices")).to_contain_text("The run is paused")
         page.reload()
         expect(page.locator("#run-state")).to_have_text("paused")
+
+
+def test_nothing_of_a_regrading_is_cancelled(tmp_path: Path, serve: Serve) -> None:
+    """The page of a regrading offers what can be asked of it."""
+    outcome_ledgers.make_regraded(tmp_path)
+    page = serve(tmp_path).open("/runs/run-3.g2")
+    controls = page.locator("#controls")
+    expect(controls.get_by_role("button")).to_have_text(["Pause", "Limits"])
 
 
 @thorough

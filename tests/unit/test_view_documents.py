@@ -394,6 +394,16 @@ def empty(folder: Path) -> Path:
     return kit.make_ledger(folder)
 
 
+def test_a_regrading_names_the_run_that_it_grades(tmp_path: Path) -> None:
+    """Its document says so itself: a page needs no sign such as a cost that is missing."""
+    path = outcome_ledgers.make_regraded(tmp_path)
+    with view_servers.serving(path.parent) as server:
+        shown = server.document("/runs/run-3.g2")
+        assert (shown["regrades"]["run_id"], shown["regrades"]["generation"]) == ("run-3", 2)
+        assert shown["sentences"]["cost"] == ["A regrading spends nothing on agents."]
+        assert server.document("/runs/run-3")["regrades"] is None
+
+
 @pytest.mark.parametrize(
     "build",
     tiered(

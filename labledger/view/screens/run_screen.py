@@ -34,6 +34,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     last_failed = facts.last_failed
     return {
         **facts.state().as_json(),
+        "regrades": facts.run.regrades,
         **_now(facts),
         **_totals(facts),
         "spending": [list(point) for point in facts.series],

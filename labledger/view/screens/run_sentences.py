@@ -199,10 +199,10 @@ def _head_of_line(facts: RunFacts) -> Iterator[str]:
 
 def _cost(facts: RunFacts) -> Iterator[str]:
     spent, budget, run = facts.spent, facts.run.budget, facts.run
-    dollars = spent.get("cost_usd")
-    if dollars is None:
+    if run.regrades is not None:
         yield "A regrading spends nothing on agents."
         return
+    dollars = spent["cost_usd"]
     amount = dollars.amount
     limit = budget.get("cost_usd")
     of = "" if limit is None else f" of a budget of {usd(limit)}"

@@ -145,8 +145,8 @@ function Dialog({ kind, run, url, done }) {
 export function Controls({ run, url, renew }) {
   const [kind, setKind] = useState(null);
   if (run.status === "completed") return null;
-  // Nothing of a regrading, which alone spends nothing on agents, is cancelled.
-  const isRegrading = run.spent.cost_usd == null;
+  // Nothing of a regrading is cancelled.
+  const isRegrading = run.regrades !== null;
   const shown = ["pause", run.latches.length > 0 && "unpause", "set", run.owned && "stop", !isRegrading && "cancel"].filter(Boolean);
   const done = (hasChanged) => {
     setKind(null);
