@@ -6,66 +6,33 @@ ledgers; nothing else changes runs. A slot is committed in one transaction.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import control_requests, digest_chain, notifications, run_rows
+from labledger.ledger import control_requests, notifications, run_rows, slot_commits
 from labledger.ledger.control_requests import ControlRequest
-from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.connection import Connection, Engine, batched
+from labledger.ledger.database import migrations
+from labledger.ledger.database.connection import Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
-from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.leases import IsDead, LeaseWriter, UnitOfWork
 from labledger.ledger.lookup import Tombstone, ledger_id, run_number
 from labledger.ledger.notifications import Notice, ReceiverSource
-from labledger.ledger.slot_rows import slot_records, slot_rows
-from labledger.records import JsonObject, canonical_json
-from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
-from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
+from labledger.ledger.slot_commits import SlotCommit
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult, SlotRecords
+from labledger.records.identity import Slot
 from labledger.records.outcomes import NEVER_RUN, RequestKind, SlotStatus
 
 if TYPE_CHECKING:
     from labledger.ledger.exchange.import_writer import ImportWriter
-
-_ROWS_PER_BATCH = 1000
-_SELECT_STAGED = (
-    f"{statements.select_with_digest('staged_result')} AND schedule_idx = ? ORDER BY attempt"
-)
-_DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = ?"
-_SELECT_SLOT = statements.expand("""
-SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
-  coalesce(
-    (SELECT chain_digest FROM slot_commit
-     WHERE slot_commit.run_no = slot.run_no
-       AND slot_commit.schedule_idx = slot.schedule_idx - 1),
-    (SELECT genesis_digest FROM schedule WHERE schedule.run_no = slot.run_no)),
-  (SELECT digest FROM run_part
-   WHERE run_part.run_no = slot.run_no AND run_part.first_idx = slot.schedule_idx)
-FROM slot
-{slot_names}
-WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
-"""A slot's variant, task and replication, the chain's head before it is committed, and the digest
-of the part that it begins, if it begins one."""
-
-
-class _OpenSlot(NamedTuple):
-    """A slot whose commit has begun."""
-
-    connection: Connection
-    ids: TrialIds
-    chain_head: str
-    """The chain's digest before the commit."""
-    staged: Sequence[Any]
-    """Its rows of `staged_result`, in the order of their attempts."""
 
 
 class LedgerWriter:
@@ -293,7 +260,7 @@ class LedgerWriter:
         dispatches, and store them in the same transaction.
         """
         with self._work.owned(lease, f"journal a dispatch of run {lease.run_id}") as connection:
-            _insert_dispatches(connection, lease, dispatches)
+            slot_commits.insert_dispatches(connection, lease, dispatches)
 
     def stage(
         self,
@@ -315,13 +282,9 @@ class LedgerWriter:
         with self._work.owned(lease, action, open_slot=idx) as connection:
             if delivered_by is not None:
                 run_rows.require_not_lost(connection, lease.run_no, delivered_by)
-            self._insert_artifacts(connection, result.artifacts)
-            payload = canonical_json.dumps(result.as_json())
-            connection.execute(
-                statements.insert("staged_result"),
-                (lease.run_no, idx, result.attempt, int(final), payload, self._work.now()),
-            )
-            _insert_dispatches(connection, lease, dispatches)
+            slot_commits.insert_artifacts(connection, self._store, result.artifacts)
+            slot_commits.insert_staged(connection, lease, result, final=final, now=self._work.now())
+            slot_commits.insert_dispatches(connection, lease, dispatches)
             notifications.announce(connection, lease.run_no, notices, self._work.now())
             fault_points.fault_point("inside_stage", idx)
 
@@ -350,8 +313,8 @@ class LedgerWriter:
                     f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
                     "staged already"
                 )
-            self._insert_artifacts(slot.connection, result.artifacts)
-            return self._publish(lease, slot, [*self._staged_results(lease, slot), result])
+            slot_commits.insert_artifacts(slot.connection, self._store, result.artifacts)
+            return slot.insert_results([*slot.staged_results(), result])
 
     def commit_staged(
         self,
@@ -366,7 +329,7 @@ class LedgerWriter:
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
                 )
-            return self._publish(lease, slot, self._staged_results(lease, slot))
+            return slot.insert_results(slot.staged_results())
 
     def commit_unexecuted(
         self,
@@ -385,7 +348,7 @@ class LedgerWriter:
                     f"slot {schedule_idx} of run {lease.run_id} was run; it cannot be {status}"
                 )
             records = SlotRecords(schedule_idx, slot.ids.variant_id, status, reason)
-            self._insert_commit(lease, slot, records)
+            slot.insert_commit(records)
             return records
 
     def delete_event_files(self, run_id: str, next_idx: int) -> None:
@@ -401,113 +364,10 @@ class LedgerWriter:
         idx: int,
         dispatches: Sequence[Dispatch],
         notices: Sequence[Notice] = (),
-    ) -> Iterator[_OpenSlot]:
+    ) -> Iterator[SlotCommit]:
         """Begin the transaction that moves the run past slot `idx`."""
         with self._work.advance(lease, idx) as connection:
-            row = connection.execute(_SELECT_SLOT, (lease.run_no, idx)).first()
-            if row is None:
-                raise LedgerError(f"run {lease.run_id} has no slot {idx}")
-            variant_id, task_id, repl_idx, chain_head, part_digest = row
-            chain_head = digest_chain.with_part(chain_head, part_digest)
-            ids = TrialIds.of(lease.run_id, Slot(idx, variant_id, task_id, repl_idx))
-            staged = connection.execute(_SELECT_STAGED, (lease.run_no, idx)).all()
-            yield _OpenSlot(connection, ids, chain_head, staged)
-            _insert_dispatches(connection, lease, dispatches)
+            yield SlotCommit.begin(connection, lease, idx, self._store, self._work.now)
+            slot_commits.insert_dispatches(connection, lease, dispatches)
             notifications.announce(connection, lease.run_no, notices, self._work.now())
             fault_points.fault_point("inside_commit", idx)
-
-    def _publish(
-        self, lease: Lease, slot: _OpenSlot, results: Sequence[AttemptResult]
-    ) -> SlotRecords:
-        """Insert a slot's commit and rows, and delete its staged results; return its records."""
-        final = results[-1]
-        idx = final.schedule_idx
-        commit_id = slot_commit_id(lease.run_id, idx)
-        if final.ids != slot.ids or final.slot_commit_id != commit_id:
-            raise LedgerError(
-                f"a result for {final.ids} cannot be committed as slot {idx}, which is {slot.ids}"
-            )
-        rows = slot_rows(lease.run_no, results)
-        stamp = Stamp(slot.ids, idx, commit_id, final.attempt, final.ended_at)
-        records = slot_records(final.status, stamp, rows)
-        self._insert_commit(lease, slot, records)
-        for table, table_rows in rows.by_table().items():
-            _insert_many(slot.connection, statements.insert(table), table_rows)
-        if slot.staged:
-            slot.connection.execute(_DELETE_STAGED, (lease.run_no, idx))
-        return records
-
-    def _insert_commit(self, lease: Lease, slot: _OpenSlot, records: SlotRecords) -> None:
-        committed_at = self._work.now()
-        commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
-        payload = digest_chain.payload_digest(records)
-        row = SlotCommitRow(
-            run_no=lease.run_no,
-            schedule_idx=records.schedule_idx,
-            slot_commit_id=commit_id,
-            status=records.status.value,
-            reason=records.reason,
-            epoch=lease.epoch,
-            committed_at=committed_at,
-            payload_digest=payload,
-            chain_digest=digest_chain.chain_digest(
-                slot.chain_head, commit_id, lease.epoch, committed_at, payload
-            ),
-        )
-        slot.connection.execute(statements.insert("slot_commit"), row)
-
-    def _insert_artifacts(self, connection: Connection, artifacts: Sequence[Artifact]) -> None:
-        for artifact in artifacts:
-            if artifact.content is None and not self._store.contains(artifact.sha256):
-                raise LedgerError(
-                    f"artifact {artifact.sha256} is neither given nor in the store "
-                    f"{self._store.root}"
-                )
-        _insert_many(
-            connection,
-            statements.insert("artifact", unless_exists="sha256"),
-            [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
-        )
-
-    def _staged_results(self, lease: Lease, slot: _OpenSlot) -> list[AttemptResult]:
-        """Return the staged results of a slot. Raise `LedgerError` if one was changed."""
-        results = []
-        for row in slot.staged:
-            if not statements.fits_its_digest("staged_result", row):
-                raise _staged_result_changed(lease, row, "its row of staged_result was changed")
-            result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
-            damage = result.events.find_damage() if isinstance(result.events, EventFile) else None
-            if isinstance(result.events, EventFile) and damage:
-                change = f"its file of events {result.events.path} {damage}"
-                raise _staged_result_changed(lease, row, change)
-            results.append(result)
-        return results
-
-
-def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
-    return LedgerError(
-        f"the staged result of slot {row.schedule_idx}, attempt {row.attempt}, of run "
-        f"{lease.run_id} cannot be committed, because it is not what was staged: {change}",
-        hint=f"`labledger verify {lease.run_id}` lists every change; continue with a copy of the "
-        "ledger and its artifacts from before the change (`labledger db backup` copies the ledger)",
-    )
-
-
-def _insert_dispatches(
-    connection: Connection, lease: Lease, dispatches: Sequence[Dispatch]
-) -> None:
-    rows = [
-        (lease.run_no, d.schedule_idx, d.attempt, lease.epoch, d.container, d.host, d.dispatched_at)
-        for d in dispatches
-    ]
-    _insert_many(connection, statements.insert("dispatch"), rows)
-
-
-def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
-    """Insert rows, in batches unless they are in memory already."""
-    if isinstance(rows, list):
-        if rows:
-            connection.execute(statement, rows)
-        return
-    for batch in batched(rows, _ROWS_PER_BATCH):
-        connection.execute(statement, batch)
