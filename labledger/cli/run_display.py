@@ -11,12 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from labledger.cli.console import console, out_json_line, say
-from labledger.cli.run_progress import (
-    VERDICT_COLUMNS,
-    RunProgress,
-    host_texts,
-    notable_line,
-)
+from labledger.cli.event_lines import notable_line
+from labledger.cli.run_progress import VERDICT_COLUMNS, RunProgress, host_texts
 from labledger.text import escape_line
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from labledger.cli import run_display
-from labledger.cli.run_progress import RunProgress, notable_line, started_line
+from labledger.cli.event_lines import notable_line, started_line
+from labledger.cli.run_progress import RunProgress
 from labledger.execution.run_events import run_event
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed
