@@ -1,0 +1,331 @@
+"""The execution of a run's uncommitted slots: a coordinator, and everything that it works with.
+
+`SlotExecution` makes the executor, the plans of trials and the queues from the run, its experiment
+and the options, and removes what earlier sessions left. The lease, the run folder and the mirrors
+are those of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labledger.agents.agent_trees import InstalledAgent
+from labledger.checks.engine_checks import egress_image_ref
+from labledger.engine.engine import Engine
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.execution.agent_folders import install_agents
+from labledger.execution.budget import Budget
+from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
+from labledger.execution.executor import TrialExecutor
+from labledger.execution.gateway_keeper import (
+    GatewayKeeper,
+    models_of,
+    providers_of,
+    shared_caps_of,
+)
+from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.notification_delivery import DeliveryThread
+from labledger.execution.run_events import Listener, run_event
+from labledger.execution.run_notices import RunNotices
+from labledger.experiment.plan import ExperimentPlan
+from labledger.export.mirrors import MirrorWriter
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.gateway.keys import read_keys
+from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.records.model_grants import CAP_SHARES
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
+from labledger.runner.commit_queue import CommitQueue, Ending
+from labledger.runner.coordinator import Coordinator
+from labledger.runner.lost_hosts import LostHosts
+from labledger.runner.ownership import Heartbeat
+from labledger.runner.replays import RecordedTrials
+from labledger.runner.retries import RetryPolicy
+from labledger.runner.run_control import RunControl
+from labledger.runner.run_hosts import hosts_with_open_attempts
+from labledger.runner.run_options import RunOptions
+from labledger.trial.disk_space import DiskSpace, FullDisks, engine_data_folder
+from labledger.trial.trial_plan import TrialPlan
+from labledger.upkeep.container_cleanup import UnfinishedSlot, run_records
+
+
+@dataclass(frozen=True, slots=True)
+class SlotExecution:
+    """The execution of the slots of a run that are not committed, in a session that owns it."""
+
+    lab: LabFolder
+    engine: Engine
+    writer: LedgerWriter
+    store: ArtifactStore
+    values: Mapping[str, str]
+    """Environment values from outside the experiment."""
+    options: RunOptions
+    lease: Lease
+    run: RunInfo
+    experiment: ExperimentPlan
+    unfinished: Mapping[int, UnfinishedSlot]
+    """The slots that earlier sessions have begun and not committed."""
+    reader: LedgerReader
+    mirrors: MirrorWriter
+    budget: Budget
+    delivery: DeliveryThread
+
+    @property
+    def _folder(self) -> Path:
+        return self.lab.run_folder(self.run.run_id)
+
+    def execute(self, stack: ExitStack) -> Stop | None:
+        """Run the slots that are not committed. Return why the run stopped early, or None.
+
+        `stack` closes the executor when the session ends.
+        """
+        run, experiment, reader = self.run, self.experiment, self.reader
+        counts = reader.counts(run.run_id, without_pending=True)
+        engine_info = {} if run.on else self._engine_info()
+        full_disks = FullDisks()
+        disk_space = self._disk_space(engine_info, full_disks)
+        has_slots = run.next_schedule_idx < run.total_slots
+        agents = install_agents(experiment, self.options.on_event) if has_slots else {}
+        executor = self._executor(full_disks, agents)
+        stack.enter_context(closing(executor))
+        self.options.on_event(self._started_event(executor.width, counts))
+        if run.next_schedule_idx > 0 or self.unfinished:
+            full_disks.check(disk_space.locations)
+            self._clean_up(executor, run)
+            self.writer.delete_event_files(run.run_id, run.next_schedule_idx)
+        if not has_slots:
+            return None
+        pauses = DispatchPauses(
+            self.options.on_event, self.options.patience_s, disk_space.find_shortage
+        )
+        lost_hosts = LostHosts(reader, run.run_id, executor)
+        lost_hosts.report_new()
+        root = engine_data_folder(engine_info)
+        plans = self._plans(root, executor, agents)
+        error_rate = self._error_rate(counts)
+
+        def after_renewal() -> None:
+            lost_hosts.report_new()
+            self.delivery.report_problems()
+
+        commit_queue = CommitQueue(
+            lease=self.lease,
+            writer=self.writer,
+            mirrors=self.mirrors,
+            repair_mirrors=lambda: self.mirrors.repair(reader, run.run_id),
+            pruning=self._pruning(),
+            error_rate=error_rate,
+            budget=self.budget,
+            notices=RunNotices(self.lease.epoch, self.budget, error_rate),
+            staged=self._staged(),
+            disk_pause=pauses.disk,
+            full_disks=full_disks,
+            next_idx=run.next_schedule_idx,
+            heartbeat=Heartbeat(
+                self.writer, self.lease, executor, self.options.on_event, after_renewal
+            ),
+            emit=self.options.on_event,
+        )
+        slot_queue = SlotQueue(
+            *(reader, run, plans, self.unfinished),
+            stored_trials=self._stored_trials(),
+            recorded_trials=RecordedTrials.of(experiment, reader),
+        )
+        control = RunControl(
+            *(reader, run, commit_queue, executor, self.options.stop_request),
+            emit=self.options.on_event,
+            max_concurrency=self.options.max_concurrency,
+        )
+        control.begin()
+        coordinator = Coordinator(
+            run=run,
+            commit_queue=commit_queue,
+            next_attempts=NextAttempts(slot_queue, commit_queue, executor, control, run.window),
+            executor=executor,
+            retry_policy=RetryPolicy(
+                experiment.design.retry,
+                retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+            ),
+            pauses=pauses,
+            folder_retention=self.options.keep,
+            stop_request=self.options.stop_request,
+            emit=self.options.on_event,
+            lost_hosts=lost_hosts,
+            patience_s=self.options.patience_s,
+        )
+        coordinator.execute()
+        with tolerating_errors(coordinator.stop_cause, self.options.on_event):
+            coordinator.commit_queue.append_pending_mirrors()
+        if coordinator.stop_cause is None:
+            self.writer.delete_event_files(run.run_id, coordinator.commit_queue.next_idx)
+            self._clean_up(executor, reader.run(run.run_id))
+        return coordinator.stop_cause
+
+    def _executor(
+        self, full_disks: FullDisks, agents: Mapping[str, InstalledAgent]
+    ) -> TrialExecutor:
+        """Return the executor of this run's trials, of which `agents` are installed by variant."""
+        run, experiment = self.run, self.experiment
+        if run.on is None:
+            width = self.options.max_concurrency or experiment.design.max_concurrency
+            gateway = self._gateway()
+            return LocalExecutor(width, full_disks, gateway=gateway)
+        # Imported late: runs on this machine need none of it.
+        from labledger.hosts.connect import model_needs, open_executor
+        from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
+
+        needs = model_needs(run.on, experiment, insecure=self.options.insecure)
+        cluster_run = ClusterRun(
+            ledger_id=self.writer.ledger_id,
+            run_id=run.run_id,
+            epoch=self.lease.epoch,
+            files=experiment.files,
+            is_sealed=experiment.is_sealed,
+            store_root=self.store.root,
+            max_concurrency=self.options.max_concurrency,
+            known_hosts=hosts_with_open_attempts(self.unfinished),
+            models=needs,
+            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
+            agents=tuple({each.tree_sha256: each for each in agents.values()}.values()),
+            caps=shared_caps_of(experiment),
+            shares=self._folder / CAP_SHARES,
+        )
+        return open_executor(run.on, cluster_run, insecure=self.options.insecure)
+
+    def _gateway(self) -> GatewayKeeper | None:
+        """Start the gateway of the agents' models with their keys; None if no agent has any.
+
+        Raises `InvalidInput` for a key that cannot be read, and `GatewayUnavailable`.
+        """
+        models = models_of(self.experiment)
+        if not models:
+            return None
+        # What answers from a record needs no key, and must not be able to ask a provider.
+        keys = {} if self.experiment.replays else read_keys(providers_of(models), self.values)
+        keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, keys)
+        keeper.start()
+        return keeper
+
+    def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
+        """Remove the containers, folders and notes of attempts whose results are durable."""
+        records = run_records(self.reader, run, self._folder, self.options.keep)
+        for message in executor.clean_up(records):
+            self.options.on_event(run_event("warning", message=message))
+
+    def _stored_trials(self) -> StoredTrials | None:
+        """Return the trials that a regrading grades again, or None for any other run."""
+        regrades = self.experiment.regrades
+        return None if regrades is None else StoredTrials(self.reader, regrades.run_id)
+
+    def _error_rate(self, counts: Sequence[VariantCounts]) -> ErrorRate:
+        limit = self.options.max_error_rate
+        if self.run.regrades is None:
+            return ErrorRate(limit)
+        statuses = (variant.statuses for variant in counts)
+        return ErrorRate.of_regrading(limit, self.run.total_slots, statuses)
+
+    def _staged(self) -> dict[int, Ending | None]:
+        """Return the slots with a staged result; of the last slot, how it ended."""
+        staged: dict[int, Ending | None] = {
+            idx: None for idx, slot in self.unfinished.items() if slot.staged
+        }
+        last = self.run.total_slots - 1
+        result = self.reader.staged_result(self.run.run_id, last) if last in staged else None
+        if result is not None:
+            staged[last] = Ending.of(result)
+        return staged
+
+    def _pruning(self) -> Pruning:
+        """Return the state of pruning. A regrading prunes nothing: its trials have run."""
+        prune = None if self.experiment.regrades else self.experiment.design.prune
+        return Pruning(prune, self.reader.consecutive_failures(self.run.run_id))
+
+    def _engine_info(self) -> JsonObject:
+        """Return the engine's settings, empty if the engine does not answer."""
+        try:
+            return self.engine.info()
+        except EngineUnavailable:
+            return {}
+
+    def _egress_image(self, executor: TrialExecutor) -> str | None:
+        """Return the image id of egress proxies; None if the engine has none, or does not answer.
+
+        A trial that needs one raises `EngineUnavailable`, which pauses dispatch. For a run on a
+        cluster, the hosts are asked if this machine has none.
+        """
+        ref = egress_image_ref(self.options.egress_image)
+        try:
+            image = self.engine.image_id(ref)
+        except EngineUnavailable:
+            image = None
+        return executor.image_id(ref) if image is None and self.run.on is not None else image
+
+    def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
+        """Return the folders in which this run needs disk space."""
+        space = DiskSpace.of(self.lab.root, engine_info, self.options.min_free_bytes)
+        locations = {**space.locations, self._folder: "the trials"}
+        return replace(space, locations=locations, full_disks=full_disks)
+
+    def _plans(
+        self,
+        root: Path | None,
+        executor: TrialExecutor,
+        agents: Mapping[str, InstalledAgent],
+    ) -> dict[str, TrialPlan]:
+        """Return the plan of the trials of each variant; `root` is the engine's data folder."""
+        egress_image = self._egress_image(executor)
+        prices = self.reader.prices(self.run.run_id)
+        return {
+            variant.variant_id: TrialPlan.of(
+                self.experiment,
+                variant,
+                ledger_id=self.reader.ledger_id,
+                run_dir=self._folder,
+                store_root=self.store.root,
+                engine_root=root,
+                images=self.run.images,
+                environment=self.values,
+                egress_image=egress_image,
+                prices=prices,
+                installed=agents.get(variant.variant_id),
+            )
+            for variant in self.experiment.variants
+        }
+
+    def _started_event(self, width: int, counts: Sequence[VariantCounts]) -> JsonObject:
+        return run_event(
+            "run_started",
+            run_id=self.run.run_id,
+            folder=str(self._folder),
+            total=self.run.total_slots,
+            committed=self.run.next_schedule_idx,
+            staged=sum(slot.staged for slot in self.unfinished.values()),
+            begun=sum(
+                slot.container_may_exist and not slot.staged for slot in self.unfinished.values()
+            ),
+            max_concurrency=width,
+            budget=dict(self.budget.limits),
+            spent={kind: spent.as_json() for kind, spent in self.budget.spent.items()},
+            variants=[variant.variant_id for variant in self.run.variants],
+            counts=[count.as_json() for count in counts],
+        )
+
+
+@contextmanager
+def tolerating_errors(stop_cause: Stop | None, emit: Listener) -> Iterator[None]:
+    """Turn errors of the body into warnings if the run stopped early: its disk may be full.
+
+    `LeaseLost` is always raised.
+    """
+    try:
+        yield
+    except LabLedgerError as error:
+        if stop_cause is None or isinstance(error, LeaseLost):
+            raise
+        emit(run_event("warning", message=error.message))
