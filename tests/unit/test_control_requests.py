@@ -405,3 +405,6 @@ def test_trials_that_run_are_counted_as_far_as_it_is_known(
             writer.journal_dispatch(lease, [entry])
         reply = labledger.request_control(kit.RUN, "pause", dry_run=True, lab_dir=path.parent)
     assert reply.running == running
+    with open_ledger(lab_dir=path.parent) as ledger:
+        hosts = [(slot.schedule_idx, host) for slot, host, _ in ledger.open_slots(kit.RUN)]
+    assert hosts == [(idx, "here") for idx in range(dispatched)]
