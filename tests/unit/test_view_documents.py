@@ -402,6 +402,12 @@ def test_a_regrading_names_the_run_that_it_grades(tmp_path: Path) -> None:
         assert (shown["regrades"]["run_id"], shown["regrades"]["generation"]) == ("run-3", 2)
         assert shown["sentences"]["cost"] == ["A regrading spends nothing on agents."]
         assert server.document("/runs/run-3")["regrades"] is None
+        open_slot = next(
+            number
+            for number in range(shown["progress"]["total"])
+            if server.document(f"/runs/run-3.g2/slots/{number}")["state"] == "open"
+        )
+        assert "Cancel this slot" not in server.get(f"/runs/run-3.g2/slots/{open_slot}").text
 
 
 @pytest.mark.parametrize(
@@ -543,11 +549,7 @@ def test_what_had_ended_before_is_no_pace(tmp_path: Path) -> None:
 
 def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> None:
     """A cancelled slot has its state, its sign in the grid, no trial to come, and no second end."""
-    started = clock.now() - timedelta(minutes=30)
-    with (
-        WatchedRun(tmp_path, 4, started=started) as run,
-        view_servers.serving(tmp_path / ".lab") as server,
-    ):
+    with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.commit(6)
         before = server.document(f"/runs/{RUN}")
         lab = tmp_path / ".lab"

@@ -50,6 +50,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     page = {
         "run_id": run.run_id,
         "run_name": run.name,
+        "regrades": run.regrades,
         "variants": list(slots),
         "slots": slots,
         **_side(source.reader, run.run_id, slot, first, controls, is_owned=is_owned),
