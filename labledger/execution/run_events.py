@@ -80,24 +80,31 @@ class StopRequest:
         self.level = 0
         self.source = ""
         """What made the first request, for a person."""
+        self._killing_source = ""
+        """What made the request to kill the containers."""
         self._was_urgent = False
         """Whether the first request was to kill the containers."""
 
     def raise_level(self, source: str = "a request") -> None:
         """Request a stop, or a more urgent one."""
-        self.level = min(self.level + 1, 2)
-        self.source = self.source or source
+        self.raise_to(min(self.level + 1, 2), source)
 
     def raise_to(self, level: int, source: str) -> None:
         """Request a stop of at least this level. To repeat it changes nothing."""
         self._was_urgent |= self.level == 0 and level > 1
+        if level > 1:
+            self._killing_source = self._killing_source or source
         self.level = max(self.level, level)
         self.source = self.source or source
 
     @property
     def killer(self) -> str:
         """What killed the containers of a run with the level 2."""
-        return self.source if self._was_urgent else f"a second {self.source}"
+        if self._was_urgent:
+            return self.source
+        if self._killing_source == self.source:
+            return f"a second {self.source}"
+        return f"{self._killing_source} after {self.source}"
 
     @property
     def message(self) -> str:
@@ -105,7 +112,9 @@ class StopRequest:
         if self._was_urgent:
             return f"stopped by {self.source}, which killed the containers"
         if self.level > 1:
-            return f"stopped by {self.source}, and a second one killed the containers"
+            is_same = self._killing_source == self.source
+            second = "a second one" if is_same else self._killing_source
+            return f"stopped by {self.source}, and {second} killed the containers"
         return f"stopped by {self.source}; running trials finished"
 
 

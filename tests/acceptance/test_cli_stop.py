@@ -39,6 +39,8 @@ class Stopped:
 
     run_id: str
     coordinator: Coordinator
+    first: str
+    """The signal that asked."""
     running: list[int]
     """Their slots: the first ones, but for the order in which their containers were ready."""
 
@@ -50,7 +52,7 @@ def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stoppe
         running = project.await_agents(run_id, WIDTH)
         coordinator.signal(getattr(signal, request.param))
         assert coordinator.until("stopping")["level"] == 1
-        yield Stopped(run_id, coordinator, running)
+        yield Stopped(run_id, coordinator, request.param, running)
 
 
 def status(project: Project, run_id: str) -> tuple[str, int]:
@@ -107,7 +109,9 @@ def test_the_second_ends_them_now(
     rows = project.rows(run_id)
     notes = take_notes(rows)
     assert notes == {(idx, 1): [notes[running[0], 1][0]] for idx in running}
-    assert "second Ctrl-C" in notes[running[0], 1][0]
+    first = {"SIGTERM": "TERM", "SIGHUP": "a closed terminal (HUP)"}.get(stopped.first)
+    killer = "a second Ctrl-C" if first is None else f"Ctrl-C after {first}"
+    assert notes[running[0], 1][0].startswith(f"{killer} killed its container")
     assert {told["schedule_idx"] for told in resumed.of("warning")} == set(running)
     assert rows == uninterrupted
     assert engine_log.starts(project, run_id) == {

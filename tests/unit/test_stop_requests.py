@@ -29,14 +29,25 @@ def test_a_third_press_asks_for_nothing_more() -> None:
 def test_the_reason_says_what_was_asked() -> None:
     """A first request that kills is not told as two."""
     for requests, killer, said in (
-        ([1], "a second ann", "stopped by ann; running trials finished"),
-        ([2], "ann", "stopped by ann, which killed the containers"),
-        ([1, 2], "a second ann", "stopped by ann, and a second one killed the containers"),
+        ({2: "Ctrl-C"}, "Ctrl-C", "stopped by Ctrl-C, which killed the containers"),
+        (
+            {1: "Ctrl-C", 2: "Ctrl-C"},
+            "a second Ctrl-C",
+            "stopped by Ctrl-C, and a second one killed the containers",
+        ),
+        (
+            {1: "TERM", 2: "Ctrl-C"},
+            "Ctrl-C after TERM",
+            "stopped by TERM, and Ctrl-C killed the containers",
+        ),
     ):
         stop = StopRequest()
-        for level in requests:
-            stop.raise_to(level, "ann")
+        for level, source in requests.items():
+            stop.raise_to(level, source)
         assert (stop.killer, stop.message) == (killer, said)
+    stop = StopRequest()
+    stop.raise_level("Ctrl-C")
+    assert stop.message == "stopped by Ctrl-C; running trials finished"
 
 
 def wait_for_attempts() -> tuple[Future[Any], Callable[[], object]]:
