@@ -11,7 +11,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,8 @@ class Tormentor:
         self._chance = chance
         self._toll = toll
         self._before_next_s = before_next_s
-        self._repairs: list[tuple[float, Callable[[], None]]] = []
+        self._repairs: list[tuple[float, str, Callable[[], None]]] = []
+        """When what is repaired, and how."""
 
     def pause_s(self) -> float:
         """Return how long nothing happens before the next stroke."""
@@ -112,14 +113,14 @@ class Tormentor:
         else:
             host.kill_part(what)
         self._toll.deaths[what] += 1
-        self._repairs.append((time.monotonic() + repair_s, repair))
+        self._repairs.append((time.monotonic() + repair_s, what, repair))
 
-    def repair(self, *, everything: bool = False) -> None:
-        """Repair what is due."""
-        now = time.monotonic()
-        due = [each for each in self._repairs if everything or each[0] <= now]
+    def repair(self, now: Collection[str] = ()) -> None:
+        """Repair what is due, and what is named."""
+        moment = time.monotonic()
+        due = [each for each in self._repairs if each[0] <= moment or each[1] in now]
         self._repairs = [each for each in self._repairs if each not in due]
-        for _, repair in due:
+        for _, _, repair in due:
             repair()
 
 
@@ -159,11 +160,13 @@ def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: T
             if _is_over_before_kill(coordinator, tormentor, strokes):
                 break
         toll.deaths["coordinator"] += 1
+        # A coordinator that finds no scheduler says so and ends; a person would start one first.
+        tormentor.repair([SCHEDULER])
         coordinator = project.resume(run_id, *PASSING)
     else:
         coordinator.close()
         raise AssertionError(f"{run_id} is not complete after {_MOST_LIVES} coordinators")
-    tormentor.repair(everything=True)
+    tormentor.repair(STROKES)
 
 
 def _is_over_before_kill(
