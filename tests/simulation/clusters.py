@@ -156,6 +156,8 @@ class ClusterWorld(World):
             self.disks.append(host.disk)
         self._held_up_until: dict[str, float] = {}
         """Until when a host was suspended, or its engine away: what had begun is late there."""
+        self._given_up: set[str] = set()
+        """Hosts that a person declares lost."""
         self._is_over = False
 
     def begin(self) -> None:
@@ -215,8 +217,11 @@ class ClusterWorld(World):
         host.cut_until = self.time.now + self.random.choice((1.0, 10.0, 40.0, 150.0))
 
     def _lose_host(self) -> None:
-        """Have a person declare a host lost."""
+        """Have a person declare a host lost; without any host, no run would end."""
         host = self.random.choice(self.hosts)
+        if len(self._given_up | {host.machine.name}) == _HOSTS:
+            return
+        self._given_up.add(host.machine.name)
         process = Process(self.time, self.machine, "declare-lost")
         process.on_death.append(lambda: disk.disks().forget(process))
 

@@ -77,6 +77,9 @@ def main() -> None:
         "--without", nargs="*", default=[], metavar="MISHAP", help="what does not happen in --seed"
     )
     parser.add_argument("--first", type=int, help="the first of the new seeds")
+    parser.add_argument(
+        "--design", choices=labs.DESIGNS, help="of the new seeds, these worlds alone"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     options = parser.parse_args()
@@ -104,7 +107,7 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         first = options.first
         first = random.SystemRandom().randrange(10**9) if first is None else first
         last = first + options.worlds if options.worlds else 10**12
-        seeds = iter(range(first, last))
+        seeds = (seed for seed in range(first, last) if options.design in (None, design_of(seed)))
         print(f"simulate: seeds from {first} on", flush=True)
 
     def ends() -> bool:
@@ -233,9 +236,14 @@ def _simulate_batch(batch: list[int], folder: Path, write: int, processor: int) 
     os._exit(0)
 
 
-def _one(seed: int, folder: Path, left_out: Collection[str] = ()) -> tuple[runs.World, str | None]:
+def design_of(seed: int) -> str:
+    """Return which kind of experiment the world of a seed runs."""
     designs = sorted(labs.DESIGNS)
-    design = designs[seed % len(designs)]
+    return designs[seed % len(designs)]
+
+
+def _one(seed: int, folder: Path, left_out: Collection[str] = ()) -> tuple[runs.World, str | None]:
+    design = design_of(seed)
     kind = clusters.ClusterWorld if design == "cluster" else runs.World
     world = kind(seed, folder / "templates" / design, folder / f"world-{seed}", design, left_out)
     try:

@@ -360,6 +360,8 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
         is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
         if last.was_removed or is_lost:
             continue
+        if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) == len(starts):
+            continue  # A person ended it at once, and its evidence says so.
         container, reason = world.evidence(run_id, idx, attempt)
         if container != last.container_id[-8:]:
             yield (

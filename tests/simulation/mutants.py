@@ -1,7 +1,8 @@
 """Mutants: patches that break the product on purpose, to show that the simulation notices.
 
 Each `mutants/NAME.patch` changes `labledger/` and says in its first line what is broken, and what
-that would cost a user. The simulation runs against a patched copy; the checkout is not changed.
+that would cost a user; a second line may name the kind of worlds in which it matters. The
+simulation runs against a patched copy; the checkout is not changed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PROJECT = Path(__file__).parents[2]
 LIMIT_S = 600
 """How long a mutant may stay unnoticed."""
 _COPIED = ("labledger", "migrations", "schemas")
+_DESIGN = re.compile(r"^# In worlds of the design `(\w+)`", re.MULTILINE)
+_WORLDS = re.compile(r"^simulate: (\d+) runs", re.MULTILINE)
 _FAILURE = re.compile(r"^seed (\d+): (?:[A-Z]\w+: )?(.*)$", re.MULTILINE)
 
 
@@ -33,7 +36,7 @@ class Verdict:
 
     name: str
     worlds: int
-    """How many worlds it took, in the order of their seeds; 0 if none found the mutant."""
+    """How many worlds it took; 0 if none found the mutant."""
     seconds: float
     guarantee: str
     """What did not hold any more, or why nothing is known."""
@@ -81,16 +84,21 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
 
 def _simulate(name: str, first: int, *options: str) -> Verdict:
     begun = time.monotonic()
+    design = _DESIGN.search((FOLDER / f"{name}.patch").read_text("utf-8"))
+    kind = [f"--design={design[1]}"] if design else []
     try:
         with mutated(name) as copy:
-            output = _worlds_of(copy, f"--first={first}", *options)
+            output = _worlds_of(copy, f"--first={first}", f"--seconds={LIMIT_S}", *kind, *options)
     except subprocess.CalledProcessError as error:
         return Verdict(name, 0, 0.0, f"the patch does not apply: {error.stdout.strip()[:200]}")
     failures = [(int(seed), text) for seed, text in _FAILURE.findall(output)]
+    worlds = _WORLDS.search(output)
     seconds = time.monotonic() - begun
-    if failures:
+    if failures and worlds:
         seed, text = min(failures)
-        return Verdict(name, seed - first + 1, seconds, text[:100])
+        if "every guarantee held" not in _worlds_of(PROJECT, f"--first={seed}", "--worlds=1"):
+            return Verdict(name, 0, seconds, f"seed {seed} fails without it, too")
+        return Verdict(name, int(worlds[1]), seconds, text[:100])
     is_whole = "every guarantee held" in output
     why = "every guarantee held" if is_whole else f"the simulation failed: {output[-300:]}"
     return Verdict(name, 0, seconds, why)
@@ -100,7 +108,7 @@ def _worlds_of(copy: Path, *options: str) -> str:
     paths = os.pathsep.join((str(copy), str(PROJECT / "tests")))
     command = [sys.executable, "-m", "simulation", "--until-failure", *options]
     done = subprocess.run(
-        [*command, f"--seconds={LIMIT_S}"],
+        command,
         cwd=copy,
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": paths},
         stdout=subprocess.PIPE,

@@ -491,7 +491,8 @@ class World:
             self.observed.starts[key].append(Start(container.container_id, self.time.now, by))
         lasts = self.random.choice((0.05, 0.5, 2.0, 8.0))
         status = ExitStatus.GRADED
-        if self.random.random() < 0.2:
+        # Variants are pruned after failures in a row.
+        if self.random.random() < (0.5 if self.design == "pruned" else 0.2):
             status = self.random.choice(
                 (ExitStatus.AGENT_FAILED, ExitStatus.GRADER_FAILED, ExitStatus.SETUP_FAILED, 137)
             )
