@@ -309,6 +309,11 @@ class World:
 
     def _plan_faults(self) -> None:
         kinds = self.fault_kinds()
+        if self.random.random() < 0.2 and self.happens("early-pause"):
+            # Most trials that are prepared and wait for their start do so as a run begins.
+            moment = self.random.uniform(0, 4)
+            pauses = [each for each in self.possible_requests() if each[0] is RequestKind.PAUSE]
+            self.time.after(moment, partial(self._ask_for, *self.random.choice(pauses)))
         for _ in range(self.random.choice((0, 1, 2, 4, 8))):
             moment, kind = self.random.uniform(0, 60), self.random.choice(kinds)
             if self.happens(_name_of(kind)):
@@ -423,7 +428,9 @@ class World:
 
     def _ask(self) -> None:
         """Ask something of the run; what was paused goes on after a while."""
-        kind, what = self.random.choice(self.possible_requests())
+        self._ask_for(*self.random.choice(self.possible_requests()))
+
+    def _ask_for(self, kind: RequestKind, what: dict[str, Any]) -> None:
         self.count(f"asked to {kind.value}")
         delay = self.random.choice((1.0, 15.0, 60.0))
 
