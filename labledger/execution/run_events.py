@@ -78,12 +78,13 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.level = 0
-        self.source = ""
+        self._sources: list[str] = []
+        """What requested each level first, for a person; only the second, if it came at once."""
+
+    @property
+    def source(self) -> str:
         """What made the first request, for a person."""
-        self._killing_source = ""
-        """What made the request to kill the containers."""
-        self._was_urgent = False
-        """Whether the first request was to kill the containers."""
+        return self._sources[0] if self._sources else ""
 
     def raise_level(self, source: str = "a request") -> None:
         """Request a stop, or a more urgent one."""
@@ -91,31 +92,28 @@ class StopRequest:
 
     def raise_to(self, level: int, source: str) -> None:
         """Request a stop of at least this level. To repeat it changes nothing."""
-        self._was_urgent |= self.level == 0 and level > 1
-        if level > 1:
-            self._killing_source = self._killing_source or source
-        self.level = max(self.level, level)
-        self.source = self.source or source
+        if level > self.level:
+            self._sources.append(source)
+            self.level = level
 
     @property
     def killer(self) -> str:
         """What killed the containers of a run with the level 2."""
-        if self._was_urgent:
-            return self.source
-        if self._killing_source == self.source:
-            return f"a second {self.source}"
-        return f"{self._killing_source} after {self.source}"
+        first, last = self._sources[0], self._sources[-1]
+        if len(self._sources) == 1:
+            return first
+        return f"a second {first}" if last == first else f"{last} after {first}"
 
     @property
     def message(self) -> str:
         """Why the run stopped, as stored in the ledger."""
-        if self._was_urgent:
-            return f"stopped by {self.source}, which killed the containers"
-        if self.level > 1:
-            is_same = self._killing_source == self.source
-            second = "a second one" if is_same else self._killing_source
-            return f"stopped by {self.source}, and {second} killed the containers"
-        return f"stopped by {self.source}; running trials finished"
+        first, last = self._sources[0], self._sources[-1]
+        if self.level < 2:
+            return f"stopped by {first}; running trials finished"
+        if len(self._sources) == 1:
+            return f"stopped by {first}, which killed the containers"
+        second = "a second one" if last == first else last
+        return f"stopped by {first}, and {second} killed the containers"
 
 
 _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
