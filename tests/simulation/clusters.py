@@ -24,8 +24,8 @@ from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
 from simulation.invariants import Violation
-from simulation.runs import UNIX_TIME, World
-from simulation.scheduler import Machine, Process, world
+from simulation.runs import LAST_FAULT_S, UNIX_TIME, World
+from simulation.scheduler import BEGINNING, Machine, Process, world
 
 ADDRESS = "tcp://127.0.0.1:8786"
 _HOSTS = 3
@@ -311,7 +311,8 @@ class ClusterWorld(World):
             host.cut_until = 0.0
             if host.process is None or not host.process.is_alive:
                 host.serve()
-        self.time.sleep(5.0)
+        # A power cut after the cleanup would bring back what it deleted.
+        self.time.sleep(max(5.0, BEGINNING + LAST_FAULT_S - self.time.now))
         while not self._clean():
             self.time.sleep(5.0)
         self._is_over = True

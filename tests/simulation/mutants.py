@@ -70,7 +70,7 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
     print(f"{'mutant':<{width}}  found  worlds  seconds  by", flush=True)
     missed = 0
     for name in chosen:
-        verdict = _simulate(name, first, *options)
+        verdict = simulate(name, first, *options)
         missed += not verdict.worlds
         found = "yes" if verdict.worlds else "NO"
         print(
@@ -82,13 +82,13 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
     return int(missed > 0)
 
 
-def _simulate(name: str, first: int, *options: str) -> Verdict:
+def simulate(name: str, first: int, *options: str) -> Verdict:
+    """Simulate a mutant until it is found: in a world that the product itself passes."""
     begun = time.monotonic()
-    design = _DESIGN.search((FOLDER / f"{name}.patch").read_text("utf-8"))
-    kind = [f"--design={design[1]}"] if design else []
     try:
         with mutated(name) as copy:
-            output = _worlds_of(copy, f"--first={first}", f"--seconds={LIMIT_S}", *kind, *options)
+            first_seed, limit = f"--first={first}", f"--seconds={LIMIT_S}"
+            output = _worlds_of(copy, first_seed, limit, *design_of(name), *options)
     except subprocess.CalledProcessError as error:
         return Verdict(name, 0, 0.0, f"the patch does not apply: {error.stdout.strip()[:200]}")
     failures = [(int(seed), text) for seed, text in _FAILURE.findall(output)]
@@ -102,6 +102,12 @@ def _simulate(name: str, first: int, *options: str) -> Verdict:
     is_whole = "every guarantee held" in output
     why = "every guarantee held" if is_whole else f"the simulation failed: {output[-300:]}"
     return Verdict(name, 0, seconds, why)
+
+
+def design_of(name: str) -> tuple[str, ...]:
+    """Return the option for the kind of worlds in which a mutant matters, if it names one."""
+    design = _DESIGN.search((FOLDER / f"{name}.patch").read_text("utf-8"))
+    return (f"--design={design[1]}",) if design else ()
 
 
 def _worlds_of(copy: Path, *options: str) -> str:

@@ -27,6 +27,8 @@ from simulation.invariants import Observed, Start, Violation
 from simulation.scheduler import Machine, Process, Scheduler
 
 _LEASES_S = (3.0, 30.0)
+LAST_FAULT_S = 60.0
+"""Until when faults begin, in simulated seconds."""
 _FAULTS_END_S = 400.0
 _PATIENCE_S = 60.0
 _DEADLY = (
@@ -296,7 +298,7 @@ class World:
 
     @property
     def has_faults(self) -> bool:
-        return self.time.now < 1000 + _FAULTS_END_S
+        return self.time.now < scheduler.BEGINNING + _FAULTS_END_S
 
     # -- faults
 
@@ -315,7 +317,7 @@ class World:
             pauses = [each for each in self.possible_requests() if each[0] is RequestKind.PAUSE]
             self.time.after(moment, partial(self._ask_for, *self.random.choice(pauses)))
         for _ in range(self.random.choice((0, 1, 2, 4, 8))):
-            moment, kind = self.random.uniform(0, 60), self.random.choice(kinds)
+            moment, kind = self.random.uniform(0, LAST_FAULT_S), self.random.choice(kinds)
             if self.happens(_name_of(kind)):
                 self.time.after(moment, kind)
 

@@ -21,6 +21,8 @@ _SWITCH_S = 20e-6
 """How much time a turn takes on average."""
 _PREEMPTED = 0.03
 """How often a thread loses its turn at a point."""
+BEGINNING = 1000.0
+"""The time at which a world begins, in seconds."""
 MAX_TURNS = 150_000
 """More turns than this without an end are a run that does not end."""
 
@@ -90,7 +92,7 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.now = 1000.0
+        self.now = BEGINNING
         self.turns = 0
         self.log: list[str] = []
         self._pids = count(1000)

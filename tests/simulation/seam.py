@@ -44,6 +44,8 @@ from simulation.scheduler import Process, world
 IMAGE = "labledger/python:3"
 COST_USD = 0.25
 """What each made-up trial costs."""
+_LARGE, _LARGE_S = 0.1, (0.5, 3.0)
+"""How many trial folders take a while to make, and how long: their trials can be recalled."""
 
 _EVIDENCE = ("trial_output", "agent_stdout", "agent_stderr", "workspace_before", "workspace_after")
 _STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
@@ -210,6 +212,8 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         (partial / "out").mkdir(parents=True)
         (partial / "state").mkdir()
+        if world().random.random() < _LARGE:
+            world().sleep(world().random.choice(_LARGE_S))
         context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
