@@ -1,9 +1,9 @@
 """Caches by which the work for pages stays bounded, however many are open and a run commits.
 
-`KeptValues` keeps values that take long to make for a multiple of that time, so that to make one
-kind of value takes at most a small share of a processor. A value that is kept longer than what it
-was made from says so: it comes with the version for which it was made. `SharedAnswers` shares an
-answer among pages until the watcher tells of another change, and for half a second at most.
+`KeptValues` keeps a value for a multiple of the time that it took to compute, so that one kind of
+value takes at most a small share of a processor. Each value comes with the version of the ledger
+that it was computed from, so that a caller can tell that it is out of date. `SharedAnswers` shares
+an answer among pages until the watcher reports a change, and for half a second at most.
 """
 
 from __future__ import annotations

@@ -194,7 +194,6 @@ def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
         assert "unpause everything" not in asked(tmp_path)
 
 
-@thorough
 def test_asks_for_what_was_said(tmp_path: Path, serve: Serve) -> None:
     """Enter after an edit says what will happen first; the focus then returns to the page."""
     with WatchedRun(tmp_path, 4):

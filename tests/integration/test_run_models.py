@@ -15,7 +15,7 @@ from gateways import KEY
 from model_projects import RIGHT, SLOW, ModelProject, project_in
 from model_trials import COST, SCRIPT
 from scripted_providers import ServedProvider, scripted_provider
-from tiers import thorough, tiered
+from tiers import tiered
 from waiting import wait_until
 
 from labledger import open_ledger
@@ -156,7 +156,6 @@ def test_a_provider_that_failed_is_not_the_agents_failure(
         assert [(call["attempt"], call["status"]) for call in calls] == [(1, 401), (2, 200)]
 
 
-@thorough
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
     """A run stops when its trials' calls have cost as much as its budget, and can go on."""
     with project_in(tmp_path, provider.url, dict.fromkeys("abcd", RIGHT)) as project:

@@ -136,7 +136,6 @@ def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
         assert KEY.encode() not in everything
 
 
-@thorough
 def test_an_agent_that_has_changed_misses_the_record(tmp_path: Path) -> None:
     """What it asks first that is not in the record is the trial's outcome, and is not retried."""
     with recorded(tmp_path, {"one": RIGHT + AGAIN}) as project:

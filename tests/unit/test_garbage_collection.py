@@ -11,7 +11,6 @@ import pytest
 import sample_ledgers as kit
 from commands import run_forked, run_real
 from source_labs import FROZEN, begin, complete_lab, rows
-from tiers import thorough
 
 from labledger import collect_garbage
 from labledger.errors import LeaseHeld, LedgerError
@@ -119,7 +118,6 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
         assert not removal.is_named(connection, "cd" * 32)
 
 
-@thorough
 def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:
     """A live lease and an open writer each keep a collection away; it says who."""
     add_unnamed(lab)
