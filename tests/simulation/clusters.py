@@ -24,7 +24,7 @@ from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
 from simulation.invariants import Violation
-from simulation.runs import LAST_FAULT_S, UNIX_TIME, World
+from simulation.runs import FAULTS_END, LAST_FAULT_S, UNIX_TIME, World
 from simulation.scheduler import BEGINNING, Machine, Process, world
 
 ADDRESS = "tcp://127.0.0.1:8786"
@@ -127,7 +127,8 @@ def _delay() -> float:
 
 
 def _is_lost(host: Host) -> bool:
-    return host.cut_until >= world().now or world().random.random() < 0.005
+    is_lossy = world().now < FAULTS_END
+    return host.cut_until >= world().now or (is_lossy and world().random.random() < 0.005)
 
 
 def _deliver(host: Host, address: str, request: bytes, arrive: Any) -> None:

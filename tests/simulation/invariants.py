@@ -222,9 +222,12 @@ def _budget_holds(world: World) -> Iterator[str]:
 def _stops_in_time(world: World) -> Iterator[str]:
     if not world.rows("SELECT 1 FROM schedule_progress WHERE stop_cause = 'budget'"):
         return
-    # A slot that is committed has the cost of its last attempt alone.
-    attempts = "SELECT (SELECT count(*) FROM attempt) + (SELECT count(*) FROM staged_result)"
-    most = world.rows(attempts)[0][0] * COST_USD
+    # A slot that is committed has the cost of its last attempt alone. What a full disk refused has
+    # been spent, too.
+    stored = "SELECT schedule_idx, attempt FROM attempt UNION ALL SELECT schedule_idx, attempt"
+    attempts = world.rows(f"{stored} FROM staged_result")
+    ended = {key[1:] for key, starts in world.observed.starts.items() if starts[-1].ended_by_itself}
+    most = (len(attempts) + len(ended - set(attempts))) * COST_USD
     for (limit,) in world.rows("SELECT amount FROM budget WHERE kind = 'cost_usd'"):
         if most < limit:
             yield f"it stopped when at most {most} of {limit} were spent"

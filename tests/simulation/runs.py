@@ -29,7 +29,8 @@ from simulation.scheduler import Machine, Process, Scheduler
 _LEASES_S = (3.0, 30.0)
 LAST_FAULT_S = 60.0
 """Until when faults begin, in simulated seconds."""
-_FAULTS_END_S = 400.0
+FAULTS_END = scheduler.BEGINNING + 400.0
+"""Until when what has begun may go wrong, in simulated seconds; then every run ends."""
 _PATIENCE_S = 60.0
 _DEADLY = (
     *("engine_create_answered", "engine_start_answered", "engine_remove_answered"),
@@ -181,7 +182,7 @@ class World:
         def resume(options: RunOptions) -> RunOutcome:
             return run_start.resume_run(run_id, options)
 
-        end = self.time.now + _FAULTS_END_S + _LIMIT_S
+        end = max(self.time.now, FAULTS_END) + _LIMIT_S
         while self.time.now < end:
             self.resume = lambda: self._command(f"resume {run_id}", resume)
             process, commands = self.resume(), self.events["commands"]
@@ -205,7 +206,7 @@ class World:
         self, name: str, action: Action, is_registered: Callable[[], bool]
     ) -> None:
         """Repeat a command until it has stored what it adds."""
-        end = self.time.now + _FAULTS_END_S + _LIMIT_S
+        end = max(self.time.now, FAULTS_END) + _LIMIT_S
         while not is_registered():
             if self.time.now > end:
                 raise Violation(f"every run ends: {name} has not begun in time")
@@ -298,7 +299,7 @@ class World:
 
     @property
     def has_faults(self) -> bool:
-        return self.time.now < scheduler.BEGINNING + _FAULTS_END_S
+        return self.time.now < FAULTS_END
 
     # -- faults
 
@@ -466,15 +467,20 @@ class World:
         """Write a request, again and again until that succeeds."""
         process = Process(self.time, self.machine, f"{kind.value}-{self.events['requests']}")
         self.events["requests"] += 1
-        process.on_death.append(lambda: disk.disks().forget(process))
         written: list[object] = []
+
+        def ended() -> None:
+            disk.disks().forget(process)
+            if written:
+                when_written()
+
+        process.on_death.append(ended)
 
         def main() -> None:
             try:
                 store = ArtifactStore(self.lab.artifacts)
                 with LedgerWriter.open(self.lab.ledger, store) as writer:
                     written.append(writer.add_request(labs.RUN, kind, what, "a person"))
-                when_written()
             except (LabLedgerError, OSError) as error:
                 self.time.note(f"{type(error).__name__}: {error}")
             finally:
