@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -74,7 +74,7 @@ def main() -> None:
         "--mutants", nargs="*", metavar="NAME", help="the product broken on purpose"
     )
     parser.add_argument(
-        "--without", nargs="*", default=[], metavar="MISHAP", help="what does not happen in --seed"
+        "--without", nargs="*", default=[], metavar="MISHAP", help="what does not happen"
     )
     parser.add_argument("--first", type=int, help="the first of the new seeds")
     parser.add_argument(
@@ -114,7 +114,7 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
         return is_late or (options.until_failure and bool(tally.failures))
 
-    for found in _in_processes(seeds, folder, ends, options.processes):
+    for found in _in_processes(seeds, folder, ends, options.processes, options.without):
         tally.add(found)
         if found["failure"] is not None:
             print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
@@ -177,12 +177,14 @@ def import_everything() -> None:
 
 
 def _in_processes(
-    seeds: Iterator[int], folder: Path, ends: Callable[[], bool], processes: int
+    seeds: Iterator[int],
+    folder: Path,
+    ends: Callable[[], bool],
+    processes: int,
+    left_out: Collection[str],
 ) -> Iterator[dict[str, Any]]:
     """Simulate worlds in so many processes at once, and yield what each did."""
-    running: dict[int, tuple[int, list[int], int]] = {}
-    free = deque(sorted(os.sched_getaffinity(0), key=lambda _: random.SystemRandom().random()))
-    """The processors, with those first that simulate nothing."""
+    running: dict[int, tuple[int, list[int]]] = {}
     while True:
         while len(running) < processes and not ends():
             batch = [seed for _, seed in zip(range(_PER_PROCESS), seeds, strict=False)]
@@ -193,16 +195,13 @@ def _in_processes(
             child = os.fork()
             if child == 0:
                 os.close(read)
-                _simulate_batch(batch, folder, write, free[0])
+                _simulate_batch(batch, folder, write, left_out)
             os.close(write)
-            running[child] = read, batch, free[0]
-            free.rotate(-1)
+            running[child] = read, batch
         if not running:
             return
         child, status = os.wait()
-        read, batch, processor = running.pop(child)
-        free.remove(processor)
-        free.appendleft(processor)
+        read, batch = running.pop(child)
         with os.fdopen(read, "rb") as pipe:
             lines = pipe.read().splitlines()
         done = [json.loads(line) for line in lines]
@@ -216,14 +215,12 @@ def _in_processes(
             shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
 
 
-def _simulate_batch(batch: list[int], folder: Path, write: int, processor: int) -> None:
+def _simulate_batch(batch: list[int], folder: Path, write: int, left_out: Collection[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Threads that take turns lose time where each turn wakes another processor.
-    os.sched_setaffinity(0, {processor})
     for seed in batch:
         faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
         begun = sum(_elapsed()[:2])
-        world, failure = _one(seed, folder)
+        world, failure = _one(seed, folder, left_out)
         found = {
             "seed": seed,
             "failure": failure,

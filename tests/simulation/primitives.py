@@ -7,7 +7,6 @@ own: they are built from the locks that are replaced here.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import concurrent.futures.thread
 import functools
@@ -301,7 +300,6 @@ def install() -> None:
     uuid.uuid4 = lambda: uuid.UUID(bytes=random_bytes(16), version=4)
     random.uniform = lambda low, high: low + (high - low) * world().random.random()
     os.getpid = lambda: world().current.process.pid
-    _thread.stack_size(256 << 10)
 
 
 def monotonic() -> float:

@@ -539,12 +539,15 @@ class World:
         Another one would keep the log from being emptied.
         """
         self._connection = connection
+        # In one transaction the log is locked for reading once.
+        connection.execute("BEGIN")
         try:
             invariants.check(self, invariants.AFTER_COMMIT)
         except Violation as violation:
             self.time.fail(violation)
         finally:
             self._connection = None
+            connection.execute("COMMIT")
 
 
 def _name_of(method: Callable[[], None]) -> str:

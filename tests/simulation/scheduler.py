@@ -1,22 +1,23 @@
 """Simulated threads and time: one thread runs at a time, and a seed decides which is next.
 
-Each simulated thread is a real one that waits for its turn. It gives its turn away where a real one
-could lose it: when it waits, and at *points*, the steps that a fault may hit (a statement, a write,
-a lock, a call of the engine). Time passes only here. A process that is killed never gets a turn
-again: nothing of it runs, as after SIGKILL, and what it held is free.
+Each simulated thread is a greenlet, a stack of its own in the one real thread. It gives its turn
+away where a real thread could lose it: when it waits, and at *points*, the steps that a fault may
+hit (a statement, a write, a lock, a call of the engine). Time passes only here. A process that is
+killed never gets a turn again: nothing of it runs, as after SIGKILL, and what it held is free.
 """
 
 from __future__ import annotations
 
-import _thread
 import heapq
 import random
 import sys
+from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-_allocate = _thread.allocate_lock
+from greenlet import getcurrent, greenlet
+
 _SWITCH_S = 20e-6
 """How much time a turn takes on average."""
 _PREEMPTED = 0.03
@@ -29,6 +30,13 @@ MAX_TURNS = 150_000
 
 class SimulationStuck(Exception):
     """Every thread waits for another one, or the world takes too many turns."""
+
+
+def _start() -> None:
+    """Start greenlets, each from here: the stack of one begins where it is started."""
+    fiber = getcurrent().parent.switch()
+    while True:
+        fiber = fiber.switch()
 
 
 class Machine:
@@ -73,14 +81,13 @@ class Process:
 class Task:
     """A simulated thread."""
 
-    __slots__ = ("deadline", "go", "is_done", "is_ready", "name", "number", "process", "reason")
+    __slots__ = ("deadline", "fiber", "is_done", "is_ready", "name", "number", "process", "reason")
 
     def __init__(self, process: Process, name: str, number: int) -> None:
         self.process = process
         self.name = name
         self.number = number
-        self.go = _allocate()
-        self.go.acquire()
+        self.fiber = getcurrent()
         self.is_ready = True
         self.is_done = False
         self.deadline: float | None = None
@@ -109,6 +116,8 @@ class Scheduler:
         driver.threads.append(self.driver)
         self._failure: BaseException | None = None
         self._is_between_turns = False
+        self._starter = greenlet(_start)
+        self._starter.switch()
 
     def new_pid(self) -> int:
         return next(self._pids)
@@ -126,7 +135,7 @@ class Scheduler:
         process.threads.append(task)
 
         def run() -> None:
-            task.go.acquire()
+            _set_running_loop(None)
             try:
                 function()
             except BaseException as error:
@@ -134,8 +143,8 @@ class Scheduler:
                     process.exit = error
             self._end(task)
 
+        task.fiber = greenlet(run)
         self._ready.append(task)
-        _thread.start_new_thread(run, ())
         return task
 
     def fail(self, error: BaseException) -> None:
@@ -217,10 +226,12 @@ class Scheduler:
                 following.is_ready = True
         if following is not task:
             self.current = following
-            following.go.release()
-            if task is None:
-                return
-            task.go.acquire()
+            loop = _get_running_loop()
+            if following.fiber:
+                following.fiber.switch()
+            else:
+                self._starter.switch(following.fiber)
+            _set_running_loop(loop)
         if task is self.driver and self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -300,10 +311,7 @@ class Scheduler:
 
     def _park(self) -> None:
         """Never run the current thread again."""
-        forgotten = _allocate()
-        forgotten.acquire()
         self._pass_turn(None)
-        forgotten.acquire()
 
     def unix_time(self) -> float:
         """The wall clock of the machine of the current process."""
