@@ -282,6 +282,8 @@ class World:
                 process.result = action(options)
                 is_complete, stop = process.result.complete, process.result.stop
                 self.time.note(f"ended, {'complete' if is_complete else f'not complete: {stop}'}")
+                if not is_complete and stop is None:
+                    raise Violation(f"every run ends: {process.name} gave up without a reason")
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
                 process.exit = error
