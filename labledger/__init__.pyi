@@ -160,9 +160,9 @@ from .report.report_options import ReportOptions as ReportOptions
 from .runner.rerun import RerunPlan as RerunPlan
 from .runner.rerun import RerunSelection as RerunSelection
 from .runner.rerun import RerunSlot as RerunSlot
-from .runner.run_options import Regrading as Regrading
 from .runner.run_options import RunOptions as RunOptions
-from .runner.run_options import RunOutcome as RunOutcome
+from .runner.run_outcome import Regrading as Regrading
+from .runner.run_outcome import RunOutcome as RunOutcome
 from .upkeep.archives import Archive as Archive
 from .upkeep.archives import ArchivedRun as ArchivedRun
 from .upkeep.container_cleanup import ContainerDecision as ContainerDecision

@@ -34,7 +34,7 @@ HEAVY = (
     *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
     *("labledger.runner.run_start", "labledger.ledger.verify"),
     *("jsonschema", "labledger.cli.commands.ledger_queries", "labledger.cli.table_layout"),
-    *("labledger.cli.run_display", "labledger.cli.run_outcome", "labledger.benchmarks.formats"),
+    *("labledger.cli.run_display", "labledger.cli.outcome_text", "labledger.benchmarks.formats"),
     *("labledger.runner.rerun", "labledger.runner.extend", "labledger.runner.regrade"),
     *("labledger.ledger.database.tables", "labledger.export.inspect_logs", "jinja2"),
 )

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from labledger.experiment.resolve import ResolvedExperiment
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
-    from labledger.runner.run_options import RunOptions, RunOutcome
+    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_outcome import RunOutcome
 
 
 def plan(

@@ -21,7 +21,8 @@ from labledger.records.json_codec import JsonForm
 from labledger.runner.extend import ExtensionPlan, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import resume_run, start_run
 
 if TYPE_CHECKING:

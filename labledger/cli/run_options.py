@@ -259,8 +259,8 @@ class Running:
         `conclude` prints what follows from the outcome of a complete run, and returns the exit
         code in place of the outcome's.
         """
+        from labledger.cli.outcome_text import print_next, print_outcome
         from labledger.cli.run_display import watcher
-        from labledger.cli.run_outcome import print_next, print_outcome
 
         gates = parse_gates(self.fail_under or [])
         if any(gate.variant_id is not None for gate in gates):

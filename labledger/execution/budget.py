@@ -47,10 +47,10 @@ class Budget:
     limits: Mapping[str, float]
     """By kind of spending: `cost_usd`, `tokens`. A kind that is missing has no limit."""
     spent: dict[str, Spent]
-    """By kind, without what runs. Empty for a regrading, which runs no agent."""
+    """By kind, without attempts that still run. Empty for a regrading, which runs no agent."""
     emit: Listener
     prices: PriceTable = NO_PRICES
-    """Those that calls to models are reckoned with."""
+    """The prices from which the cost of calls to models is computed."""
     _running: dict[tuple[int, int], Mapping[str, Spent]] = field(default_factory=dict)
     """What the calls of attempts in flight have spent so far, by slot and attempt."""
     _warned: set[str] = field(default_factory=set)
@@ -168,10 +168,10 @@ class Budget:
         """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
         so_far = self._so_far()
         for kind in self.exhausted():
-            spent, spentat_stop = so_far[kind], self.at_stop.get(kind)
+            spent, at_stop = so_far[kind], self.at_stop.get(kind)
             message = _spent_of_limit(spent, kind, self.limits[kind])
-            if spentat_stop is not None and spent.total > spentat_stop.total:
-                added = spent.total - spentat_stop.total
+            if at_stop is not None and spent.total > at_stop.total:
+                added = spent.total - at_stop.total
                 message += f", {added:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
                 message += f"; {_count_of_trials(spent.unknown)} did not report theirs"

@@ -39,7 +39,7 @@ def prices_of(experiment: ExperimentPlan) -> PriceTable:
     if not models:
         return NO_PRICES
     require_for("prices of models", "agents", "genai_prices")
-    from labledger.gateway.prices import price_table
+    from labledger.gateway.known_prices import price_table
 
     own = dict.fromkeys(price for each in models for price in each.prices or ())
     granted = dict.fromkeys(

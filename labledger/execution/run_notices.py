@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from labledger.execution.budget import Budget
-from labledger.execution.dispatch_rules import ErrorRate
+from labledger.execution.failure_limits import ErrorRate
 from labledger.ledger.counts import UNITS
 from labledger.ledger.notifications import Notice, NoticeEvent
 

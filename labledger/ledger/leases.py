@@ -4,8 +4,8 @@ A run has at most one lease. Each new owner has a new, larger epoch, which fence
 one: every write to a run checks its epoch, in a transaction of `UnitOfWork`, which is rolled back
 if its block raises. Only creating or importing a run, acquiring a lease, and storing or deleting a
 takeover request need no ownership. While another process requests a takeover, renewals do not
-extend the lease; a request expires after a few seconds unless its sender renews it. No transaction
-counts as written unless the ledger's path still names the files that it was written to.
+extend the lease; a request expires after a few seconds unless its sender renews it. After
+each transaction, `LedgerReplaced` is raised if the ledger's path now names other files.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ SOURCE = "gateway"
 USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
 """Metrics that mean the same in every experiment; the gateway counts them where there is one."""
 CLAIMED = "claimed_"
-"""With this the id of a metric begins that the gateway counts, and that is taken elsewhere too."""
+"""Prefix of the id of a metric that the agent claims and the gateway counts, too."""
 
 
 def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metric, ...]:

@@ -15,7 +15,8 @@ from typing import Self
 from labledger import clock, fault_points
 from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
-from labledger.execution.dispatch_rules import DispatchPause, ErrorRate, PressureWarning, Pruning
+from labledger.execution.dispatch_pauses import DispatchPause
+from labledger.execution.failure_limits import ErrorRate, PressureWarning, Pruning
 from labledger.execution.run_events import Listener, run_event
 from labledger.execution.run_notices import RunNotices
 from labledger.export.mirrors import MirrorWriter

@@ -19,7 +19,7 @@ from functools import partial
 from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.execution.budget import CallsInFlight
-from labledger.execution.dispatch_rules import PATIENCE_S, DispatchPauses
+from labledger.execution.dispatch_pauses import PATIENCE_S, DispatchPauses
 from labledger.execution.executor import FolderRetention, TrialExecutor
 from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.model import RunInfo, Stop
@@ -174,7 +174,7 @@ class Coordinator:
         except HostLost as error:
             # The result's host was declared lost just before. Submitted again, it ends as lost.
             self._warn(error.message)
-            specs = self.lost_hosts.take_off(specs, self._journaled)
+            specs = self.lost_hosts.without_lost_host(specs, self._journaled)
             is_written = False
         if not is_written:
             for spec in specs:

@@ -41,7 +41,8 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner.run_hosts import cluster_of
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import (
     Append,
     RunStart,

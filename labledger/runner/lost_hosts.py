@@ -44,7 +44,7 @@ class LostHosts:
                 self.executor.lose_host(lost.host, because)
         return self._known
 
-    def take_off(
+    def without_lost_host(
         self, specs: Iterable[AttemptSpec], journaled: Collection[tuple[int, int]]
     ) -> list[AttemptSpec]:
         """Return attempts, without their host if it is lost and they were not `journaled` there.

@@ -43,7 +43,8 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
 from labledger.runner.run_hosts import given_cluster, given_settings
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import (
     RunStart,
     report_warnings,

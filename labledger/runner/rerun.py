@@ -28,7 +28,8 @@ from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
 from labledger.runner.extend import because_problems, require_budget
 from labledger.runner.run_hosts import cluster_of, require_host
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import (
     Append,
     RunStart,

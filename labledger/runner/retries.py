@@ -2,9 +2,8 @@
 
 The experiment names the statuses and reasons that are retried, and how often
 (`experiment.schedule.Retry`); its policy may retry attempts that timed out short of
-processors. A retry is dispatched before new slots. One of an attempt whose container never started
-lets a few other slots go first: whether the trial or the engine is at fault shows when they are
-started.
+processors. A retry is dispatched before new slots. But if the container
+never started, a few other slots go first: if those start, the trial was at fault, else the engine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, NOT_WORTH_RETRYING, SlotStatus

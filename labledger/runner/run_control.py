@@ -45,7 +45,7 @@ def apply_waiting(
 ) -> None:
     """Apply what was asked of a run while nobody owned it. The caller is its new owner.
 
-    What was asked of a run that was complete is refused: slots that are added to it are not meant.
+    A request that was made when the run was complete is refused: it is not for slots added later.
     """
     for request in reader.unchanged_requests(run.run_id, waiting=True):
         if run.next_schedule_idx == run.total_slots:
@@ -225,7 +225,7 @@ class CancelledAttempts:
                 self._kill(spec)
 
     def _kill(self, spec: AttemptSpec) -> None:
-        """Kill an attempt, while the run certainly belongs to this process. Errors pass: again."""
+        """Kill an attempt, if the run certainly belongs to this process. Errors pass: try later."""
         if self.executor.may_start:
             with suppress(LabLedgerError):
                 self.executor.kill(spec)

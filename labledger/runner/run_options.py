@@ -9,25 +9,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
-from labledger.execution.dispatch_rules import PATIENCE_S
+from labledger.execution.dispatch_pauses import PATIENCE_S
 from labledger.execution.executor import FolderRetention
 from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
-from labledger.exit_codes import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.schedule import Shard
-from labledger.ledger.database.model import Spent, Stop
-from labledger.records import JsonObject
-from labledger.records.outcomes import StopCause
-from labledger.records.pass_rate import PassCounts
-from labledger.records.resource_pressure import TimeoutCounts
 from labledger.trial.disk_space import MIN_FREE_BYTES
-
-if TYPE_CHECKING:
-    from labledger.compare.run_differences import OutcomeChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,89 +137,6 @@ class RunOptions:
             shard=None if self.shard is None else Shard.parse(self.shard),
             replay=self.replay,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Regrading:
-    """The result of a regrading, compared with the grading that was current before."""
-
-    root_id: str
-    """The run whose trials it grades again."""
-    generation: int
-    earlier: int
-    """The generation that it is compared with."""
-    outcome_changes: tuple[OutcomeChange, ...]
-    """The slots with a changed outcome; empty while the regrading is not complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """The state of a run when its coordinator ends."""
-
-    run_id: str
-    folder: Path
-    complete: bool
-    summary: JsonObject
-    stopped: bool = False
-    """True if a stop request stopped it."""
-    stop: Stop | None = None
-    """Why it stopped before every slot was committed; None if it is complete."""
-    regrading: Regrading | None = None
-    """None for a run that is not a regrading."""
-    budget: Mapping[str, float] = field(default_factory=dict)
-    """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
-    used_up: tuple[str, ...] = ()
-    """The kinds of budget of which nothing is left."""
-    spent: Mapping[str, Spent] = field(default_factory=dict)
-    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
-    the committed ones spent."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why it stopped early, unless a stop request was the reason."""
-        if self.stop is None or self.stop.cause == StopCause.INTERRUPT:
-            return None
-        return self.stop.message
-
-    @property
-    def unscored_variants(self) -> tuple[str, ...]:
-        """The variants of a complete run without any score: nothing was measured for them.
-
-        Empty for a run that is not complete: scores may follow.
-        """
-        if not self.complete:
-            return ()
-        variants = self.summary["ext"]["variants"]
-        return tuple(variant["variant_id"] for variant in variants if not variant["scored"])
-
-    @property
-    def pass_counts(self) -> dict[str, PassCounts]:
-        """How many slots of each variant passed and how many did not, with the pass rate."""
-        return pass_counts_of(self.summary)
-
-    @property
-    def timeouts_under_pressure(self) -> str | None:
-        """A sentence, if more attempts timed out short of processors than otherwise."""
-        counts = self.summary["ext"].get("timeouts")
-        return None if counts is None else TimeoutCounts.of_json(counts).sentence
-
-    @property
-    def infra_errors(self) -> int:
-        return int(self.summary["ext"]["statuses"].get("infra_error", 0))
-
-    @property
-    def exit_code(self) -> Exit:
-        if self.stopped and not self.complete:
-            return Exit.INTERRUPTED
-        if not self.complete or self.infra_errors or self.unscored_variants:
-            return Exit.INCOMPLETE
-        return Exit.COMPLETE
-
-
-def pass_counts_of(summary: JsonObject) -> dict[str, PassCounts]:
-    """Return how many slots of each variant passed and how many did not, from a run's summary."""
-    variants = summary["ext"]["variants"]
-    return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -64,7 +64,8 @@ from labledger.runner.run_hosts import (
     has_keys,
     require_limits,
 )
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.session import Session
 from labledger.text import quoted
 

@@ -32,7 +32,8 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.runner.ownership import owning_run, rescue_run
 from labledger.runner.run_control import apply_waiting
 from labledger.runner.run_hosts import cluster_of, given_settings, require_reachable_attempts
-from labledger.runner.run_options import Regrading, RunOptions, RunOutcome, pass_counts_of
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of
 from labledger.runner.slot_execution import SlotExecution, tolerating_errors
 from labledger.trial.life import shared_files
 from labledger.upkeep.container_cleanup import find_unfinished_slots

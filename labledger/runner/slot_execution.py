@@ -18,8 +18,9 @@ from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.execution.agent_folders import install_agents
 from labledger.execution.budget import Budget
-from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
+from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import TrialExecutor
+from labledger.execution.failure_limits import ErrorRate, Pruning
 from labledger.execution.gateway_keeper import (
     GatewayKeeper,
     models_of,

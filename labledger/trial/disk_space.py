@@ -5,8 +5,8 @@ so that a trial is not started whose output could not be stored. A failure becau
 does not always say so, and there may be free space again before anybody checks. So every check of a
 run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk space
 must call `FullDisks.check` just before. A trial that has ended and cannot be read, or cannot get
-its grader's files, has not failed: its container and folder stay, the run stops, and a resumed run
-goes on with it.
+its grader's files, has not failed: its container and folder stay. If a disk is full, dispatch is
+paused (`execution.dispatch_pauses`), else the run stops; either way the trial is collected later.
 """
 
 from __future__ import annotations

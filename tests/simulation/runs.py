@@ -19,7 +19,8 @@ from labledger.runner import run_start
 from labledger.runner.extend import extend_run
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunSelection, choose_slots, rerun_slots
-from labledger.runner.run_options import RunOptions, RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 from labledger.trial.contract import ExitStatus
 from simulation import disk, engine, invariants, labs, scheduler, seam
 from simulation.engine import Container, SimulatedEngine

@@ -17,7 +17,7 @@ import rerun_ledgers
 import sample_ledgers as kit
 
 from labledger import open_ledger
-from labledger.cli.run_outcome import print_summary
+from labledger.cli.outcome_text import print_summary
 from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_text import facts
 from labledger.export.summary import build_summary, is_summary, summary_bytes

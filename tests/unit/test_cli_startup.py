@@ -169,7 +169,7 @@ sys.meta_path.insert(0, Interrupter())
         "labledger.errors",
         "labledger.api.ledger",  # what the command imports
         "labledger.ledger.database.connection",
-        "labledger.cli.run_outcome",
+        "labledger.cli.outcome_text",
     ],
 )
 def test_ctrl_c_during_the_start_is_a_line(tmp_path: Path, module: str) -> None:

@@ -12,8 +12,9 @@ import sample_ledgers as kit
 
 from labledger.errors import LeaseLost
 from labledger.execution.budget import Budget
-from labledger.execution.dispatch_rules import DispatchPauses, ErrorRate, Pruning
+from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import FolderRetention
+from labledger.execution.failure_limits import ErrorRate, Pruning
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest

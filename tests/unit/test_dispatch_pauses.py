@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from labledger.clock import Backoff
-from labledger.execution import dispatch_rules
-from labledger.execution.dispatch_rules import (
-    REFUSALS_BEFORE_PAUSE,
-    DispatchPause,
-    DispatchPauses,
-    ErrorRate,
-)
+from labledger.execution import dispatch_pauses
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPause, DispatchPauses
+from labledger.execution.failure_limits import ErrorRate
 from labledger.records.outcomes import SlotStatus
 
 NEVER = 3600.0
@@ -23,8 +19,8 @@ NEVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_rules, "_FIRST_INTERVAL_S", 0.001)
-    monkeypatch.setattr(dispatch_rules, "_MAX_INTERVAL_S", 0.004)
+    monkeypatch.setattr(dispatch_pauses, "_FIRST_INTERVAL_S", 0.001)
+    monkeypatch.setattr(dispatch_pauses, "_MAX_INTERVAL_S", 0.004)
 
 
 def first_answer(ask: Callable[[], Any]) -> Any:

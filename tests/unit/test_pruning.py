@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.execution.dispatch_rules import Pruning
+from labledger.execution.failure_limits import Pruning
 from labledger.experiment.schedule import Prune
 from labledger.records.outcomes import SlotStatus
 

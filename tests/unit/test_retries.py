@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_coordinator import plan_of
 
-from labledger.execution.dispatch_rules import REFUSALS_BEFORE_PAUSE
+from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.task_row import Task
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason

@@ -12,7 +12,7 @@ import sample_ledgers as kit
 from commands import run_forked
 
 from labledger import RunOutcome, clock, open_ledger
-from labledger.cli import run_outcome
+from labledger.cli import outcome_text
 from labledger.cli.run_progress import RunProgress
 from labledger.export.summary import build_summary
 from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
@@ -86,7 +86,7 @@ def test_status_says_what_agents_used_of_models(
     assert (treat.variant_id, treat.calls, treat.unknown, treat.cost_unknown) == ("treat", 2, 1, 1)
     assert state.as_json()["model_usage"][0]["model"] == "small"
     assert "4 calls to models · 1 refused · 1 of unknown cost · 2s waited" in progress.line()
-    run_outcome.print_status(state, None)
+    outcome_text.print_status(state, None)
     lines = capsys.readouterr().out.splitlines()
     _, line = (line for line in lines if line.startswith("treat  "))
     assert line.split() == ["treat", "small", "2", "1000", "10", "$0.0008", "1", "0", "0", "0.2"]
@@ -144,7 +144,7 @@ def test_the_outcome_shows_what_waiting_results_spent(
     spent = reader.spent_so_far(kit.RUN)
     assert spent["tokens"] == Spent(22, 2, 0)
     summary = build_summary(reader, kit.RUN)
-    run_outcome.print_outcome(
+    outcome_text.print_outcome(
         RunOutcome(kit.RUN, path.parent, complete=False, summary=summary, spent=spent)
     )
     assert "22 tokens spent\n" in capsys.readouterr().out

@@ -64,7 +64,7 @@ def runs(
 ) -> None:
     """List the runs in the ledger, by default the newest first."""
     from labledger import RunSelection, open_ledger
-    from labledger.cli.run_outcome import grading_lines
+    from labledger.cli.outcome_text import grading_lines
 
     selection = RunSelection(
         experiment, arguments.parse_run_status(status), arguments.parse_since(since), tag
@@ -143,7 +143,7 @@ def status(
         if json:
             return
     from labledger import open_ledger
-    from labledger.cli.run_outcome import print_status
+    from labledger.cli.outcome_text import print_status
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         state = ledger.state(run_id)

@@ -3,7 +3,7 @@
 The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
 identity, and validated against their schemas. An invalid or missing file makes the trial a
 `grade_error`, and then its score is dropped. The agent's result is read with the same checks.
-`grade` is the `Judge` of this contract; a benchmark has its own, which works by the same means.
+`grade` is the `Judge` of labledger's own files; each benchmark has a `Judge` of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GradedTrial:
     """What its rows have in common."""
     benchmark: Benchmark
     bindings: JsonObject
-    """Those of its variant."""
+    """The bindings of its variant."""
     source: ResultSource
     outputs: TrialOutputs
     redactor: Redactor
@@ -72,7 +72,8 @@ class Judge(Protocol):
     """Reads what a grader left, which is as hostile as any output, and completes the outcome.
 
     `outcome` is what the exit status means: `completed`, a failed agent that was graded, or the
-    `grade_error` of a grader that failed or ran into its limit. A judge never makes it better.
+    `grade_error` of a grader that failed or ran into its limit. A judge never turns a failure
+    into a success.
     """
 
     def __call__(self, trial: GradedTrial, outcome: GradingOutcome) -> None: ...

@@ -143,7 +143,7 @@ _BREAK_CHARACTERS = b"\r\n\\rn+- \t"
 _MIN_BEGINNING = 3
 """A line that ends with fewer characters of the beginning of a secret is not held back."""
 _OVERLAP = 4
-"""A secret across two chunks is found if it takes, with line breaks, so many times its length."""
+"""A secret across two chunks is found if it is, with line breaks, at most so many times longer."""
 
 
 def _without_break_characters(content: bytes) -> bytes:
@@ -208,7 +208,7 @@ class _Form:
         unwrapped = _BREAK.sub(b"", value)
         self._unwrapped = unwrapped if len(unwrapped) >= MIN_WRAPPED else None
         self.sought = self._unwrapped or value
-        """Two forms of which this is the same find the same."""
+        """Forms in which this is equal match the same text: one of them is enough."""
 
     def is_in(self, content: bytes) -> bool:
         return self.value in content or any(

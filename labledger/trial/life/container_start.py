@@ -1,11 +1,12 @@
 """Find, create, fill, start, kill and remove the container of an attempt.
 
-A container is found by its labels, and then addressed by its id: anybody can give a name to another
-container at any time, an id never changes. One without the labels of the attempt is never touched,
-even if it has the attempt's name. `EngineServerError` is retried; after an error of a start, the
-state is inspected before the retry, so that no error starts a container twice; the intended second
-start of a two-part trial is in `two_part_trials`. A workspace that is a folder of the image is
-filled in the new container, before its start, and read in the stopped one, for evidence.
+A container is looked up by its name and its labels, and then addressed by its id: anybody can give
+a name to another container at any time, an id never changes. One without the labels of the attempt
+is never touched, even if it has the attempt's name. `EngineServerError` is retried; after an error
+of a start, the state is inspected before the retry, so that no error starts a container twice; the
+intended second start of a two-part trial is in `two_part_trials`. A workspace that is a folder of
+the image is filled in the new container, before its start, and read in the stopped one, for
+evidence.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
 def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Put the files of the trial into its new container, which has the id `container`.
 
-    A separate grader that is not root can change all artifacts.
+    If a separate grader is not root, the modes of artifacts are opened so that it can change them.
 
     Raises `ContainerFailed`, `EngineUnavailable`.
     """

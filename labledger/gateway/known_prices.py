@@ -2,7 +2,7 @@
 
 Where a model has a price for its input but none for cached tokens, providers charge them as input;
 where it has no price at all, none is made up. What an experiment says replaces what the package
-knows of a model.
+knows of a model. What a call costs is computed in `records.model_costs`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYS = {
     "cache_write": ("cache_write_mtok", "input_mtok"),
     "cache_write_1h": ("cache_write_1h_mtok", "cache_write_mtok", "input_mtok"),
 }
-"""For each kind of tokens, which prices of the package hold, the first that it has."""
+"""For each kind of token, the package's price fields in order: the first that is set is used."""
 
 
 def price_table(

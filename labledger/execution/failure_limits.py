@@ -1,0 +1,147 @@
+"""Limits on failures of committed slots: too many errors stop a run, and prune a variant.
+
+`--max-error-rate` limits the share of slots that end in a setup, grader or infrastructure error,
+which says nothing about an agent, among those that this coordinator committed; in a regrading, the
+share of grader errors among all its committed slots. Pruning commits the rest of a variant whose
+slots fail one after the other as `skipped_pruned`. Slots are counted in schedule order, so that no
+decision depends on which trial ended first. Time-outs under pressure only warn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from labledger.experiment.schedule import Prune
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NEVER_RUN, SlotStatus
+from labledger.records.resource_pressure import TimeoutCounts, pressure_of
+
+_ERRORS = frozenset({SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR, SlotStatus.INFRA_ERROR})
+"""Statuses that say nothing about an agent."""
+
+_MIN_SLOTS = 10
+"""The rate of fewer slots is not evaluated: it would say little."""
+
+REGRADING_ERRORS = frozenset({SlotStatus.GRADE_ERROR})
+"""The errors of a regrading. Other statuses come unchanged from the run that it regrades."""
+
+
+REGRADING_LIMIT = 0.5
+"""The largest share of errors in a regrading, unless `--max-error-rate` sets another."""
+
+
+@dataclass(slots=True)
+class ErrorRate:
+    """The share of errors among the slots that were committed after a trial."""
+
+    limit: float | None
+    """The largest share allowed; None allows any."""
+    error_statuses: frozenset[SlotStatus] = _ERRORS
+    committed: int = 0
+    errors: int = 0
+    regraded_slots: int | None = None
+    """How many slots a regrading has; None for any other run."""
+
+    @classmethod
+    def of_regrading(
+        cls, limit: float | None, slots: int, statuses: Iterable[Mapping[str, int]]
+    ) -> Self:
+        """Return the share of a regrading of so many slots.
+
+        `statuses` are the numbers of its committed slots by status.
+        """
+        limit = REGRADING_LIMIT if limit is None else limit
+        rate = cls(limit, REGRADING_ERRORS, regraded_slots=slots)
+        for counts in statuses:
+            for status, count in counts.items():
+                rate.count(SlotStatus(status), count)
+        return rate
+
+    def count(self, status: SlotStatus, slots: int = 1) -> None:
+        """Count committed slots of one status. Slots that were never run do not count."""
+        if status not in NEVER_RUN:
+            self.committed += slots
+            self.errors += slots * (status in self.error_statuses)
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.limit is not None and self.errors > self.limit * self.committed
+
+    def exceeds(self, share: float | None) -> bool:
+        """Return whether more than a share of enough slots are errors. None allows any share."""
+        total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
+        is_enough = self.committed >= min(_MIN_SLOTS, total)
+        return share is not None and is_enough and self.errors > share * self.committed
+
+    @property
+    def sentence(self) -> str:
+        """How many of the slots are errors."""
+        statuses = " or ".join(sorted(self.error_statuses))
+        is_regrading = self.regraded_slots is not None
+        slots = "slots of the regrading" if is_regrading else "slots committed since this start"
+        share = f"{self.errors / self.committed:.0%}"
+        return f"{self.errors} of {self.committed} {slots} ({share}) ended as {statuses}"
+
+    def is_last(self, schedule_idx: int) -> bool:
+        """Return whether the commit of a slot completes the regrading; False for other runs."""
+        return schedule_idx + 1 == self.regraded_slots
+
+    def stop_cause(self) -> str | None:
+        """Return why the run should stop, or None while the share is within the limit."""
+        if not self.exceeds(self.limit):
+            return None
+        what_follows = "fix the cause, or resume with a higher rate"
+        if self.regraded_slots is not None:
+            what_follows = "it is not completed, so that the earlier scores stay current"
+        return f"{self.sentence}: more than --max-error-rate {self.limit:g}; {what_follows}"
+
+
+class Pruning:
+    """Counts, for each variant, how many committed slots in a row did not complete.
+
+    A slot counts as failed when its status is not `completed`; a verdict of `fail` is a result,
+    not a failure. A skipped slot does not change the count.
+    """
+
+    def __init__(self, prune: Prune | None, failures: Mapping[str, int]) -> None:
+        self._limit = None if prune is None else prune.max_consecutive_failures
+        self._failures = Counter(failures)
+
+    def count(self, variant_id: str, status: SlotStatus) -> None:
+        """Count a slot that is committed."""
+        if status is SlotStatus.COMPLETED:
+            self._failures[variant_id] = 0
+        elif status not in NEVER_RUN:
+            self._failures[variant_id] += 1
+
+    def is_pruned(self, variant_id: str) -> bool:
+        return self._limit is not None and self._failures[variant_id] >= self._limit
+
+    def reason(self, variant_id: str) -> str:
+        return f"variant {variant_id} failed {self._failures[variant_id]} slots in a row"
+
+
+_FIRST_WARNING = 3
+"""How many time-outs under pressure are worth the first warning: one or two may be chance."""
+
+
+@dataclass(slots=True)
+class PressureWarning:
+    """The time-outs of a coordinator's attempts, with and without pressure."""
+
+    counts: TimeoutCounts = field(default_factory=TimeoutCounts)
+    _next: int = _FIRST_WARNING
+
+    def add(self, result: AttemptResult) -> str | None:
+        """Count an attempt. Return a warning at the third time-out under pressure, and then
+        whenever their number has doubled.
+        """
+        self.counts = self.counts.plus(result.reason, pressure_of(result))
+        sentence = self.counts.sentence
+        if sentence is None or self.counts.short_timed_out < self._next:
+            return None
+        self._next = 2 * self.counts.short_timed_out
+        return sentence
