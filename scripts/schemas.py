@@ -28,7 +28,7 @@ from labledger.compare.size_plan import SizePlan
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER
-from labledger.report.document import Report
+from labledger.report.report_document import Report
 from labledger.report.report_queries import TRIAL_FIELDS, Trial
 
 FOLDER = Path(__file__).parents[1] / "schemas"

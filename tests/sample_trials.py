@@ -14,7 +14,7 @@ from waiting import PATIENCE_S
 from labledger.engine.engine import Engine
 from labledger.engine.networks import Networks
 from labledger.experiment import name_references
-from labledger.experiment.grading import Grading, Sealing
+from labledger.experiment.grading_settings import Grading, Sealing
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,

@@ -6,7 +6,7 @@ from typing import Any
 
 from sample_trials import GRADES, Trials
 
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult

@@ -28,7 +28,7 @@ from labledger.records.attempt_result import Artifact, AttemptResult, Metric, Ph
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.trajectories.atif import Agent, Head, Step
-from labledger.trajectories.document import DocumentWriter
+from labledger.trajectories.trajectory_writer import DocumentWriter
 from labledger.trial import contract
 
 RUN = "careful-2026-02-01"

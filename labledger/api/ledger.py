@@ -666,11 +666,11 @@ class Ledger:
             ExtraMissing: A library that the format needs is not installed: pyarrow for Parquet,
                 those of the extras `otel` and `inspect` for spans and logs of Inspect.
         """
-        from labledger.export import tables
+        from labledger.export import exported_files
 
-        run_ids = tables.run_ids_of(self._reader, run_id, format)
+        run_ids = exported_files.run_ids_of(self._reader, run_id, format)
         folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
-        return tables.write_records(self._reader, run_ids, folder, what, out, format)
+        return exported_files.write_records(self._reader, run_ids, folder, what, out, format)
 
     def send_spans(self, run_id: str, url: str) -> int:
         """Write what a run's agents did to an endpoint, as spans of OpenTelemetry.
@@ -703,7 +703,7 @@ class Ledger:
         format: str = "jsonl",  # noqa: A002
     ) -> None:
         """Write one kind of record, or the summary, to a binary stream. See `export`."""
-        from labledger.export import tables
+        from labledger.export import exported_files
 
-        run_ids = tables.run_ids_of(self._reader, run_id, format)
-        tables.stream_records(self._reader, run_ids, what, stream, format)
+        run_ids = exported_files.run_ids_of(self._reader, run_id, format)
+        exported_files.stream_records(self._reader, run_ids, what, stream, format)

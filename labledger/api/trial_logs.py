@@ -24,7 +24,7 @@ from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import digest_of
 from labledger.trajectories.agent_document import AgentDocument
-from labledger.trajectories.conversation import conversation
+from labledger.trajectories.step_text import conversation
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 

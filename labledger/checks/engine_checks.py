@@ -25,7 +25,7 @@ from labledger.engine.networks import Networks
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
 from labledger.exit_codes import Exit
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment

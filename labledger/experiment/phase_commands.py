@@ -25,7 +25,7 @@ from labledger.experiment.authored_fields import (
 )
 from labledger.experiment.consistency_checks import PHASES, authored_agent, authored_variants
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.grading import Grading
+from labledger.experiment.grading_settings import Grading
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan_sections import (
     GraderPlan,

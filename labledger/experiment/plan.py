@@ -22,7 +22,7 @@ from labledger.engine.build_context import (
 )
 from labledger.errors import LedgerError
 from labledger.experiment.authored_fields import UnusablePath, relative_name
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import (
     Benchmark,
     DatasetPlan,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.experiment.authored_fields import FieldPath, resource_values, texts, user_name
-from labledger.experiment.grading import HIDING_MODES, Grading
+from labledger.experiment.grading_settings import HIDING_MODES, Grading
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.runtime_overrides import OutputFolder, RuntimeOverrides

@@ -22,7 +22,7 @@ from labledger.experiment.authored_fields import FieldPath, FieldProblem, Unusab
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.phase_commands import (
     authored_path,
     grader_plan,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 from labledger.experiment.authored_fields import ResourceOverrides, text, texts, user_name
-from labledger.experiment.grading import Grading
+from labledger.experiment.grading_settings import Grading
 from labledger.experiment.model_settings import ModelSettings
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number

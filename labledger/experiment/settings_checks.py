@@ -32,7 +32,7 @@ from labledger.experiment.consistency_checks import (
 )
 from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.grading import HIDING_MODES, GradingMode, Sealing
+from labledger.experiment.grading_settings import HIDING_MODES, GradingMode, Sealing
 from labledger.experiment.model_settings import key_names
 from labledger.experiment.phase_commands import unstartable, variant_path
 from labledger.experiment.plan import ExperimentPlan

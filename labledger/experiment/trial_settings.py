@@ -15,7 +15,7 @@ from labledger.experiment.authored_fields import FieldPath, lookup
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.dataset import Dataset
 from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.grading import Grading, GradingMode, Sealing
+from labledger.experiment.grading_settings import Grading, GradingMode, Sealing
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.phase_commands import (
     StagedPaths,

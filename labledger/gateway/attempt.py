@@ -19,6 +19,7 @@ from pathlib import Path
 from aiohttp import web
 
 from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, error_of, is_greeting
+from labledger.gateway.answer_relay import Relay
 from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
@@ -31,7 +32,6 @@ from labledger.gateway.recordings import (
     ReplayMiss,
     canonical_request,
 )
-from labledger.gateway.relay import Relay
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState

@@ -14,7 +14,7 @@ from labledger.compare.comparison_document import Comparison
 from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
 from labledger.report.chart_drawing import Chart, layered
-from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
+from labledger.report.report_document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
 from labledger.report.time_and_metrics import VariantCost
 from labledger.text import counted
 

@@ -23,7 +23,7 @@ from labledger.report.report_options import LogSelection
 from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
 from labledger.trajectories.agent_document import AgentDocument
-from labledger.trajectories.conversation import conversation
+from labledger.trajectories.step_text import conversation
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),

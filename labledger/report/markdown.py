@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from labledger.compare import comparison_sentences
 from labledger.compare.ranking import ranking_text
 from labledger.report import outcome_tally, sentences, time_and_metrics
-from labledger.report.document import Report
+from labledger.report.report_document import Report
 from labledger.text import DASH, confidence_level, count, rounded, usd
 
 _MAX_HARDEST = 10

@@ -21,7 +21,7 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import Variant
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
-from labledger.report.document import (
+from labledger.report.report_document import (
     Cell,
     ErrorGroup,
     PrimaryMetric,

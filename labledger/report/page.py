@@ -21,14 +21,14 @@ from labledger.compare.ranking import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, Drawing, draw
-from labledger.report.document import (
+from labledger.report.logs import PackedLogs, pack
+from labledger.report.report_document import (
     Provenance,
     Report,
     ReportedRun,
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.logs import PackedLogs, pack
 from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import TRIAL_FIELDS, Trial
 from labledger.report.time_and_metrics import VariantCost

@@ -16,14 +16,14 @@ from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.records.identity import RUN_SEPARATOR
-from labledger.report.document import (
+from labledger.report.outcome_tally import Tally
+from labledger.report.report_document import (
     Image,
     Isolation,
     Provenance,
     ReportedGrading,
     Verification,
 )
-from labledger.report.outcome_tally import Tally
 from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import ReportedCommits
 

@@ -29,9 +29,9 @@ from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
-from labledger.report.document import Cell, Extension, Report, ReportedPart, ReportedRun
 from labledger.report.outcome_tally import Tally
 from labledger.report.provenance import combined_provenance, provenance
+from labledger.report.report_document import Cell, Extension, Report, ReportedPart, ReportedRun
 from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import ReportedCommits, Texts, Trial
 from labledger.text import counted, json_pieces

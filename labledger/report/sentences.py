@@ -12,8 +12,8 @@ from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking import ranking_text
 from labledger.compare.rerun_sentences import rerun_sentences
-from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
+from labledger.report.report_document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.report_options import LogSelection
 from labledger.text import confidence_level, count, counted, duration, percent
 

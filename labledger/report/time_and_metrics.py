@@ -21,7 +21,8 @@ from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
 from labledger.records.model_costs import CLAIMED, USUAL_METRICS
 from labledger.records.outcomes import RunStatus
-from labledger.report.document import (
+from labledger.report.outcome_tally import PHASES, Tally, VariantTally
+from labledger.report.report_document import (
     Metric,
     Spread,
     Times,
@@ -29,7 +30,6 @@ from labledger.report.document import (
     VariantOutcomes,
     VariantTimes,
 )
-from labledger.report.outcome_tally import PHASES, Tally, VariantTally
 from labledger.report.report_queries import Claim
 
 

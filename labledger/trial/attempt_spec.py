@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
-from labledger.experiment.grading import GradingMode, Sealing
+from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings

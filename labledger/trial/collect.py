@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger import clock, fault_points
-from labledger.experiment.grading import ResultSource
+from labledger.experiment.grading_settings import ResultSource
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject, canonical_json, json_schemas

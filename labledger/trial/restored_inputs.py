@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, workspace_listing
 from labledger.files.artifact_tars import Member

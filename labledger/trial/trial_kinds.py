@@ -19,7 +19,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.engine.engine import Engine
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces

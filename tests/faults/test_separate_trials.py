@@ -16,7 +16,7 @@ from tiers import tiered
 from waiting import wait_until
 
 from labledger.errors import DiskFull
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import container_start

@@ -13,7 +13,7 @@ from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 from tiers import tiered
 
 from labledger.checks.image_checks import ImageProbes, check_users
-from labledger.experiment.grading import Grading
+from labledger.experiment.grading_settings import Grading
 from labledger.experiment.plan_sections import PhasePlan, Runtime
 from labledger.experiment.trial_settings import TrialSettings
 

@@ -11,7 +11,7 @@ from regraded_trials import regraded_spec
 from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, remove_attempt, run_attempt
 from tiers import tiered
 
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot

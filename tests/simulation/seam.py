@@ -22,7 +22,7 @@ from labledger.engine import container_files
 from labledger.engine import engine as engine_module
 from labledger.execution import process_identity
 from labledger.execution.notification_delivery import DeliveryThread
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.hosts import host_identity
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import LeaseInfo, Owner

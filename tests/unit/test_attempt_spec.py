@@ -15,7 +15,7 @@ from sample_trials import Trials, prepare_trial_folder
 from waiting import PATIENCE_S
 
 from labledger import resources
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan_sections import GraderPlan, PhasePlan, VariantPlan
 from labledger.experiment.runtime_overrides import RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile

@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from labledger.execution.executor import HostState, Limits, Needs
 from labledger.experiment.authored_fields import ResourceOverrides
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host

@@ -18,7 +18,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import PreflightFailed
 from labledger.exit_codes import Exit
-from labledger.experiment.grading import Grading, GradingMode
+from labledger.experiment.grading_settings import Grading, GradingMode
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database.model import RunInfo

@@ -12,7 +12,7 @@ from experiment_files import EXPERIMENT, Folder
 from labledger.errors import InvalidInput
 from labledger.experiment import yaml_lines
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from labledger import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
-from labledger.export import tables
+from labledger.export import exported_files
 from labledger.ledger import committed_rows
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import SlotStatus
@@ -143,18 +143,18 @@ def test_large_rows_end_row_groups_early(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is held in memory is bounded by bytes and rows, and nothing is lost between groups."""
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 10)
-    monkeypatch.setattr(tables, "_MAX_GROUP_BYTES", 1)
+    monkeypatch.setattr(exported_files, "_ROWS_PER_BATCH", 10)
+    monkeypatch.setattr(exported_files, "_MAX_GROUP_BYTES", 1)
     [file] = ledger.export(kit.RUN, "events", tmp_path / "out.parquet", format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 7
-    monkeypatch.setattr(tables, "_MAX_GROUP_BYTES", 1 << 30)
-    monkeypatch.setattr(tables, "_MAX_GROUP_ROWS", 20)
+    monkeypatch.setattr(exported_files, "_MAX_GROUP_BYTES", 1 << 30)
+    monkeypatch.setattr(exported_files, "_MAX_GROUP_ROWS", 20)
     ledger.export(kit.RUN, "events", file, format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 4
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == rows(ledger, "events")
 
 
-@pytest.mark.parametrize("form", tables.TABULAR)
+@pytest.mark.parametrize("form", exported_files.TABULAR)
 def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path) -> None:
     """`--out -` and a file are one and the same; without a place, tables lie in the run folder."""
     stream = io.BytesIO()

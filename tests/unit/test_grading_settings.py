@@ -9,7 +9,7 @@ from experiment_files import Folder
 
 from labledger.cli.commands import stored_runs
 from labledger.experiment.authored_fields import ResourceOverrides
-from labledger.experiment.grading import (
+from labledger.experiment.grading_settings import (
     CollectCommand,
     DeclaredArtifact,
     Grading,

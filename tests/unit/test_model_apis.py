@@ -12,7 +12,7 @@ from labledger.gateway.families import FAMILIES
 from labledger.gateway.families.event_stream import EventReader
 from labledger.gateway.families.family import HIDDEN_TOKENS, IMAGE_TOKENS, Asked, Feature, Refused
 from labledger.gateway.scripted.agent_actions import Call, Said
-from labledger.gateway.scripted.answers import FORMS, Reply
+from labledger.gateway.scripted.scripted_answers import FORMS, Reply
 from labledger.records.model_calls import Api, Usage
 
 PATHS = {

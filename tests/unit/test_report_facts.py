@@ -21,8 +21,8 @@ from labledger.records import JsonObject, json_schemas
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus
 from labledger.report import outcome_tally, run_report, sentences, time_and_metrics
-from labledger.report.document import Metric as ReportedMetric
-from labledger.report.document import Report, VariantMetric, VariantOutcomes
+from labledger.report.report_document import Metric as ReportedMetric
+from labledger.report.report_document import Report, VariantMetric, VariantOutcomes
 from labledger.report.report_options import MIB
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sample_trials import BUSYBOX, Trials
 
-from labledger.experiment.grading import Grading, ResultSource
+from labledger.experiment.grading_settings import Grading, ResultSource
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import graded_outcome

@@ -21,8 +21,8 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
+from labledger.export.exported_files import write_records
 from labledger.export.mirrors import create_run_folder
-from labledger.export.tables import write_records
 from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.sqlite import DRIVER

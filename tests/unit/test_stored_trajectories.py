@@ -23,7 +23,7 @@ from labledger.report.report_options import MIB, LogSelection
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
 from labledger.trajectories.atif import Agent, Head, Step, document_problems
-from labledger.trajectories.document import DocumentWriter
+from labledger.trajectories.trajectory_writer import DocumentWriter
 
 STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
 

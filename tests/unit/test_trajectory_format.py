@@ -17,7 +17,7 @@ from labledger.trajectories.agent_document import (
     find_problems,
 )
 from labledger.trajectories.atif import Agent, Head, Step, document_problems
-from labledger.trajectories.document import INDEX_COLUMNS, DocumentWriter
+from labledger.trajectories.trajectory_writer import INDEX_COLUMNS, DocumentWriter
 
 
 def trajectory(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -205,8 +205,8 @@ def test_flat_memory() -> None:
 
 def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps beyond the limit are left out and counted; the document and its index stay valid."""
-    monkeypatch.setattr("labledger.trajectories.document.MAX_BYTES", 5000)
-    monkeypatch.setattr("labledger.trajectories.document.MAX_INDEX", 700)
+    monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_BYTES", 5000)
+    monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_INDEX", 700)
     writer = DocumentWriter(lambda value: value)
     head = Head(Agent("probe", "1.0"))
     document = json.loads(b"".join(writer.pieces(steps_of(100, "x" * 90), lambda: head)))

@@ -12,7 +12,7 @@ from experiment_files import TASKS, Folder
 from sample_trials import Trials
 
 from labledger.experiment.experiment_differences import differences
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.resolve import ResolvedExperiment

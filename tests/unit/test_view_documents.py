@@ -32,7 +32,7 @@ from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.outcomes import Reason, RunStatus, SlotStatus
 from labledger.text import escape_values
 from labledger.trajectories.atif import Agent, Head, Step
-from labledger.trajectories.document import DocumentWriter
+from labledger.trajectories.trajectory_writer import DocumentWriter
 
 TASKS, COMMITTED = 30, 12
 """Of the run; each task has a slot of either variant."""

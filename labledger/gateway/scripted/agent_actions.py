@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labledger.gateway.scripted.conversation import Conversation, Tool
+from labledger.gateway.scripted.received_requests import Conversation, Tool
 from labledger.gateway.scripted.script import Turn
 
 _SHELL_TOOLS = (

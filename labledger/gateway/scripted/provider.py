@@ -19,9 +19,9 @@ from aiohttp import web
 
 from labledger.errors import LabLedgerError
 from labledger.gateway.scripted.agent_actions import Said, is_auxiliary, said_in
-from labledger.gateway.scripted.answers import ENDLESS_TEXT, FORMS, Reply
-from labledger.gateway.scripted.conversation import Conversation, api_of, read_conversation
+from labledger.gateway.scripted.received_requests import Conversation, api_of, read_conversation
 from labledger.gateway.scripted.script import Fault, Script, Task, Turn
+from labledger.gateway.scripted.scripted_answers import ENDLESS_TEXT, FORMS, Reply
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_calls import Api

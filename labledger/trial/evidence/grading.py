@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.experiment.grading import ResultSource
+from labledger.experiment.grading_settings import ResultSource
 from labledger.experiment.plan_sections import Benchmark
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile

@@ -22,9 +22,9 @@ from labledger.trajectories import agent_document, recorded_calls
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.agent_logs import LogReader, find_reader
 from labledger.trajectories.atif import Agent, Head, Step
-from labledger.trajectories.document import DocumentWriter
 from labledger.trajectories.json_reading import LogFacts
 from labledger.trajectories.recorded_calls import MatchedCalls, read_record
+from labledger.trajectories.trajectory_writer import DocumentWriter
 from labledger.trial import contract
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 

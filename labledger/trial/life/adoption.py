@@ -16,7 +16,7 @@ from datetime import timedelta
 from labledger import clock
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec

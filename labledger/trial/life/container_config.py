@@ -14,7 +14,7 @@ from collections.abc import Callable
 from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
-from labledger.experiment.grading import WAIT_S, Sealing
+from labledger.experiment.grading_settings import WAIT_S, Sealing
 from labledger.experiment.plan_sections import Resources
 from labledger.records import JsonObject
 from labledger.trial import contract

@@ -26,7 +26,7 @@ from labledger.engine.engine_errors import (
 )
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.consistency_checks import is_root
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from labledger import fault_points
 from labledger.experiment import name_references
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.task_row import instruction
 from labledger.files.workspace_seed import OPEN_FOLDER

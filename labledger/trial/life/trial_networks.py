@@ -18,7 +18,7 @@ from typing import Literal
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.engine.networks import BRIDGE, NONE, Networks
-from labledger.experiment.grading import GradingMode
+from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec

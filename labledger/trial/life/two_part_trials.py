@@ -17,7 +17,7 @@ from typing import Self
 from labledger import fault_points
 from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retry_engine_errors
 from labledger.engine.engine_facts import ContainerState
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.files.durable_files import write_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial.attempt_notes import phase_fields, phase_lines

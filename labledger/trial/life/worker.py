@@ -26,7 +26,7 @@ from labledger.engine.engine_errors import (
     NoSuchContainer,
 )
 from labledger.errors import DiskFull, EngineUnavailable
-from labledger.experiment.grading import Sealing
+from labledger.experiment.grading_settings import Sealing
 from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.client import GatewayUnavailable
 from labledger.records.attempt_result import AttemptResult

@@ -20,7 +20,7 @@ from labledger.records.outcomes import SlotStatus
 from labledger.text import counted
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, text_of
-from labledger.trajectories.conversation import figures
+from labledger.trajectories.step_text import figures
 from labledger.trial.contract import PHASE_NAMES
 from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
