@@ -170,7 +170,7 @@ from .upkeep.garbage_collection import DeletedRun as DeletedRun
 from .upkeep.garbage_collection import GarbageCollection as GarbageCollection
 from .upkeep.import_runs import ImportedRun as ImportedRun
 from .upkeep.verify_lab import VerificationReport as VerificationReport
-from .view.serving import ViewLinks as ViewLinks
-from .view.serving import serve_view as serve_view
+from .view.serve_view import ViewLinks as ViewLinks
+from .view.serve_view import serve_view as serve_view
 
 __version__: str

@@ -31,7 +31,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life import inputs, worker
 from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.trial_kinds import FreshTrial

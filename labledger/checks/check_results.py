@@ -14,7 +14,7 @@ from labledger.exit_codes import Exit
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted, format_size
-from labledger.trial.disk_space import DiskSpace
+from labledger.trial.free_disk_space import DiskSpace
 
 _MANY_SLOTS = 100_000
 """So many slots are warned of."""

@@ -62,8 +62,8 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.records import JsonObject
 from labledger.text import counted
-from labledger.trial.disk_space import DiskSpace
 from labledger.trial.evidence.redaction import MIN_LENGTH
+from labledger.trial.free_disk_space import DiskSpace
 from labledger.trial.life import container_config
 
 _NO_ENGINE = (

@@ -35,7 +35,7 @@ from labledger.records.model_grants import GRANT
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
 from labledger.trial.life.inputs import INCOMING
 from labledger.trial.life.start_limiter import StartLimiter, TrialContext

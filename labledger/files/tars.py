@@ -3,10 +3,10 @@
 A deterministic tar depends on nothing but its entries: by default owners, times and most
 permissions are left out. Its bytes are part of stored digests and never change. A tar that a
 container chose is read as a stream, member by member, so that memory stays flat whatever it holds:
-the caller decides what a member may be, and `untrusted_files` which names are safe. `small_tar`
-makes what an engine would make of a folder, if it holds a few plain files, folders and links; no
-link is followed, and no process may be left that could change the folder. Such a tar is as
-untrusted as an engine's.
+the caller decides what a member may be, and `untrusted_files` which names and links are safe.
+`small_tar` makes what an engine would make of a folder, if it holds a few plain files, folders and
+links; no link is followed, and no process may be left that could change the folder. Such a tar is
+as untrusted as an engine's.
 
 An archive is a tar of regular files, compressed with gzip, in one pass. Nothing but the headers of
 a tar's first version is used, so that the reader needs no library that trusts an archive: it holds

@@ -42,7 +42,7 @@ from labledger.records.outcomes import NOT_STARTED
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 from labledger.trial.trial_plan import TrialAgent

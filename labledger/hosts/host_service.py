@@ -39,7 +39,12 @@ from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.trial.contract import Labels
-from labledger.trial.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder, free_space
+from labledger.trial.free_disk_space import (
+    MIN_FREE_BYTES,
+    DiskSpace,
+    engine_data_folder,
+    free_space,
+)
 from labledger.trial.life.container_config import LimitsRefused, find_ignored_limits, limits_of
 from labledger.trial.life.start_limiter import RunPermits
 

@@ -30,7 +30,7 @@ from labledger.records.pass_rate import has_passed
 from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.runner.ownership import Heartbeat
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 
 
 @dataclass(frozen=True, slots=True)

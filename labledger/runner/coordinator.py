@@ -32,7 +32,7 @@ from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import CancelledAttempts
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 
 _POLL_S = 0.25

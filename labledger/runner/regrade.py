@@ -50,7 +50,7 @@ from labledger.runner.run_start import (
     report_warnings,
 )
 from labledger.text import counted_of
-from labledger.trial.disk_space import DiskSpace
+from labledger.trial.free_disk_space import DiskSpace
 
 _EXPERIMENT_SUFFIXES = frozenset({".yaml", ".yml"})
 

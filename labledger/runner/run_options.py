@@ -17,7 +17,7 @@ from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.schedule import Shard
-from labledger.trial.disk_space import MIN_FREE_BYTES
+from labledger.trial.free_disk_space import MIN_FREE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import hosts_with_open_attempts
 from labledger.runner.run_options import RunOptions
-from labledger.trial.disk_space import DiskSpace, FullDisks, engine_data_folder
+from labledger.trial.free_disk_space import DiskSpace, FullDisks, engine_data_folder
 from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot, run_records
 

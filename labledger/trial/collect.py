@@ -33,6 +33,7 @@ from labledger.trial.evidence.evidence_collection import (
     RESULT_SCHEMA,
     EvidenceCollector,
 )
+from labledger.trial.evidence.gateway_calls import ModelUse, collect_record
 from labledger.trial.evidence.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
@@ -44,7 +45,6 @@ from labledger.trial.evidence.grading import (
     reference_prediction,
 )
 from labledger.trial.evidence.metrics import pressure_of
-from labledger.trial.evidence.model_use import ModelUse, collect_record
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs

@@ -47,7 +47,7 @@ from labledger.trial.evidence.container_exit import (
 )
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
-from labledger.trial.evidence.model_use import MODEL_RECORD
+from labledger.trial.evidence.gateway_calls import MODEL_RECORD
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
 from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY

@@ -32,7 +32,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import DISK_WAS_FULL
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 
 pytestmark = pytest.mark.docker
 

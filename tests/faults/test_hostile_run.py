@@ -33,7 +33,7 @@ from labledger import open_ledger
 from labledger.execution.local_executor import LocalExecutor
 from labledger.exit_codes import Exit
 from labledger.files import untrusted_files
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 
 pytestmark = [pytest.mark.docker, thorough]
 

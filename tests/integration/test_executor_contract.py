@@ -29,7 +29,7 @@ from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.start_limiter import StartRefused
 
 pytestmark = [pytest.mark.docker]

@@ -18,7 +18,7 @@ from labledger.engine.engine_errors import EngineDiskFull
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
 pytestmark = pytest.mark.docker

@@ -17,7 +17,7 @@ from sample_trials import (
     run_attempt,
 )
 
-from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life import inputs
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned

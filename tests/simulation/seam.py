@@ -29,13 +29,13 @@ from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner import regrade, run_hosts, run_start
-from labledger.trial import collect, disk_space
+from labledger.trial import collect, free_disk_space
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.disk_space import FreeSpace
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
+from labledger.trial.free_disk_space import FreeSpace
 from labledger.trial.life import adoption, container_config, container_start, inputs, worker
 from labledger.trial.life.start_limiter import TrialContext
 from simulation import disk, engine
@@ -63,7 +63,7 @@ def install() -> None:
     _replace(process_identity.this_process, this_process)
     _replace(process_identity.process_is_dead, process_is_dead)
     _replace(process_identity.holder_is_dead, holder_is_dead)
-    _replace(disk_space.free_space, free_space)
+    _replace(free_disk_space.free_space, free_space)
     _replace(fault_points.fault_point, fault_point)
     _replace(fault_points.fault_is_set, lambda *_: False)
     _replace(container_config.container_config, _container_config)

@@ -56,7 +56,7 @@ from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_calls import ModelCall, Usage
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
-from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import RegradedTrial

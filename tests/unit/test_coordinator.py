@@ -38,7 +38,7 @@ from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import RunControl
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.trial_plan import TrialPlan
 
 SLOTS = 24

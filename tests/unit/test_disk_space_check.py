@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labledger.checks import check_results
-from labledger.trial.disk_space import DiskSpace
+from labledger.trial.free_disk_space import DiskSpace
 
 
 def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from sample_trials import BUSYBOX, Trials, prepare_trial_folder, trial_context
 from labledger import clock
 from labledger.errors import DiskFull
 from labledger.files.artifact_store import ArtifactStore
-from labledger.trial import disk_space, trial_kinds
-from labledger.trial.disk_space import FullDisks
+from labledger.trial import free_disk_space, trial_kinds
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.evidence_collection import INLINE_LIMIT
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life import inputs, worker
 
 FULL = Path("/proc")
@@ -69,13 +69,13 @@ def test_failures_for_want_of_room(
 @pytest.mark.parametrize(
     ("free", "is_full"),
     [
-        (disk_space.FreeSpace(disk_space.FULL_BYTES, None), False),
-        (disk_space.FreeSpace(disk_space.FULL_BYTES - 1, None), True),
-        (disk_space.FreeSpace(disk_space.FULL_BYTES, 1), False),
-        (disk_space.FreeSpace(disk_space.FULL_BYTES, 0), True),
+        (free_disk_space.FreeSpace(free_disk_space.FULL_BYTES, None), False),
+        (free_disk_space.FreeSpace(free_disk_space.FULL_BYTES - 1, None), True),
+        (free_disk_space.FreeSpace(free_disk_space.FULL_BYTES, 1), False),
+        (free_disk_space.FreeSpace(free_disk_space.FULL_BYTES, 0), True),
     ],
 )
-def test_what_is_full(free: disk_space.FreeSpace, is_full: bool) -> None:
+def test_what_is_full(free: free_disk_space.FreeSpace, is_full: bool) -> None:
     """A disk is full without a megabyte, and where not one more file can be made."""
     assert free.is_full == is_full
 

@@ -16,7 +16,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner import ownership
 from labledger.runner.ownership import Heartbeat
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from labledger.records.model_costs import NO_PRICES, call_cost, model_metrics
 from labledger.records.model_grants import RECORD
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner.retries import RetryPolicy
-from labledger.trial.evidence.model_use import ReplayUse, record_lines
+from labledger.trial.evidence.gateway_calls import ReplayUse, record_lines
 from labledger.trial.evidence.redaction import Redactor
 
 SECRET = "sk-very-secret-value"

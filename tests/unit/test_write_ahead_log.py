@@ -18,7 +18,7 @@ from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Artifact
 from labledger.runner.ownership import Heartbeat
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 
 LIMIT = 1 << 20
 SLOTS = 40

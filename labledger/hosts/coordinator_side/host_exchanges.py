@@ -48,7 +48,7 @@ from labledger.hosts.host_messages import (
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.model_grants import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import OutputUnreadable
+from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused
 
 _MAX_WAIT_S = 8.0

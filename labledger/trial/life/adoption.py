@@ -21,8 +21,8 @@ from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.disk_space import output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.free_disk_space import output_unreadable_error
 from labledger.trial.life import (
     container_start,
     delivery,

@@ -30,8 +30,8 @@ from labledger.experiment.grading_settings import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
-from labledger.trial.disk_space import OutputUnreadable
 from labledger.trial.evidence.change_collection import StoppedContainer
+from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.trial_plan import ImageFacts

@@ -22,9 +22,9 @@ from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
-from labledger.trial.disk_space import not_delivered_error
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
+from labledger.trial.free_disk_space import not_delivered_error
 from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.start_limiter import TrialContext

@@ -22,7 +22,7 @@ from labledger.errors import LabLedgerError
 from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.disk_space import FullDisks
+from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped_proxies
 
 

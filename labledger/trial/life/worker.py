@@ -35,9 +35,9 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import collect_result, infra_error_result, redactor_for
 from labledger.trial.contract import ExitStatus
-from labledger.trial.disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.model_use import ModelUse
+from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.free_disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.life import (
     container_start,
     delivery,
