@@ -4,6 +4,9 @@ A context is read as a stream, however large it is. Owners, times and most permi
 (files are 644 or 755, as in a checkout), so that a copy of the folder on another machine gives the
 same digest. Links are passed on, never followed. `.dockerignore` has Docker's rules: the last
 pattern that matches decides, and one that begins with `!` brings back what an earlier one left out.
+`PatternMatcher` of docker-py is not used for them, because it reads patterns as `fnmatch` does: to
+it, `[^a]` is `^` or `a`, and `\\` escapes nothing. It would send files that the engine leaves out,
+such as keys, or leave out others.
 
 A Dockerfile is the text of a stranger: it is searched line by line and never run. Lines that only
 BuildKit can build are found before a build, because the engine's own builder does not know them, or

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from docker.utils.build import PatternMatcher
 from experiment_files import Folder
 
 from labledger.engine.build_context import (
@@ -84,6 +85,23 @@ def test_patterns_leave_out_what_docker_leaves_out(patterns: str, expected: set[
     """The last pattern that matches a path, or a folder that it is in, decides."""
     paths = ("a.log", "deep", "deep/b.log", "deep/er", "deep/er/c.log", "deep/x.py")
     assert set(left_out(patterns, *paths)) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_left_out"),
+    [
+        ("[^a].log", "b.log", True),
+        ("[^a].log", "a.log", False),
+        (r"\*.log", "*.log", True),
+        ("[!a].log", "b.log", False),
+    ],
+)
+def test_docker_py_reads_patterns_otherwise_than_docker(
+    pattern: str, path: str, is_left_out: bool
+) -> None:
+    """The patterns are read here because docker-py errs; if it errs no more, it may read them."""
+    assert left_out(pattern, path) == ([path] if is_left_out else [])
+    assert PatternMatcher([pattern]).matches(path) is not is_left_out
 
 
 @pytest.mark.parametrize("patterns", ["!", "[a", "[z-a]"])
