@@ -16,11 +16,12 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import file_pieces, write_file
 from labledger.files.tars import TarEntry, content_of, each_member, open_stream, tar_chunks
+from labledger.files.untrusted_files import is_safe_name, link_stays_inside, parents
 from labledger.records.canonical_json import dump_bytes
 from labledger.records.json_codec import Section
 
@@ -145,25 +146,26 @@ def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent
 
 
 def _unpack(tar: Path, tree: Path) -> None:
-    """Unpack a tar that `tar_of_tree` has made. Raises `ValueError` for any other names."""
-    links: list[tuple[Path, str]] = []
+    """Unpack a tar that `tar_of_tree` has made. Raises `ValueError` for unsafe names and links."""
+    links: dict[str, str] = {}
     with tar.open("rb") as stream, open_stream(stream) as archive:
         for member in each_member(archive):
-            name = PurePosixPath(member.name)
-            if name.is_absolute() or ".." in name.parts or not name.parts:
+            if not is_safe_name(member.name) or not links.keys().isdisjoint(parents(member.name)):
                 raise ValueError(f"a file has the name {member.name!r}")
-            path = tree / name
+            path = tree / member.name
             if member.isdir():
                 path.mkdir()
                 path.chmod(0o755)
             elif member.issym():
+                if not link_stays_inside(member.name, member.linkname):
+                    raise ValueError(f"{member.name!r} is a link that leads out")
                 # Made last, so that nothing is written to where one leads.
-                links.append((path, member.linkname))
+                links[member.name] = member.linkname
             elif member.isreg():
                 with path.open("xb") as file:
                     file.writelines(content_of(archive, member))
                 path.chmod(0o755 if member.mode & 0o111 else 0o644)
             else:
                 raise ValueError(f"{member.name!r} is neither a file nor a folder")
-    for path, target in links:
-        path.symlink_to(target)
+    for name, target in links.items():
+        (tree / name).symlink_to(target)

@@ -31,6 +31,7 @@ from labledger.files.durable_files import (
     write_content,
 )
 from labledger.files.lab_folder import scratch_folder
+from labledger.files.untrusted_files import is_safe_name
 from labledger.records import JsonObject
 from labledger.text import counted
 
@@ -192,10 +193,11 @@ def _require_usable(benchmark: Benchmark) -> None:
         ):
             problems.append(f"its defaults have no {section}.{phase}")
     names = {*benchmark.files, *(name for agent in benchmark.agents for name in agent.files)}
-    for name in sorted(names):
-        steps = name.split("/")
-        if name in {EXPERIMENT_FILE, TASKS_FILE} or {"", ".", ".."} & set(steps) or "\0" in name:
-            problems.append(f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}")
+    problems += [
+        f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}"
+        for name in sorted(names)
+        if name in {EXPERIMENT_FILE, TASKS_FILE} or not is_safe_name(name)
+    ]
     try:
         own = [[agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents]
         json.dumps([*benchmark.tasks, benchmark.defaults, own])

@@ -35,7 +35,7 @@ def agent(tmp_path: Path) -> InstalledAgent:
     (tree / "bin" / "run").chmod(0o755)
     (tree / "words").write_bytes(b"x" * 3_000_000)
     (tree / "link").symlink_to("bin/run")
-    (tree / "outside").symlink_to("/etc/passwd")
+    (tree / "bin" / "upwards").symlink_to("../words")
     digest, size = tree_digest(tree)
     machine = os.uname().machine
     return InstalledAgent("none-such", "1", machine, "native", {}, digest, size, folder=tree)
@@ -84,7 +84,10 @@ def test_other_files_are_refused(tmp_path: Path, agent: InstalledAgent) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("device", tarfile.CHRTYPE)],
+    [
+        *(("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("./file", tarfile.REGTYPE)),
+        ("device", tarfile.CHRTYPE),
+    ],
 )
 def test_a_tar_writes_only_below_its_folder(
     tmp_path: Path, agent: InstalledAgent, name: str, kind: bytes
@@ -99,6 +102,31 @@ def test_a_tar_writes_only_below_its_folder(
         unpack_tree(tar, agent, tmp_path / "agents" / "entry")
     assert list((tmp_path / "agents").iterdir()) == []
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"absolute": "/etc/passwd"},
+        {"upwards": ".."},
+        {"through": "link/../../out"},
+        {"link": "folder", "link/below": "file"},
+    ],
+    ids=lambda links: next(iter(links)),
+)
+def test_a_tree_has_no_link_that_leads_out(
+    tmp_path: Path, agent: InstalledAgent, links: dict[str, str]
+) -> None:
+    """A link that leads out of an agent's folder, or below another link, is refused."""
+    tar = tmp_path / "tar"
+    with tarfile.open(tar, "w") as archive:
+        for name, target in links.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+    with pytest.raises(LabLedgerError, match="cannot be read"):
+        unpack_tree(tar, agent, tmp_path / "agents" / "entry")
+    assert list((tmp_path / "agents").iterdir()) == []
 
 
 @contextmanager

@@ -9,8 +9,6 @@ the answer, such as one without marks or of a broken environment, as not resolve
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
+from labledger.files.tars import PieceStream, content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
@@ -123,7 +122,6 @@ REPORT: Final = "swebench_report"
 _TEST_OUTPUT_CAP = 64 * MIB
 _APPLY_LOG_CAP = 16 * MIB
 _PATCH_NAME = "model.patch"
-_IN_MEMORY = 16 * MIB
 
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
@@ -157,23 +155,14 @@ def _patch(artifacts: Iterable[bytes] | None) -> str | None:
     """Return the patch in a tar of artifacts, None if there is none. Raises `UnsafeFile`."""
     if artifacts is None:
         return None
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spooled:
-        spooled.writelines(artifacts)
-        spooled.seek(0)
-        with tarfile.open(fileobj=spooled, mode="r:") as tar:
-            for member in tar:
-                if member.isreg() and PurePosixPath(member.name).name == _PATCH_NAME:
-                    return _patch_of(tar, member)
+    with open_stream(PieceStream(iter(artifacts))) as tar:
+        for member in each_member(tar):
+            if member.isreg() and PurePosixPath(member.name).name == _PATCH_NAME:
+                if member.size > PREDICTION_CAP:
+                    message = f"the patch has more than {PREDICTION_CAP:,} bytes"
+                    raise UnsafeFile(Reason.OUTPUT_TOO_LARGE, message)
+                return b"".join(content_of(tar, member)).decode("utf-8", "replace")
     return None
-
-
-def _patch_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    if member.size > PREDICTION_CAP:
-        message = f"the patch has more than {PREDICTION_CAP:,} bytes"
-        raise UnsafeFile(Reason.OUTPUT_TOO_LARGE, message)
-    file = tar.extractfile(member)
-    assert file is not None
-    return file.read().decode("utf-8", "replace")
 
 
 def _prediction(trial: GradedTrial, patch: str | None) -> JsonObject:
