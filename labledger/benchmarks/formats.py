@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from labledger import plug_ins
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
@@ -131,16 +131,6 @@ class AgentKinds(Protocol):
         ...
 
 
-BUILT_IN = {
-    "harbor": "labledger.benchmarks.harbor.translation:HARBOR",
-    "humaneval": "labledger.benchmarks.python_tasks:HUMANEVAL",
-    "mbpp": "labledger.benchmarks.python_tasks:MBPP",
-    "swebench": "labledger.benchmarks.swebench.swebench_format:SWEBENCH",
-}
-"""The formats of this package, as pyproject.toml registers them. A checkout that is not installed,
-or was installed before, has no such metadata."""
-
-_OWN_PACKAGE = "labledger"
 _REFERENCE = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(.+)", re.DOTALL)
 
 
@@ -212,7 +202,7 @@ def _checked(
 def _load_format(reference: BenchmarkReference) -> tuple[BenchmarkFormat, str]:
     """Return the format of a reference and the name of the package that it is from."""
     name = reference.format_name
-    registered = _registered_formats()
+    registered = plug_ins.registered(ENTRY_POINT_GROUP)
     if name not in registered:
         close = near_names(name, registered)
         hint = f"did you mean {close[0]}:{reference.location}?" if close else None
@@ -235,18 +225,6 @@ def _load_format(reference: BenchmarkReference) -> tuple[BenchmarkFormat, str]:
         wrong = TypeError(f"{entry_point.value} has not the attributes name, agents and read")
         raise _format_failed(reference, package, wrong)
     return loaded, package
-
-
-def _registered_formats() -> dict[str, dict[str, EntryPoint]]:
-    """Return the entry points by the format's name and the package's name."""
-    registered: dict[str, dict[str, EntryPoint]] = {
-        name: {_OWN_PACKAGE: EntryPoint(name, value, ENTRY_POINT_GROUP)}
-        for name, value in BUILT_IN.items()
-    }
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        package = entry_point.dist.name if entry_point.dist else entry_point.module
-        registered.setdefault(entry_point.name, {}).setdefault(package, entry_point)
-    return registered
 
 
 def _format_failed(reference: BenchmarkReference, package: str, error: Exception) -> InvalidInput:

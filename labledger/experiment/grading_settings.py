@@ -97,23 +97,29 @@ class CollectCommand(Section):
         return cls.from_json(given)
 
 
+CONTRACT = "contract"
+"""The source of results of a grader that writes score and prediction as labledger asks for them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResultSource(Section):
-    """Where the verdict of a grader is read."""
+    """Where the verdict of a grader is read.
 
-    source: str = "contract"
-    """`contract` (the grader writes score and prediction), `rewards` or `swebench`."""
+    What a key means is up to the `ResultReader` of `source`.
+    """
+
+    source: str = CONTRACT
+    """`CONTRACT`, or the name of another reader."""
     folder: str | None = None
-    """`rewards`: the output folder with reward.json or reward.txt; `swebench`: with its logs."""
+    """The output folder of the grader with its results."""
     primary: str | None = None
-    """`rewards`: the name of the reward that decides; None for `reward`."""
+    """The name of the number that decides; None for the reader's own."""
     pass_at: float | None = None
-    """`rewards`: the least primary reward that passes; None for 1."""
+    """The least deciding number that passes; None for the reader's own."""
     log: str | None = None
-    """`rewards`: the name of the grader's log in `folder`."""
+    """The name of the grader's log in `folder`."""
     instance: JsonObject | None = None
-    """`swebench`: what the `swebench` package needs of a row to judge a log. No container gets
-    it."""
+    """What the reader needs of a row to judge by. No container gets it."""
 
     _KEYS: ClassVar = {"source": "from"}
     _OPTIONAL = frozenset({"folder", "primary", "pass_at", "log", "instance"})

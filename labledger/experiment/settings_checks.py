@@ -36,6 +36,7 @@ from labledger.experiment.grading_settings import HIDING_MODES, GradingMode, Sea
 from labledger.experiment.model_settings import key_names
 from labledger.experiment.phase_commands import unstartable, variant_path
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.result_readers import find_reader, readers_with
 from labledger.experiment.runtime_overrides import RuntimeOverrides
 from labledger.experiment.task_row import FilesPlace
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
@@ -44,14 +45,6 @@ _MAX_COLLECT = 50
 
 _SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect", "own_env")
 """Keys of grading that only a separate grader has."""
-
-_RESULT_KEYS = {
-    "contract": frozenset[str](),
-    "rewards": frozenset({"folder", "primary", "pass_at", "log"}),
-    "swebench": frozenset({"folder", "instance"}),
-}
-"""The keys of `results` by its source."""
-
 
 _OTHER_MODES = "choose mode after_agent, delivered or separate"
 
@@ -222,23 +215,17 @@ def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
     results = merged.settings.grading.results
     if results is None:
         return
-    own_keys = _RESULT_KEYS[results.source]
-    for key in sorted(frozenset[str]().union(*_RESULT_KEYS.values()) - own_keys):
-        if getattr(results, key) is not None:
-            sources = " or ".join(
-                f"`from: {name}`" for name in _RESULT_KEYS if key in _RESULT_KEYS[name]
-            )
-            yield Mismatch("grader", "results", f"{key} is only for {sources}")
-    if results.source == "contract":
+    reader, given = find_reader(results.source), results.fields_set().keys() - {"source"}
+    for key in sorted(given - reader.keys):
+        sources = " or ".join(f"`from: {name}`" for name in readers_with(key))
+        yield Mismatch("grader", "results", f"{key} is only for {sources}")
+    if not reader.keys:
         return
-    if results.source == "swebench" and results.instance is None:
-        yield Mismatch("grader", "results", "`instance` is missing: the row to judge by")
+    for key, purpose in reader.required.items():
+        if key not in given:
+            yield Mismatch("grader", "results", f"`{key}` is missing: {purpose}")
     folders = [o.path for o in merged.settings.runtime.outputs or () if o.phase == "grader"]
-    if results.folder is None:
-        yield Mismatch(
-            "grader", "results", "`folder` is missing: where the grader leaves its results"
-        )
-    elif results.folder not in folders:
+    if results.folder is not None and results.folder not in folders:
         message = f"{results.folder} is no output folder of the grader"
         hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"
         yield Mismatch("grader", "results", message, hint)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from labledger import clock, fault_points
 from labledger.experiment.grading_settings import ResultSource
+from labledger.experiment.result_readers import find_reader
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -41,6 +41,7 @@ from labledger.trial.evidence.grading import (
     GradedTrial,
     GradingOutcome,
     Judge,
+    grade,
     outcome_by_exit_status,
     reference_prediction,
 )
@@ -48,14 +49,6 @@ from labledger.trial.evidence.metrics import pressure_of
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
 from labledger.trial.output_folders import isolation_of, trial_outputs
-
-JUDGES = {
-    "contract": "labledger.trial.evidence.grading",
-    "rewards": "labledger.benchmarks.harbor.rewards",
-    "swebench": "labledger.benchmarks.swebench.judge",
-}
-"""The module whose function `grade` is the judge of a source of results. It is imported when a
-trial needs it: nothing of a benchmark is known here."""
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -266,7 +259,7 @@ def graded_outcome(
     """
     outcome = outcome_by_exit_status(exit_status, limits_s, trial.outputs.folder)
     if exit_status not in NOT_GRADED:
-        judge: Judge = import_module(JUDGES[trial.source.source]).grade
+        judge: Judge = find_reader(trial.source.source).judge or grade
         judge(trial, outcome)
     return outcome
 

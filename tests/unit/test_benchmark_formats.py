@@ -13,8 +13,8 @@ from benchmark_files import HUMANEVAL, write_lines
 from commands import run_forked
 
 import labledger
+from labledger import plug_ins
 from labledger.benchmarks.formats import (
-    BUILT_IN,
     ENTRY_POINT_GROUP,
     Benchmark,
     BenchmarkAgent,
@@ -87,10 +87,11 @@ def refused(reference: str) -> str:
 
 
 def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
-    """A checkout and an installed package have the same formats, each by the protocol."""
+    """A checkout and an installed package have the same plug-ins; each format fits the protocol."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["entry-points"][ENTRY_POINT_GROUP] == BUILT_IN
-    for name, value in BUILT_IN.items():
+    own = {group: project["entry-points"][group] for group in plug_ins.OWN}
+    assert own == plug_ins.OWN
+    for name, value in plug_ins.OWN[ENTRY_POINT_GROUP].items():
         module, _, attribute = value.partition(":")
         loaded = getattr(__import__(module, fromlist=[attribute]), attribute)
         assert isinstance(loaded, BenchmarkFormat)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.grading_settings import ResultSource
+from labledger.experiment.result_readers import ResultReader
 from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
@@ -267,3 +268,12 @@ def _bootstrap_failure(trial: GradedTrial, folder: Path) -> str | None:
         return None
     quoted = trial.redactor.redact_text(line)[:MAX_QUOTED]
     return f"the grader could not install or reach what it needs, and ran no test: {quoted}"
+
+
+REWARDS = ResultReader(
+    required={"folder": "where the grader leaves its results"},
+    optional=frozenset({"primary", "pass_at", "log"}),
+    ignores_exit_status=True,
+    judge=grade,
+)
+"""`from: rewards`."""

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
+from labledger.experiment.result_readers import ResultReader
 from labledger.files.tars import PieceStream, content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -203,3 +204,13 @@ def _score(trial: GradedTrial, judgement: Judgement, verdict: Verdict) -> JsonOb
     }
     json_schemas.require_valid(row, SCORE_SCHEMA)
     return row
+
+
+SWEBENCH_LOGS = ResultReader(
+    required={
+        "instance": "the row to judge by",
+        "folder": "where the grader leaves its results",
+    },
+    judge=grade,
+)
+"""`from: swebench`."""

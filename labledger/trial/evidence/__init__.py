@@ -2,6 +2,6 @@
 
 In: where a trial's outputs are (`TrialOutputs`), how it was isolated, and how its container ended.
 Out: records that fit their schemas. `grading` reads the verdict of labledger's own contract; what
-another grader leaves is read by the `Judge` that `collect.JUDGES` names for it. Starts no
+another grader leaves is read by the `Judge` of its `ResultReader`. Starts no
 container, and knows no `AttemptSpec`.
 """

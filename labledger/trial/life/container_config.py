@@ -16,6 +16,7 @@ from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
 from labledger.experiment.grading_settings import WAIT_S, Sealing
 from labledger.experiment.plan_sections import Resources
+from labledger.experiment.result_readers import find_reader
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -173,7 +174,7 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
         settings["FIRST_USER"] = first
     if (graders := spec.user_of_phase(grading.user)) is not None:
         settings["GRADER_USER"] = graders
-    if grading.results is not None and grading.results.source == "rewards":
+    if grading.results is not None and find_reader(grading.results.source).ignores_exit_status:
         settings["GRADER_STATUS"] = "ignored"
     return settings
 

@@ -1,0 +1,38 @@
+"""Objects that packages register as entry points, so that nothing below them imports them.
+
+A package above, such as a format of benchmarks, thus gives something to one below that may not know
+it. Entry points are looked up only when they are asked for, so that commands start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+
+OWN_PACKAGE = "labledger"
+OWN: Mapping[str, Mapping[str, str]] = {
+    "labledger.benchmarks": {
+        "harbor": "labledger.benchmarks.harbor.translation:HARBOR",
+        "humaneval": "labledger.benchmarks.python_tasks:HUMANEVAL",
+        "mbpp": "labledger.benchmarks.python_tasks:MBPP",
+        "swebench": "labledger.benchmarks.swebench.swebench_format:SWEBENCH",
+    },
+    "labledger.result_readers": {
+        "rewards": "labledger.benchmarks.harbor.rewards:REWARDS",
+        "swebench": "labledger.benchmarks.swebench.judge:SWEBENCH_LOGS",
+    },
+}
+"""The entry points of this package by group and name, as pyproject.toml registers them. A checkout
+that is not installed, or was installed before, has no such metadata."""
+
+
+def registered(group: str) -> dict[str, dict[str, EntryPoint]]:
+    """Return a group's entry points by their name and the package's name, this package's first."""
+    by_name: dict[str, dict[str, EntryPoint]] = {
+        name: {OWN_PACKAGE: EntryPoint(name, value, group)}
+        for name, value in OWN.get(group, {}).items()
+    }
+    for entry_point in entry_points(group=group):
+        package = entry_point.dist.name if entry_point.dist else entry_point.module
+        by_name.setdefault(entry_point.name, {}).setdefault(package, entry_point)
+    return by_name
