@@ -245,6 +245,10 @@ class World:
             lambda: bool(self.rows("SELECT 1 FROM run WHERE run_id = ?", f"{labs.RUN}.g2")),
         )
         self._complete(f"{labs.RUN}.g2")
+        status = "SELECT status FROM schedule_progress JOIN run USING (run_no) WHERE run_id = ?"
+        if self.rows(status, labs.RUN) != [("complete",)]:
+            # Somebody has resumed the run that was graded again, and that has failed.
+            self._complete(labs.RUN)
 
     def _slots(self) -> int:
         count = "SELECT count(*) FROM slot JOIN run ON run.run_no = slot.run_no WHERE run_id = ?"
