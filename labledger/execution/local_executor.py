@@ -19,7 +19,7 @@ from typing import TypeVar
 from labledger import __version__, clock
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
-from labledger.errors import LabLedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.executor import (
     MAX_PREPARED,
     HostState,
@@ -175,6 +175,7 @@ class LocalExecutor:
         self._recalled.discard(idx)
         if idx not in self._killed:
             self._limiter.refuse_no_more(idx)
+        self._limiter.give_back_kept(idx)
         return self.continue_attempt(spec)
 
     def continue_attempt(self, spec: AttemptSpec) -> Future[AttemptResult]:
@@ -182,11 +183,24 @@ class LocalExecutor:
 
         For whoever tries an attempt again that was submitted to it, and not by its coordinator.
         """
+        if spec.container_may_exist:
+            # Before any other trial takes its place.
+            self._limiter.expect(spec.slot.schedule_idx)
         return self._trials.submit(self._run, spec)
 
     def _run(self, spec: AttemptSpec) -> AttemptResult:
-        with self._context() as context:
-            return run_attempt(spec, context)
+        idx = spec.slot.schedule_idx
+        try:
+            with self._context() as context:
+                result = run_attempt(spec, context)
+        except EngineUnavailable:
+            self._limiter.keep(idx)
+            raise
+        except BaseException:
+            self._limiter.give_back(idx)
+            raise
+        self._limiter.give_back(idx)
+        return result
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
@@ -195,6 +209,7 @@ class LocalExecutor:
     def _remove(self, spec: AttemptSpec, keep_folder: bool) -> None:
         with self._context() as context:
             remove_attempt(spec, context, keep_folder=keep_folder)
+        self._limiter.give_back(spec.slot.schedule_idx)
         if keep_folder:
             move_to_kept(spec.folder)
 
@@ -205,6 +220,7 @@ class LocalExecutor:
     def _cancel(self, spec: AttemptSpec, reason: str) -> None:
         with self._context() as context:
             cancel_attempt(spec, context, reason)
+        self._limiter.give_back(spec.slot.schedule_idx)
 
     def kill(self, spec: AttemptSpec) -> None:
         """Kill the containers of an attempt, and start none. Raises `LabLedgerError`."""
@@ -231,7 +247,10 @@ class LocalExecutor:
                 state = find_container(engine, spec)
         except LabLedgerError:
             return False
-        return state is not None and state.has_started
+        has_started = state is not None and state.has_started
+        if not has_started:
+            self._limiter.give_back(spec.slot.schedule_idx)
+        return has_started
 
     def clean_up(self, run: RunRecords) -> list[str]:
         """Remove what durable attempts left. Return a warning for each failure."""

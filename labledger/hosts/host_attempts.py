@@ -288,6 +288,7 @@ class HostAttempts:
             if key in self._forgotten:
                 self._forgotten.discard(key)
                 self._open.pop(key, None)
+                self.limiter.give_back(key[0])
                 self.changed.notify_all()
                 return
         try:

@@ -347,7 +347,8 @@ class NextAttempts:
             return self._next_started()
         if new_first:
             # New slots first: another trial may start. `next_deferred` also has requeued attempts.
-            return self._next_new(only_started=False) or self.retries.next_deferred()
+            running = self.retries.next_running()
+            return running or self._next_new(only_started=False) or self.retries.next_deferred()
         requeued = self.retries.next()
         return requeued or self._next_new(only_started=False) or self.retries.next_deferred()
 

@@ -364,7 +364,7 @@ class Coordinator:
             self._store_result(lost_attempt_result(spec, error.message), spec)
         except EngineUnavailable as error:
             self.pauses.engine.begin(error.message)
-            self._requeue_uncollected(spec)
+            self._requeue_uncollected(spec, may_run=True)
         except DiskFull as error:
             self.pauses.disk.begin(error.message)
             self._requeue_uncollected(spec)
@@ -399,14 +399,14 @@ class Coordinator:
         elif self._store_result(result, spec) and has_run:
             self.pauses.record_progress()
 
-    def _requeue_uncollected(self, spec: AttemptSpec) -> None:
+    def _requeue_uncollected(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
         """Queue an attempt without a result again: its container may still exist, and have run."""
         self._cancelled.is_uncertain(spec)
-        self._requeue(spec)
+        self._requeue(spec, may_run=may_run)
 
-    def _requeue(self, spec: AttemptSpec) -> None:
+    def _requeue(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
         self._journaled.add(spec.key)
-        self.next_attempts.retries.put_back(spec)
+        self.next_attempts.retries.put_back(spec, may_run=may_run)
 
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""

@@ -50,6 +50,8 @@ class RetryQueue:
     """Attempts that are dispatched before new slots: retries, and attempts without a result."""
 
     def __init__(self) -> None:
+        self._running: deque[AttemptSpec] = deque()
+        """Attempts that may run at present, though nobody waits for them."""
         self._due: deque[AttemptSpec] = deque()
         self._deferred: deque[tuple[int, AttemptSpec]] = deque()
         """Retries, each with the number of slots of the schedule that go before it."""
@@ -64,9 +66,13 @@ class RetryQueue:
         else:
             self._due.append(next_attempt)
 
-    def put_back(self, spec: AttemptSpec) -> None:
-        """Queue the same attempt again, to be adopted if its container exists."""
-        self._due.append(replace(spec, container_may_exist=True))
+    def put_back(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
+        """Queue the same attempt again, to be adopted if its container exists.
+
+        One that may run at present goes before all others, which must not take its place.
+        """
+        queue = self._running if may_run else self._due
+        queue.append(replace(spec, container_may_exist=True))
 
     def requeue(self, specs: Iterable[AttemptSpec]) -> None:
         """Queue attempts that were held back, unchanged; all that is due is in schedule order then.
@@ -79,8 +85,14 @@ class RetryQueue:
         """Count a slot of the schedule that had its turn."""
         self._slots += 1
 
+    def next_running(self) -> AttemptSpec | None:
+        """Remove and return the next attempt that may run already, or None."""
+        return self._running.popleft() if self._running else None
+
     def next(self) -> AttemptSpec | None:
         """Remove and return the next attempt that may run now, or None."""
+        if self._running:
+            return self._running.popleft()
         if self._deferred and self._deferred[0][0] <= self._slots:
             return self._deferred.popleft()[1]
         return self._due.popleft() if self._due else None
@@ -91,7 +103,10 @@ class RetryQueue:
 
     def take_placed(self, limit: int) -> list[AttemptSpec]:
         """Remove and return the attempts that have a host already, at most `limit`."""
-        taken = [spec for spec in self._due if spec.host][: max(limit, 0)]
-        for spec in taken:
-            self._due.remove(spec)
+        taken: list[AttemptSpec] = []
+        for queue in (self._running, self._due):
+            found = [spec for spec in queue if spec.host][: max(limit - len(taken), 0)]
+            for spec in found:
+                queue.remove(spec)
+            taken += found
         return taken

@@ -186,7 +186,9 @@ class Session:
 
         gradings = reader.gradings(self.run_id)
         generation = experiment.regrades.generation
-        earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
+        # The run itself was complete then, though it may have grown since.
+        first, *others = (each for each in gradings if each.generation < generation)
+        earlier = [first, *(each for each in others if each.complete)][-1]
         changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
         return Regrading(gradings[0].root_id, generation, earlier.generation, changes)
 

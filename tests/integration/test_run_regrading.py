@@ -190,6 +190,17 @@ def test_killed_and_resumed(
     assert len(query(project, asked)) == len(before) + 2
 
 
+def test_a_regrading_is_resumed_while_its_run_grows(project: Project) -> None:
+    """It is compared with what the run had then, also if that is not complete any more."""
+    before = regrade(project).regrading
+    project.document["design"]["replications"] = 2
+    project.save()
+    done = project.command("extend", "first", project.experiment, **{VARIABLE: "after_append"})
+    assert done.returncode == -9, done.stderr
+    again = labledger.resume("first.g2", labledger.RunOptions(lab_dir=project.lab))
+    assert (again.complete, again.regrading) == (True, before)
+
+
 @thorough
 def test_generation_after_generation(project: Project) -> None:
     """Each grader adds a generation; regrading a regrading regrades its run."""

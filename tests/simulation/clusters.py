@@ -24,8 +24,8 @@ from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
 from simulation.invariants import Violation
-from simulation.runs import FAULTS_END, LAST_FAULT_S, UNIX_TIME, World
-from simulation.scheduler import BEGINNING, Machine, Process, world
+from simulation.runs import FAULTS_END, UNIX_TIME, World
+from simulation.scheduler import Machine, Process, world
 
 ADDRESS = "tcp://127.0.0.1:8786"
 _HOSTS = 3
@@ -57,6 +57,7 @@ class Host:
         """Start the worker's process."""
         process = self.process = Process(world(), self.machine, self.machine.name)
         process.on_death.append(lambda: disk.disks().forget(process))
+        process.at_most = _SLOTS
         self.service = None
 
         def main() -> None:
@@ -313,7 +314,7 @@ class ClusterWorld(World):
             if host.process is None or not host.process.is_alive:
                 host.serve()
         # A power cut after the cleanup would bring back what it deleted.
-        self.time.sleep(max(5.0, BEGINNING + LAST_FAULT_S - self.time.now))
+        self.time.sleep(max(5.0, self.last_fault - self.time.now))
         while not self._clean():
             self.time.sleep(5.0)
         self._is_over = True

@@ -28,6 +28,9 @@ _UNLOCK, _LOCK, _EXCLUSIVE = 1, 2, 8
 _WRITE_LOCK = 0
 """The number of the lock for writing among those in the shared memory of a log."""
 _SECTOR = 512
+_PAGE = 4096
+_LEDGER = frozenset({"ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"})
+"""Files whose writes are noted one by one, and whose names a ledger has from its beginning."""
 
 
 class _Methods(Structure):
@@ -138,6 +141,13 @@ class Disk:
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
     """The writes of SQLite since the last sync, by path."""
+    dropped: dict[str, list[_Write]] = field(default_factory=dict)
+    """The writes of SQLite that a sync has failed to store, by path.
+
+    As Linux does it, the next sync knows nothing of them: only writing them again stores them.
+    """
+    dropped_contents: dict[int, bytes] = field(default_factory=dict)
+    """What other files held when a sync of them failed, by inode; the same is true of that."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """The durable content of each file that was synced, by inode."""
     names: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -155,6 +165,27 @@ class Disk:
             return False
         del self.fails_at[kind]
         return True
+
+    def forget_dropped(self, path: str, start: int, end: int) -> None:
+        """Note that a part of a file is written again, or is cut off."""
+        if path in self.dropped:
+            self.dropped[path] = [
+                write
+                for write in self.dropped[path]
+                if write.offset >= end or write.offset + len(write.after) <= start
+            ]
+
+    def stored(self, inode: int, content: bytes) -> bytes:
+        """Return what is durable of a file after a sync: all but what an earlier one dropped."""
+        dropped, before = self.dropped_contents.get(inode), self.contents.get(inode, b"")
+        if dropped is None:
+            return content
+        pages = []
+        for start in range(0, len(content), _PAGE):
+            page, end = content[start : start + _PAGE], start + _PAGE
+            is_dropped = page == dropped[start:end] != before[start:end]
+            pages.append(before[start:end].ljust(len(page), b"\0") if is_dropped else page)
+        return b"".join(pages)
 
 
 class Disks:
@@ -299,6 +330,7 @@ class _SimulatedVfs:
         before = os.pread(opened.descriptor, size, offset)
         after = ctypes.string_at(content, size)
         disk.unsynced.setdefault(opened.path, []).append(_Write(offset, before, after, length))
+        disk.forget_dropped(opened.path, offset, offset + size)
         return int(self._by_file[file].xWrite(file, content, size, offset))
 
     def _xTruncate(self, file: int, size: int) -> int:
@@ -314,6 +346,7 @@ class _SimulatedVfs:
         length = os.fstat(opened.descriptor).st_size
         before = os.pread(opened.descriptor, max(length - size, 0), size)
         disk.unsynced.setdefault(opened.path, []).append(_Write(size, before, b"", length))
+        disk.forget_dropped(opened.path, size, length)
         return int(self._by_file[file].xTruncate(file, size))
 
     def _xSync(self, file: int, flags: int) -> int:
@@ -323,8 +356,13 @@ class _SimulatedVfs:
         world().point("sync", os.path.basename(opened.path))
         disk.before("sync")
         if disk.fails("sync"):
+            lost = disk.unsynced.pop(opened.path, [])
+            disk.dropped.setdefault(opened.path, []).extend(lost)
             return _IOERR_FSYNC
         disk.unsynced.pop(opened.path, None)
+        if os.path.basename(opened.path) not in _LEDGER:
+            inode = os.stat(opened.path).st_ino
+            disk.contents[inode] = Path(opened.path).read_bytes()
         return _OK
 
     def _xShmLock(self, file: int, first: int, number: int, flags: int) -> int:
@@ -356,6 +394,7 @@ class _SimulatedVfs:
         if disk is not None:
             world().point("delete", os.path.basename(name.decode()))
             disk.unsynced.pop(name.decode(), None)
+            disk.dropped.pop(name.decode(), None)
         return int(self._usual_delete(self._address_of_usual(), name, sync))
 
     # -- time and chance
@@ -412,14 +451,20 @@ def _fsync(descriptor: int | Any) -> None:
     disk.before("fsync")
     if disk.is_full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    if disk.fails("fsync"):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-    status = os.fstat(number)
+    fails = disk.fails("fsync")
+    inode = os.fstat(number).st_ino
     if os.path.isdir(path):
-        _note_names(disk, path, status.st_ino)
+        if not fails:
+            _note_names(disk, path, inode)
     else:
         with open(f"/proc/self/fd/{number}", "rb") as file:
-            disk.contents[status.st_ino] = file.read()
+            content = file.read()
+        if fails:
+            disk.dropped_contents[inode] = content
+        else:
+            disk.contents[inode] = disk.stored(inode, content)
+    if fails:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
 def _flock(descriptor: int | Any, operation: int) -> None:
@@ -452,6 +497,10 @@ def lose_power(disk: Disk) -> None:
         if os.path.exists(path):
             _undo(path, writes, chance)
     disk.unsynced.clear()
+    for path, writes in disk.dropped.items():
+        if os.path.exists(path):
+            _drop(path, writes, chance)
+    disk.dropped.clear()
     _undo_files(disk, chance)
 
 
@@ -480,13 +529,24 @@ def _undo(path: str, writes: list[_Write], chance: Any) -> None:
                 file.truncate(write.offset)
 
 
+def _drop(path: str, writes: list[_Write], chance: Any) -> None:
+    """Undo writes that a failed sync has not stored; what never was on the disk is zeros."""
+    with open(path, "r+b") as file:
+        for write in reversed(writes):
+            size = file.seek(0, os.SEEK_END)
+            length = min(len(write.after), size - write.offset)
+            if length > 0 and chance.random() < 0.8:
+                file.seek(write.offset)
+                file.write(write.before[:length].ljust(length, b"\0"))
+
+
 def _undo_files(disk: Disk, chance: Any) -> None:
     """Undo names and contents of other files that were not made durable."""
     for folder, folders, files in list(os.walk(disk.root, topdown=False)):
         durable = disk.names.get(os.stat(folder).st_ino, {})
         for name in sorted([*files, *folders]):
             path = os.path.join(folder, name)
-            if name.startswith("ledger.sqlite"):
+            if name in _LEDGER:
                 continue
             status = os.lstat(path)
             if durable.get(name) != status.st_ino and chance.random() < 0.5:
@@ -496,21 +556,26 @@ def _undo_files(disk: Disk, chance: Any) -> None:
                 _tear(path, disk.contents.get(status.st_ino, b""), chance)
         for name, inode in sorted(durable.items()):
             path = os.path.join(folder, name)
-            is_file = inode in disk.contents and not name.startswith("ledger.sqlite")
+            is_file = inode in disk.contents and name not in _LEDGER
             if is_file and not os.path.lexists(path) and chance.random() < 0.5:
                 Path(path).write_bytes(disk.contents[inode])
     settle(disk)
 
 
 def _tear(path: str, durable: bytes, chance: Any) -> None:
-    """Leave of a file what is durable, and of what was appended since a part."""
+    """Leave of a file what is durable, and of what was appended since a part, or zeros."""
     with open(path, "r+b") as file:
         now = file.read()
         if now == durable:
             return
         if now.startswith(durable):
             end = chance.randrange(len(durable), len(now) + 1)
-            file.truncate(end)
+            if chance.random() < 0.2:
+                # Its size was stored, and not all that was written.
+                file.seek(end)
+                file.write(bytes(len(now) - end))
+            else:
+                file.truncate(end)
         elif chance.random() < 0.5:
             file.seek(0)
             file.write(durable)
@@ -534,6 +599,7 @@ def settle(disk: Disk) -> None:
     """Take everything that is on a disk now for durable."""
     disk.names.clear()
     disk.contents.clear()
+    disk.dropped_contents.clear()
     for folder, _, files in os.walk(disk.root):
         _note_names(disk, folder, os.stat(folder).st_ino)
         for name in files:

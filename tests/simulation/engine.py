@@ -58,6 +58,8 @@ class Container:
     """How often it is to be started: twice where its grader comes when the agent has ended."""
     starts: int = 0
     status: str = "created"
+    started_by: Any = None
+    """The process that started it last."""
     exit_status: int = 0
     started_at: str = _NEVER
     finished_at: str = _NEVER
@@ -86,6 +88,8 @@ class SimulatedEngine:
         self.on_start: Callable[[Container], tuple[float, int]] = lambda _: (1.0, 0)
         """Called with a container that starts: how long it runs, and its exit status."""
         self.on_end: Callable[[Container], None] = lambda _: None
+        self.on_kill: Callable[[Container], None] = lambda _: None
+        """Called with a container that runs and that the product ends."""
         self._numbers = count(1)
 
     def iso(self) -> str:
@@ -129,6 +133,7 @@ class SimulatedEngine:
         if container.status == "running":
             return
         container.starts += 1
+        container.started_by = world().current.process
         lasts, status = self.on_start(container)
         container.status, container.started_at = "running", self.iso()
         container.ends_at = world().now + lasts
@@ -282,6 +287,7 @@ class EngineClient:
         self._engine.call("kill")
         found = self._engine.find(container)
         if found is not None and found.status == "running":
+            self._engine.on_kill(found)
             self._engine.end(found, 137)
 
     def remove(self, container: str) -> None:

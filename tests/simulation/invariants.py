@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from labledger.export.mirrors import ALL_PATHS
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.reader import LedgerReader
+from labledger.records.outcomes import SlotStatus
 from labledger.upkeep.verify_lab import verify_lab
 from simulation import scheduler
 from simulation.labs import DESIGNS, RETRY, RUN, SLOTS
-from simulation.seam import COST_USD
+from simulation.seam import COST_USD, STATUSES, has_passed
 
 if TYPE_CHECKING:
     from simulation.runs import World
@@ -38,6 +39,7 @@ class Start:
     at: float
     by: str
     ended_by_itself: bool = False
+    exit_status: int | None = None
     was_removed: bool = False
 
 
@@ -66,6 +68,14 @@ class Observed:
     """When it was applied that a host is paused, by its name."""
     applied: dict[int, str] = field(default_factory=dict)
     """The outcome of each request that was seen applied."""
+    kills_are_asked_for: bool = False
+    """Whether anybody asked for something that ends trials that run."""
+    killed: list[str] = field(default_factory=list)
+    """The containers that the product killed before anybody asked for that."""
+    at_most: list[int] = field(default_factory=list)
+    """The limits that people asked for while the run went on."""
+    too_many: list[str] = field(default_factory=list)
+    """The containers that began while their process ran as many as it was told to."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -363,7 +373,7 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
         is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
         if last.was_removed or is_lost:
             continue
-        if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) == len(starts):
+        if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) >= len(starts):
             continue  # A person ended it at once, and its evidence says so.
         container, reason = world.evidence(run_id, idx, attempt)
         if container != last.container_id[-8:]:
@@ -371,6 +381,48 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
                 f"slot {idx}, attempt {attempt} of {run_id} ran in {last.container_id[-8:]}, and "
                 f"its evidence is of {container!r} ({reason})"
             )
+        elif last.ended_by_itself:
+            yield from _other_content(world, run_id, idx, attempt, last)
+
+
+def _other_content(
+    world: World, run_id: str, idx: int, attempt: int, start: Start
+) -> Iterator[str]:
+    """Compare the rows of an attempt with what its container left."""
+    name = start.container_id[-8:]
+    status, _ = STATUSES.get(start.exit_status, (SlotStatus.INFRA_ERROR, None))
+    is_graded = status is SlotStatus.COMPLETED
+    verdict = "pass" if has_passed(name) else "fail"
+    ((found, is_last, *rows),) = world.rows(
+        "SELECT a.status, a.attempt = t.attempt, coalesce(t.verdict, ''), "
+        "(SELECT group_concat(verdict) FROM score r WHERE r.run_no = a.run_no "
+        "AND r.schedule_idx = a.schedule_idx), "
+        "(SELECT group_concat(record ->> '$.prediction.value') FROM prediction r "
+        "WHERE r.run_no = a.run_no AND r.schedule_idx = a.schedule_idx), "
+        "(SELECT group_concat(metric_id || ' ' || value) FROM metric r "
+        "WHERE r.run_no = a.run_no AND r.schedule_idx = a.schedule_idx) "
+        "FROM attempt a JOIN run ON run.run_no = a.run_no JOIN trial t ON t.run_no = a.run_no "
+        "AND t.schedule_idx = a.schedule_idx "
+        "WHERE run.run_id = ? AND a.schedule_idx = ? AND a.attempt = ?",
+        *(run_id, idx, attempt),
+    )
+    expected = [verdict, verdict, f"of container {name}"] if is_graded else ["", None, None]
+    expected.append(f"cost_usd {COST_USD}")
+    if found != status or (is_last and rows != expected):
+        yield (
+            f"slot {idx}, attempt {attempt} of {run_id} ended with {start.exit_status} in {name}, "
+            f"and is {found} with {rows}"
+        )
+
+
+@at_end("nothing is killed unless somebody asks for it")
+def _kills_are_asked_for(world: World) -> Iterator[str]:
+    yield from (f"{name} was killed" for name in world.observed.killed)
+
+
+@at_end("no more trials run at once than asked for")
+def _concurrency_is_kept(world: World) -> Iterator[str]:
+    yield from (f"{each} was started" for each in world.observed.too_many)
 
 
 @at_end("a slot gets the attempts that its experiment says")

@@ -29,9 +29,13 @@ from simulation.scheduler import Machine, Process, Scheduler
 
 _LEASES_S = (3.0, 30.0)
 LAST_FAULT_S = 60.0
-"""Until when faults begin, in simulated seconds."""
+"""Within what time faults of the run itself begin, in simulated seconds."""
+_STAGE_S = 15.0
+"""Within what time faults begin of what is done with the run afterwards."""
 FAULTS_END = scheduler.BEGINNING + 400.0
 """Until when what has begun may go wrong, in simulated seconds; then every run ends."""
+_LAST_STAGE = FAULTS_END - 200.0
+"""Until when such a stage has faults: they last up to 150 seconds."""
 _PATIENCE_S = 60.0
 _DEADLY = (
     *("engine_create_answered", "engine_start_answered", "engine_remove_answered"),
@@ -79,6 +83,8 @@ class World:
         """The hosts that were declared lost."""
         self.observed = Observed()
         self.events: Counter[str] = Counter()
+        self.last_fault = scheduler.BEGINNING
+        """When the last fault begins that is planned."""
         self.lease_s = self.random.choice(_LEASES_S)
         self.resume: Callable[[], object] = lambda: None
         """Resume the run that is not complete."""
@@ -141,6 +147,7 @@ class World:
             disk.settle(each)
         for simulated in self.engines.values():
             simulated.on_start, simulated.on_end = self._started, self._ended
+            simulated.on_kill = self._killed
         seam.on_commit(self._committed)
         self.begin()
         self._plan_faults()
@@ -175,6 +182,8 @@ class World:
         self.random.shuffle(further)
         for stage in further[: self.random.choice((0, 0, 1, 2))]:
             if self.happens(_name_of(stage)):
+                if self.time.now < _LAST_STAGE:
+                    self._plan(self.random.choice((0, 1, 2)), _STAGE_S)
                 stage()
 
     def _complete(self, run_id: str) -> None:
@@ -186,6 +195,7 @@ class World:
         end = max(self.time.now, FAULTS_END) + _LIMIT_S
         while self.time.now < end:
             self.resume = lambda: self._command(f"resume {run_id}", resume)
+            is_disturbed = self.has_faults
             process, commands = self.resume(), self.events["commands"]
             if self.has_faults and self.random.random() < 0.15:
                 # Somebody else wants the run as well.
@@ -200,6 +210,10 @@ class World:
             if is_alone and process.result is not None and process.result.complete:
                 self.observed.complete.add(run_id)
                 return
+            if is_alone and not is_disturbed:
+                raise Violation(
+                    f"every run ends: {process.name} did not complete it, and nothing disturbed it"
+                )
             self.time.sleep(self.random.choice((0.1, 2.0, 10.0, 30.0)))
         raise Violation(f"every run ends: {run_id} has not ended in time")
 
@@ -272,9 +286,11 @@ class World:
             on_event=self._emitted,
             notify=("true",),
         )
+        process.at_most = options.max_concurrency
         if self.has_faults and self.random.random() < 0.15 and self.happens("ctrl-c"):
             stop = options.stop_request
             levels = self.random.choice((1, 2))
+            self.observed.kills_are_asked_for |= levels == 2
             for _ in range(levels):
                 delay = self.random.expovariate(1 / 5.0)
                 self.time.after(delay, lambda: stop.raise_level("a person"))
@@ -318,15 +334,20 @@ class World:
                 process.dies_at_name = self.random.choice(_DEADLY), self.random.randrange(20)
 
     def _plan_faults(self) -> None:
-        kinds = self.fault_kinds()
         if self.random.random() < 0.2 and self.happens("early-pause"):
             # Most trials that are prepared and wait for their start do so as a run begins.
             moment = self.random.uniform(0, 4)
             pauses = [each for each in self.possible_requests() if each[0] is RequestKind.PAUSE]
             self.time.after(moment, partial(self._ask_for, *self.random.choice(pauses)))
-        for _ in range(self.random.choice((0, 1, 2, 4, 8))):
-            moment, kind = self.random.uniform(0, LAST_FAULT_S), self.random.choice(kinds)
+        self._plan(self.random.choice((0, 1, 2, 4, 8)), LAST_FAULT_S)
+
+    def _plan(self, count: int, within_s: float) -> None:
+        """Let faults begin in the next seconds."""
+        kinds = self.fault_kinds()
+        for _ in range(count):
+            moment, kind = self.random.uniform(0, within_s), self.random.choice(kinds)
             if self.happens(_name_of(kind)):
+                self.last_fault = max(self.last_fault, self.time.now + moment)
                 self.time.after(moment, kind)
 
     def fault_kinds(self) -> list[Callable[[], None]]:
@@ -366,7 +387,12 @@ class World:
             self.time.kill(process)
         machine.boot += 1
         self.observed.may_be_back |= self.observed.complete
+        folders = set(of.root.glob("runs/**/trials/*"))
         disk.lose_power(of)
+        for folder in folders - set(of.root.glob("runs/**/trials/*")):
+            idx, attempt = map(int, folder.name.split("-"))
+            for start in self.observed.starts.get((folder.parts[-3], idx, attempt), ()):
+                start.was_removed = True
         # What containers wrote was not synced by anybody: it may be lost with the power.
         for container in its_engine.containers.values():
             self._excuse(container)
@@ -425,6 +451,9 @@ class World:
         kind = self.random.choice(("write", "sync", "fsync"))
         self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
+        if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
+            # What the failed sync dropped is gone only then.
+            self.time.after(self.random.choice((0.5, 5.0, 20.0)), self._lose_power)
 
     def _lock_ledger(self) -> None:
         self.count("ledger locked")
@@ -452,6 +481,9 @@ class World:
                 # A request and a death meet seldom by themselves.
                 self.time.after(self.random.choice((0.0, 0.5, 3.0)), self._kill_now)
 
+        self.observed.kills_are_asked_for |= kind is RequestKind.CANCEL or bool(what.get("now"))
+        if "max_concurrency" in what:
+            self.observed.at_most.append(what["max_concurrency"])
         self._request(kind, what, go_on)
 
     def possible_requests(self) -> list[tuple[RequestKind, dict[str, Any]]]:
@@ -508,6 +540,7 @@ class World:
         if key is not None and is_agent:
             by = self.time.current.process.name
             self.time.note(f"container of slot {key[1]}-{key[2]} starts")
+            self._count_running(container)
             if key[0] == labs.RUN and not self.observed.starts[key]:
                 self.check_first_start(key, by)
             self.observed.starts[key].append(Start(container.container_id, self.time.now, by))
@@ -521,6 +554,22 @@ class World:
         elif container.starts < container.parts:
             status = ExitStatus.AGENT_ENDED
         return lasts, status
+
+    def _count_running(self, container: Container) -> None:
+        """Note if a process runs more trials than it was told to."""
+        process = self.time.current.process
+        of_it = [
+            each
+            for each in self.engines[process.machine.name].containers.values()
+            if each.status == "running" and each.started_by is process and each.attempt is not None
+        ]
+        at_most = max([process.at_most or 0, *self.observed.at_most])
+        if len(of_it) >= at_most:
+            self.observed.too_many.append(f"{container.name} as one of {len(of_it) + 1}")
+
+    def _killed(self, container: Container) -> None:
+        if container.attempt is not None and not self.observed.kills_are_asked_for:
+            self.observed.killed.append(container.name)
 
     def check_first_start(self, key: tuple[str, int, int], host: str) -> None:
         """Check that an attempt may be started by the process of a host."""
@@ -538,7 +587,8 @@ class World:
             # An agent's part that has ended waits for the grader's, which a person may end.
             by_others = (137, 255, ExitStatus.AGENT_ENDED)
             is_whole = container.exit_status not in by_others
-            self.observed.starts[key][-1].ended_by_itself = is_whole
+            last = self.observed.starts[key][-1]
+            last.ended_by_itself, last.exit_status = is_whole, container.exit_status
 
     def _committed(self, connection: Any) -> None:
         """Check what must hold after each transaction, on the connection that has committed it.

@@ -69,6 +69,8 @@ class Process:
         self.held: dict[int, Any] = {}
         """Locks that its threads hold, by their `id`."""
         self.on_death: list[Callable[[], None]] = []
+        self.at_most: int | None = None
+        """How many trials it may run at once."""
         self.steps = 0
         """How many points it has passed."""
         self.dies_at: int | None = None

@@ -48,13 +48,14 @@ _LARGE, _LARGE_S = 0.1, (0.5, 3.0)
 """How many trial folders take a while to make, and how long: their trials can be recalled."""
 
 _EVIDENCE = ("trial_output", "agent_stdout", "agent_stderr", "workspace_before", "workspace_after")
-_STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
+STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
     ExitStatus.GRADED: (SlotStatus.COMPLETED, None),
     ExitStatus.AGENT_FAILED: (SlotStatus.AGENT_ERROR, Reason.AGENT_EXIT_NONZERO),
     ExitStatus.AGENT_TIMED_OUT: (SlotStatus.AGENT_TIMEOUT, Reason.AGENT_TIMEOUT),
     ExitStatus.SETUP_FAILED: (SlotStatus.SETUP_ERROR, Reason.SETUP_EXIT_NONZERO),
     ExitStatus.GRADER_FAILED: (SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO),
 }
+"""How a trial has ended whose container had an exit status; a killed one has another."""
 
 
 def install() -> None:
@@ -222,6 +223,11 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
         raise
 
 
+def has_passed(container: str) -> bool:
+    """Return what the made-up grader says of what a container left."""
+    return int(container or "0", 16) % 3 > 0
+
+
 def collect_made_up(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
@@ -241,14 +247,14 @@ def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> Attempt
     killed = (SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED)
     if ended.container_removed:
         killed = (SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED)
-    status, reason = _STATUSES.get(-1 if ended.exit_status is None else ended.exit_status, killed)
+    status, reason = STATUSES.get(-1 if ended.exit_status is None else ended.exit_status, killed)
     stamp = spec.stamp(ended.ended_at)
     evidence = spec.kind.evidence(spec, collect.redactor_for(spec))
     evidence.ext["container"] = container
     is_graded = status is SlotStatus.COMPLETED
     benchmark = spec.plan.benchmark.as_json()
     value = {"kind": "text", "value": f"of container {container}"}
-    passed = int(container or "0", 16) % 3 > 0
+    passed = has_passed(container)
     prediction = {
         **stamp.as_json("benchmark_prediction_record_v1"),
         "benchmark": {key: benchmark[key] for key in ("adapter_id", "name", "split")},

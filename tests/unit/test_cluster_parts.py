@@ -316,7 +316,7 @@ def test_limiters_that_share_permits_take_turns() -> None:
     threads += [start(first, "first-1", 1), start(second, "second-9", 9)]
     wait_until(lambda: len(permits.waiting) == 3, "both trials")
     assert (permits.busy, permits.free) == (1, 0)
-    with first.reservation():
+    with first.reservation(0):
         release.set()
         wait_until(lambda: "second-9" in order or permits.free < 0, "the next trial")
     for thread in threads:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from labledger.errors import EngineUnavailable
 from labledger.trial.life.start_limiter import StartLimiter, StartRefused, WaitAbandoned
 
 PAST = 1.0
@@ -47,9 +48,14 @@ def gate() -> Iterator[StartLimiter]:
     gate.abandon()
 
 
-def pass_through(gate: StartLimiter) -> None:
-    with gate.running(0):
+def pass_through(gate: StartLimiter, turn: int = 0) -> None:
+    with gate.running(turn):
         pass
+
+
+def lose_the_engine(gate: StartLimiter) -> None:
+    with pytest.raises(EngineUnavailable), gate.running(0):
+        raise EngineUnavailable("it is started again")
 
 
 @pytest.mark.parametrize("work", [pass_through, StartLimiter.require_starting_allowed])
@@ -77,3 +83,41 @@ def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartLimiter) -> None:
     assert isinstance(attempts[1].end(), WaitAbandoned)
     gate.allow_until(math.inf)
     assert not gate.starting_allowed
+
+
+def test_a_trial_keeps_its_place_while_the_engine_is_away(gate: StartLimiter) -> None:
+    """It may run meanwhile: nothing starts in its place before it is known that it has ended."""
+    lose_the_engine(gate)
+    other = Attempt(lambda: pass_through(gate, 1))
+    assert other.waits
+    gate.give_back_kept(0)
+    gate.expect(0)
+    gate.keep(0)
+    gate.expect(0)
+    with gate.reservation(0):
+        assert other.waits
+    assert other.end() is True
+    assert gate.free_permits == 1
+
+
+def test_a_kept_place_is_free_when_another_trial_comes_first(gate: StartLimiter) -> None:
+    """Else the two would wait for each other. A host goes on with each trial by itself."""
+    host = StartLimiter(1, owns_attempts=True)
+    for limiter in (gate, host):
+        lose_the_engine(limiter)
+        limiter.give_back_kept(1)
+    assert (gate.free_permits, host.free_permits) == (1, 0)
+
+
+@pytest.mark.parametrize("end", [lambda gate: gate.give_back(0), StartLimiter.abandon])
+def test_a_trial_that_does_not_run_has_no_place(
+    gate: StartLimiter, end: Callable[[StartLimiter], None]
+) -> None:
+    """What is kept, and what was taken for a trial that may run already, is given back once."""
+    lose_the_engine(gate)
+    gate.expect(7)
+    assert gate.free_permits == -1
+    end(gate)
+    gate.give_back(7)
+    gate.give_back(7)
+    assert gate.free_permits == 1

@@ -100,7 +100,7 @@ def _wait_for_container(
                 return finish_stopped_container(spec, context, container, wait_start)
         return finish_stopped_container(spec, context, container, wait_start)
     try:
-        with limiter.reservation():
+        with limiter.reservation(spec.slot.schedule_idx):
             exit_status = (
                 delivery.deliver_and_wait(spec, context, container)
                 if spec.sealing is Sealing.DELIVERED

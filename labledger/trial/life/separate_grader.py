@@ -102,7 +102,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
     if not runs:
         permit = limiter.running(spec.slot.schedule_idx, has_begun=True)
     elif state is not None and not state.has_ended:
-        permit = limiter.reservation()
+        permit = limiter.reservation(spec.slot.schedule_idx)
     with permit:
         return grade(spec, context, agent_part), wait_start
 

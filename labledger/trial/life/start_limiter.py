@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from labledger import clock
 from labledger.engine.engine import Engine
-from labledger.errors import LabLedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
@@ -130,6 +130,10 @@ class StartLimiter:
         """Turns that get no permit."""
         self._held: set[int] = set()
         """Turns that wait for `release`."""
+        self._kept: set[int] = set()
+        """Turns whose permits are kept until they come again: their trials may run meanwhile."""
+        self._expected: set[int] = set()
+        """Turns that have come again, with a permit until it is known whether their trials run."""
         self._abandoned = False
         self._allowed_until = math.inf
 
@@ -167,6 +171,9 @@ class StartLimiter:
     def abandon(self) -> None:
         """Make every thread stop waiting for its container, and refuse further starts."""
         self._abandoned = True
+        with self._changed:
+            for turn in [*self._kept, *self._expected]:
+                self.give_back(turn)
         self.close()
 
     def allow_until(self, unix_time: float) -> None:
@@ -304,6 +311,7 @@ class StartLimiter:
             return self._closed or (turn in self._refused and not has_begun)
 
         with self._changed:
+            self.give_back(turn)
             permits.waiting.append(entry)
             self._changed.wait_for(
                 lambda: is_refused() or (permits.free > 0 and permits.next_waiting() == entry)
@@ -314,19 +322,67 @@ class StartLimiter:
                 self._changed.notify_all()
                 raise StartRefused
             self._change_free_permits(-1)
-        try:
+        with self._holding(turn):
             yield
-        finally:
-            self._change_free_permits(+1)
 
     @contextmanager
-    def reservation(self) -> Iterator[None]:
+    def reservation(self, turn: int) -> Iterator[None]:
         """Hold a permit to run, even if none is free: for a trial that is running already."""
-        self._change_free_permits(-1)
+        with self._changed:
+            self.give_back(turn)
+            self._change_free_permits(-1)
+        with self._holding(turn):
+            yield
+
+    @contextmanager
+    def _holding(self, turn: int) -> Iterator[None]:
+        """Free a permit at the end, or keep it: without an engine to ask, the trial may run."""
         try:
             yield
-        finally:
+        except EngineUnavailable:
+            with self._changed:
+                self._kept.add(turn)
+            raise
+        except BaseException:
             self._change_free_permits(+1)
+            raise
+        self._change_free_permits(+1)
+
+    def expect(self, turn: int) -> None:
+        """Take a permit, even if none is free, for a trial that may run already."""
+        with self._changed:
+            if turn not in self._kept | self._expected:
+                self._change_free_permits(-1)
+            self._kept.discard(turn)
+            self._expected.add(turn)
+
+    def keep(self, turn: int) -> None:
+        """Keep the permit of a trial, if it has one: without an engine to ask, it may run."""
+        with self._changed:
+            if turn in self._expected:
+                self._expected.discard(turn)
+                self._kept.add(turn)
+
+    def give_back(self, turn: int) -> None:
+        """Free the permit of a trial of which it is known now that it does not run, if it has one.
+
+        Does not concern one that is held by `running` or `reservation`.
+        """
+        with self._changed:
+            if turn in self._kept | self._expected:
+                self._kept.discard(turn)
+                self._expected.discard(turn)
+                self._change_free_permits(+1)
+
+    def give_back_kept(self, turn: int) -> None:
+        """Free what is kept for other trials than this one, which has its turn before them.
+
+        It would wait for them, and they for its place. A host goes on with each by itself.
+        """
+        with self._changed:
+            if turn not in self._kept and not self._owns_attempts:
+                for each in list(self._kept):
+                    self.give_back(each)
 
     def _change_free_permits(self, permits: int) -> None:
         with self._changed:
