@@ -58,8 +58,6 @@ class Container:
     """How often it is to be started: twice where its grader comes when the agent has ended."""
     starts: int = 0
     status: str = "created"
-    started_by: Any = None
-    """The process that started it last."""
     exit_status: int = 0
     started_at: str = _NEVER
     finished_at: str = _NEVER
@@ -133,7 +131,6 @@ class SimulatedEngine:
         if container.status == "running":
             return
         container.starts += 1
-        container.started_by = world().current.process
         lasts, status = self.on_start(container)
         container.status, container.started_at = "running", self.iso()
         container.ends_at = world().now + lasts

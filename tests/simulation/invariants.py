@@ -73,9 +73,9 @@ class Observed:
     killed: list[str] = field(default_factory=list)
     """The containers that the product killed before anybody asked for that."""
     at_most: list[int] = field(default_factory=list)
-    """The limits that people asked for while the run went on."""
+    """How many trials people wanted to run at once on the coordinator's machine, as they said it."""
     too_many: list[str] = field(default_factory=list)
-    """The containers that began while their process ran as many as it was told to."""
+    """The containers that began while as many ran on their machine as anybody had asked for."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 

@@ -286,7 +286,7 @@ class World:
             on_event=self._emitted,
             notify=("true",),
         )
-        process.at_most = options.max_concurrency
+        self.observed.at_most.append(options.max_concurrency or 0)
         if self.has_faults and self.random.random() < 0.15 and self.happens("ctrl-c"):
             stop = options.stop_request
             levels = self.random.choice((1, 2))
@@ -556,16 +556,20 @@ class World:
         return lasts, status
 
     def _count_running(self, container: Container) -> None:
-        """Note if a process runs more trials than it was told to."""
+        """Note if a trial starts though as many run as anybody asked for until now.
+
+        One who resumes a run with a lower limit finds those of an earlier process running.
+        """
         process = self.time.current.process
-        of_it = [
+        run_id = (container.attempt or ("",))[0]
+        running = [
             each
             for each in self.engines[process.machine.name].containers.values()
-            if each.status == "running" and each.started_by is process and each.attempt is not None
+            if each.status == "running" and (each.attempt or ("",))[0] == run_id
         ]
-        at_most = max([process.at_most or 0, *self.observed.at_most])
-        if len(of_it) >= at_most:
-            self.observed.too_many.append(f"{container.name} as one of {len(of_it) + 1}")
+        at_most = process.at_most or max(self.observed.at_most)
+        if len(running) >= at_most:
+            self.observed.too_many.append(f"{container.name} as one of {len(running) + 1}")
 
     def _killed(self, container: Container) -> None:
         if container.attempt is not None and not self.observed.kills_are_asked_for:
