@@ -31,7 +31,7 @@ from labledger.cli.commands import (
     notifications,
     report,
     runs,
-    stored_runs,
+    show_runs,
     view,
 )
 from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
@@ -123,7 +123,7 @@ def _global_options(
 experiments.register(app)
 runs.register(app)
 experiments.register_check(app)
-stored_runs.register(app)
+show_runs.register(app)
 view.register(app)
 control.register(app)
 ledger_queries.register(app)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiment_files import Folder
 
-from labledger.cli.commands import stored_runs
+from labledger.cli.commands import show_runs
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import (
     CollectCommand,
@@ -109,4 +109,4 @@ def test_grading_is_part_of_the_grader(folder: Folder) -> None:
 
 def test_a_trial_is_shown_however_its_grader_is_hidden() -> None:
     """`labledger show` has words for every way in which a grader's files are hidden."""
-    assert set(stored_runs._SEALED) == set(Sealing)
+    assert set(show_runs._SEALED) == set(Sealing)

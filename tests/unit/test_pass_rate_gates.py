@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.run_options import Gate, missed_gates, parse_gates, require_known_variants
+from labledger.cli.option_groups import Gate, missed_gates, parse_gates, require_known_variants
 from labledger.errors import InvalidInput
 from labledger.records.pass_rate import PassCounts
 

@@ -23,7 +23,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.cli.run_options import Chosen, Running, with_option_groups
+from labledger.cli.option_groups import Chosen, Running, with_option_groups
 from labledger.text import counted
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.cli.run_options import BUDGETS, Chosen, Running, variants_of, with_option_groups
+from labledger.cli.option_groups import BUDGETS, Chosen, Running, variants_of, with_option_groups
 from labledger.text import counted, duration, usd, whole_number
 
 if TYPE_CHECKING:
