@@ -149,6 +149,7 @@ from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
+from .records.outcomes import BUDGET_PARAMETERS as BUDGET_PARAMETERS
 from .records.outcomes import RequestKind as RequestKind
 from .records.outcomes import RunStatus as RunStatus
 from .records.outcomes import SlotStatus as SlotStatus

@@ -110,6 +110,21 @@ TakeOver = Annotated[
 Frozen = Annotated[
     bool, typer.Option("--frozen", help="Use the run's own copy if the experiment has changed.")
 ]
+BudgetUsd = Annotated[
+    str | None,
+    typer.Option(
+        metavar="USD|none",
+        help="Stop dispatching when trials have cost this much (metric cost_usd). The budget "
+        "is stored with the run and applies to resume, too; `none` removes it.",
+    ),
+]
+BudgetTokens = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKENS|none",
+        help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
+    ),
+]
 MaxConcurrency = Annotated[
     int | None,
     typer.Option(

@@ -124,10 +124,6 @@ class Chosen:
         return words
 
 
-BUDGETS = ("budget_usd", "budget_tokens")
-"""Options of `Running` that a command which runs no agent leaves out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """The options of every command that runs trials, as they were typed.
@@ -173,21 +169,8 @@ class Running:
             "ended as setup, grade or infra error (in a regrading: as grade error).",
         ),
     ] = None
-    budget_usd: Annotated[
-        str | None,
-        typer.Option(
-            metavar="USD|none",
-            help="Stop dispatching when trials have cost this much (metric cost_usd). The budget "
-            "is stored with the run and applies to resume, too; `none` removes it.",
-        ),
-    ] = None
-    budget_tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKENS|none",
-            help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
-        ),
-    ] = None
+    budget_usd: arguments.BudgetUsd = None
+    budget_tokens: arguments.BudgetTokens = None
     egress_image: arguments.EgressImage = None
     on: arguments.On = None
     insecure: arguments.Insecure = False

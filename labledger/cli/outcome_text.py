@@ -9,6 +9,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from labledger import (
+    BUDGET_PARAMETERS,
     Exit,
     ModelUse,
     PassCounts,
@@ -19,6 +20,7 @@ from labledger import (
     rerun_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
+from labledger.cli.error_messages import option_name
 from labledger.cli.run_progress import (
     VERDICT_COLUMNS,
     VERDICTS,
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 _MAX_SLOTS = 12
 """How many open slots of a host are listed."""
 
-_BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
-"""The option that sets each kind of budget."""
 _ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
 """Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
 
@@ -312,9 +312,8 @@ def print_summary(summary: JsonObject) -> None:
 
 def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
     """Return the command that resumes a run, with an option for each budget that is used up."""
-    return " ".join(
-        [f"labledger resume {run_id}", *(f"{_BUDGET_OPTIONS[kind]} LARGER" for kind in used_up)]
-    )
+    larger = (f"{option_name(BUDGET_PARAMETERS[kind])} LARGER" for kind in used_up)
+    return " ".join([f"labledger resume {run_id}", *larger])
 
 
 def _next_commands(outcome: RunOutcome) -> list[str]:

@@ -27,13 +27,12 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.records.model_costs import NO_PRICES, USUAL_METRICS, PriceTable
+from labledger.records.outcomes import BUDGET_PARAMETERS
 
 if TYPE_CHECKING:
     from labledger.trial.attempt_spec import AttemptSpec
 
-BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
-"""The parameter that limits each kind of spending."""
-_STORED_NAMES = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
+_STORED_NAMES = {kind: f"--{name.replace('_', '-')}" for kind, name in BUDGET_PARAMETERS.items()}
 """How messages in run events and in the ledger name a limit. Stored messages keep their words."""
 _LOOK_EVERY_S = 2.0
 _MAX_READING_SHARE = 0.05

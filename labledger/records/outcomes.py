@@ -182,6 +182,10 @@ class RequestKind(StrEnum):
     CANCEL = "cancel"
 
 
+BUDGET_PARAMETERS = {"cost_usd": "budget_usd", "tokens": "budget_tokens"}
+"""The parameter of `RunOptions` that limits what a run may spend, by kind of spending."""
+
+
 class StopCause(StrEnum):
     """Why a coordinator stopped before every slot of its run was committed."""
 

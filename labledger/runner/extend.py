@@ -22,7 +22,7 @@ from labledger.errors import (
     Parameter,
     Problem,
 )
-from labledger.execution.budget import BUDGET_PARAMETERS, check_limits
+from labledger.execution.budget import check_limits
 from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
@@ -40,6 +40,7 @@ from labledger.ledger.database.model import (
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
+from labledger.records.outcomes import BUDGET_PARAMETERS
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome

@@ -17,6 +17,7 @@ from labledger.execution.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
 from labledger.experiment.resolve import Overrides
 from labledger.experiment.schedule import Shard
+from labledger.records.outcomes import BUDGET_PARAMETERS
 from labledger.trial.free_disk_space import MIN_FREE_BYTES
 
 
@@ -123,7 +124,7 @@ class RunOptions:
     @property
     def budget(self) -> dict[str, float]:
         """The limits that are given, by kind."""
-        given = {"cost_usd": self.budget_usd, "tokens": self.budget_tokens}
+        given = {kind: getattr(self, name) for kind, name in BUDGET_PARAMETERS.items()}
         return {kind: limit for kind, limit in given.items() if limit is not None}
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import labledger
 from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import add_lab_dir, confirm, out, out_json, say
@@ -95,12 +96,8 @@ def set_limits(
         str | None,
         typer.Option(metavar="N|none", help="Trials at once on each host of a cluster."),
     ] = None,
-    budget_usd: Annotated[
-        str | None, typer.Option(metavar="USD|none", help="What the run may spend.")
-    ] = None,
-    budget_tokens: Annotated[
-        str | None, typer.Option(metavar="N|none", help="The same in tokens.")
-    ] = None,
+    budget_usd: arguments.BudgetUsd = None,
+    budget_tokens: arguments.BudgetTokens = None,
     because: Because = None,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
@@ -115,15 +112,11 @@ def set_limits(
     ):
         if text is not None:
             what[option] = arguments.parse_count(f"--{option.replace('_', '-')}", text)
-    limits = {
-        "cost_usd": arguments.parse_budget("--budget-usd", budget_usd),
-        "tokens": arguments.parse_budget("--budget-tokens", budget_tokens),
-    }
-    budget = {
-        kind: None if math.isinf(limit) else limit
-        for kind, limit in limits.items()
-        if limit is not None
-    }
+    limits = labledger.RunOptions(
+        budget_usd=arguments.parse_budget("--budget-usd", budget_usd),
+        budget_tokens=arguments.parse_budget("--budget-tokens", budget_tokens),
+    ).budget
+    budget = {kind: None if math.isinf(limit) else limit for kind, limit in limits.items()}
     what |= {"budget": budget} if budget else {}
     reply = _ask(run_id, "set", what, because, lab_dir, dry_run=dry_run, no_wait=no_wait)
     _print(reply, lab_dir, as_json=json, dry_run=dry_run)

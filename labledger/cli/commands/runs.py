@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger import InvalidInput, Problem
+from labledger import BUDGET_PARAMETERS, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import (
     confirm,
@@ -24,7 +24,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.cli.option_groups import BUDGETS, Chosen, Running, variants_of, with_option_groups
+from labledger.cli.option_groups import Chosen, Running, variants_of, with_option_groups
 from labledger.text import counted, duration, usd, whole_number
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _MAX_PRINTED_SLOTS = 200
 def register(app: typer.Typer) -> None:
     for command in (run, resume, extend):
         app.command()(with_option_groups(command))
-    app.command()(with_option_groups(regrade, *BUDGETS))
+    app.command()(with_option_groups(regrade, *BUDGET_PARAMETERS.values()))
     app.command()(with_option_groups(rerun))
 
 

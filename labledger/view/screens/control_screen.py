@@ -14,17 +14,16 @@ from labledger.api.control import ControlReply, request_control
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.control_requests import ControlRequest, Latch
 from labledger.records import JsonObject
-from labledger.records.outcomes import RequestKind
+from labledger.records.outcomes import BUDGET_PARAMETERS, RequestKind
 from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
 
 PARAMETERS = (
     *("kind", "variant", "task", "host", "slot", "all", "now", "max_concurrency"),
-    *("at_most_per_host", "budget_usd", "budget_tokens", "because", "dry_run"),
+    *("at_most_per_host", *BUDGET_PARAMETERS.values(), "because", "dry_run"),
 )
 _MAX_REQUESTS = 50
 _NONE = "none"
-_BUDGETS = {"budget_usd": "cost_usd", "budget_tokens": "tokens"}
 
 
 def ask(source: Source, parameters: Parameters) -> ControlReply:
@@ -79,7 +78,7 @@ def _what(parameters: Parameters) -> JsonObject:
             what[name] = None if text == _NONE else int(_number(name, text))
     budget = {
         kind: None if text == _NONE else _number(name, text)
-        for name, kind in _BUDGETS.items()
+        for kind, name in BUDGET_PARAMETERS.items()
         if (text := parameters.text(name)) is not None
     }
     return what | ({"budget": budget} if budget else {})
