@@ -61,7 +61,7 @@ def check_shared_resources(
             f"{at_once} trials at once may use {at_once * wanted_cpus:g} CPUs, and {machine} has "
             f"{cpus:g}: trials that wait for each other run into their time limits",
             ok=False,
-            hint=f"run {cpus // wanted_cpus:g} at once (--max-concurrency; --slots of a worker)",
+            hint=f"run {cpus // wanted_cpus:g} at once (`max_concurrency=`; `slots=` of a worker)",
             warning=True,
         )
     limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
@@ -85,7 +85,7 @@ def check_shared_resources(
 
 
 _FILES_HINT = (
-    "with a rootless Docker, keep the lab (`--lab-dir`) on a file system that is mounted without "
+    "with a rootless Docker, keep the lab (`lab_dir=`) on a file system that is mounted without "
     "nosuid, nodev and noexec (see `findmnt --target`), or use an engine that runs as root, or "
     "Podman"
 )
@@ -233,7 +233,7 @@ def refuse_limits(found: str, hint: str | None = None) -> CheckResult:
 _PYTHON_PROBE = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
 
 _EGRESS_HINT = (
-    "name an image that has it with --egress-image, or choose `network: full` or `none`; "
+    "name an image that has it with `egress_image=`, or choose `network: full` or `none`; "
     "`scripts/image` in a checkout builds labledger/python:3"
 )
 

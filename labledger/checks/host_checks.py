@@ -322,7 +322,7 @@ def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterato
         yield f"its clock is {abs(difference_s):.0f} s {side} this machine's"
     if state.free_bytes is not None and state.free_bytes < min_free_bytes:
         free, needed = state.free_bytes / 1e6, min_free_bytes / 1e6
-        yield f"{free:,.0f} MB are free on its disk, --min-free asks for {needed:,.0f} MB"
+        yield f"{free:,.0f} MB are free on its disk, `min_free_bytes=` asks for {needed:,.0f} MB"
 
 
 def _warning(host: str, problem: str) -> CheckResult:

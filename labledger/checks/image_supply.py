@@ -117,7 +117,7 @@ def _check_buildable(
             return CheckResult("image", f"{ref} is available locally, built from {build.context}")
         if label is None and not supply.build:
             detail = f"{ref} is available locally; labledger did not build it from {build.context}"
-            return CheckResult("image", f"{detail} (--build does)")
+            return CheckResult("image", f"{detail} (`build=True` does)")
         state = f"was not built from what {build.context} holds now"
     can_be_pulled = state == "is not available locally" and not (supply.build or is_local(ref))
     use = None if can_be_pulled or build.source is None else buildkit_use(engine, build.source)

@@ -96,6 +96,7 @@ class ErrorRate:
         what_follows = "fix the cause, or resume with a higher rate"
         if self.regraded_slots is not None:
             what_follows = "it is not completed, so that the earlier scores stay current"
+        # The ledger stores it as the stop's message, and stored messages keep their words.
         return f"{self.sentence}: more than --max-error-rate {self.limit:g}; {what_follows}"
 
 

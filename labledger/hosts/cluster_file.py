@@ -136,7 +136,7 @@ class Cluster:
         try:
             document = yaml.safe_load(path.read_text("utf-8"))
         except OSError as error:
-            hint = "--on takes the address of a scheduler, such as tls://HOST:8786, or a file"
+            hint = "`on=` takes the address of a scheduler, such as tls://HOST:8786, or a file"
             problem = Problem(
                 Parameter("on"), f"{path} cannot be read: {error.strerror}", hint=hint
             )
@@ -185,8 +185,8 @@ class Cluster:
         problem = Problem(
             str(self.address),
             "TLS needs certificates, and no files are given",
-            hint="give --on a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
-            "worker also --tls-ca, --tls-cert and --tls-key; `labledger hosts make-certificates "
+            hint="give `on=` a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
+            "worker also `tls_ca=`, `tls_cert=` and `tls_key=`; `labledger hosts make-certificates "
             "DIR` makes the files. Dask's own configuration (distributed.comm.tls) is used as well",
         )
         raise InvalidInput("the cluster", [problem])
@@ -215,7 +215,7 @@ def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
             address,
             "without TLS, anybody on the network could run programs on every host",
             hint="`labledger hosts make-certificates DIR` makes what TLS needs; use tls://… then, "
-            "or --insecure on a network that only you can reach",
+            "or `insecure=True` on a network that only you can reach",
         )
         raise InvalidInput("the cluster", [problem])
 

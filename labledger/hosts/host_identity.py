@@ -145,7 +145,7 @@ def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
                     f"its attempts have containers of the engine {stored.get('engine_id')}, and "
                     f"the engine that answers is {engine_id}",
                     hint="point DOCKER_HOST to the engine of this folder, or choose another "
-                    "--folder for a new host",
+                    "`folder=` for a new host",
                 )
             ],
         )
@@ -157,7 +157,7 @@ def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
                 Problem(
                     str(folder),
                     "it was copied from another machine, to which its attempts belong",
-                    hint="choose another --folder, or delete this one, for a new host. If this is "
+                    hint="choose another `folder=`, or delete this one, for a new host. If this is "
                     f"the same machine and only its id has changed, delete `machine_id` in {path}",
                 )
             ],
@@ -199,8 +199,8 @@ def _name_locked(engine_id: str, node: str) -> Iterator[None]:
         except OSError:
             raise HostBusy(
                 f"another worker serves this machine's engine under the name {node}",
-                hint="a host has one worker; stop the other one, or raise its --slots. To share "
-                "the engine on purpose, give each worker a --folder and a --name",
+                hint="a host has one worker; stop the other one, or raise its `slots=`. To share "
+                "the engine on purpose, give each worker a `folder=` and a `name=`",
             ) from None
         yield
 

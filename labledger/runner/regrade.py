@@ -240,7 +240,7 @@ def _refuse_repetition(
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that stopped because of too many "
                 "grade errors",
-                hint="give a grader that is fixed, or use --again to try this one again",
+                hint="give a grader that is fixed, or use `again=True` to try this one again",
             )
         if not grading.complete:
             raise AlreadyGraded(

@@ -246,7 +246,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
     if changes and all(map(is_of_grader, changes)):
         regrade = f"`labledger regrade {run.run_id} --grader {source}` grades its trials with it"
         is_complete = run.status is RunStatus.COMPLETED
-        before = "" if is_complete else "finish the run with its own copy (--frozen); then "
+        before = "" if is_complete else "finish the run with its own copy (`frozen=True`); then "
         hint = f"only the grader has changed: {before}{regrade}"
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,48 @@ def test_the_library_names_no_option_as_a_place() -> None:
     """No problem of the library is placed at an option: that is the command line's word."""
     for path in SOURCES:
         assert not re.search(r'Problem\(\s*f?"--', path.read_text("utf-8")), path
+
+
+KEEP_OPTIONS = {
+    "compare/comparison_sentences.py": "sentences of a document, which is also a page and a file",
+    "compare/comparison_text.py": "facts of a document, which is also a page and a file",
+    "report/sentences.py": "sentences of a document, which is a page",
+    "execution/failure_limits.py": "stored messages keep their words",
+    "trial/free_disk_space.py": "why a run pauses or stops, which the ledger stores",
+    "resources.py": "formats of a report, for which the library has no parameters",
+}
+"""Modules below the public library that name options, and why."""
+
+
+def test_below_the_library_messages_name_parameters() -> None:
+    """No text for people has a bare `--option`: only a whole command to type may have options."""
+    above = ("cli", "view", "api")
+    naming = set()
+    for path in SOURCES:
+        module = path.relative_to(CHECKOUT / "labledger")
+        if module.parts[0] not in above:
+            for line, text in sentences(path):
+                bare = re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"`\w+ [^`]*`", "", text))
+                assert not bare or str(module) in KEEP_OPTIONS, f"{path}:{line}: {bare}"
+                naming |= {str(module)} if bare else set()
+    assert naming == set(KEEP_OPTIONS)
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string of several words that is no docstring."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in node.values}
+            parts = [p.value if isinstance(p, ast.Constant) else "…" for p in node.values]
+            text = "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if " " in text and id(node) not in skipped:
+            yield node.lineno, text
 
 
 def commands(group: typer.main.TyperCommand) -> list[typer.main.TyperCommand]:

@@ -69,7 +69,7 @@ class Helper:
         if image is None:
             raise EngineUnavailable(
                 f"the engine has no image for the {self.kind.noun}",
-                hint="get it again, or name another with --egress-image",
+                hint="get it again, or name another with `egress_image=`",
             )
         return {
             "Image": image,
