@@ -251,7 +251,7 @@ class ClusterWorld(World):
     def _host_engine_away(self) -> None:
         host = self.random.choice(self.hosts)
         self.count(f"engine of {host.machine.name} away")
-        seconds = self.random.choice((0.5, 5.0, 30.0, 90.0))
+        seconds = self.random.choice((0.01, 0.5, 5.0, 30.0, 90.0))
         self._hold_up(host, seconds)
         host.engine.go_away(seconds)
 

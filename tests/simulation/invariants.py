@@ -375,6 +375,8 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
             continue
         if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) >= len(starts):
             continue  # A person ended it at once, and its evidence says so.
+        if not last.ended_by_itself and _was_cancelled(world, idx, attempt):
+            continue
         container, reason = world.evidence(run_id, idx, attempt)
         if container != last.container_id[-8:]:
             yield (
@@ -383,6 +385,17 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
             )
         elif last.ended_by_itself:
             yield from _other_content(world, run_id, idx, attempt, last)
+
+
+def _was_cancelled(world: World, idx: int, attempt: int) -> bool:
+    """Return whether an attempt that ran on a host is committed as one that a person cancelled."""
+    return world.design == "cluster" and bool(
+        world.rows(
+            "SELECT 1 FROM attempt a JOIN run ON run.run_no = a.run_no AND run.run_id = ? "
+            "WHERE a.schedule_idx = ? AND a.attempt = ? AND a.reason = 'cancelled'",
+            *(RUN, idx, attempt),
+        )
+    )
 
 
 def _other_content(

@@ -409,7 +409,7 @@ class World:
 
     def _engine_away(self) -> None:
         self.count("engine away")
-        self.engine.go_away(self.random.choice((0.5, 5.0, 30.0, 90.0)))
+        self.engine.go_away(self.random.choice((0.01, 0.5, 5.0, 30.0, 90.0)))
 
     def _engine_fails(self) -> None:
         self.count("engine error")
