@@ -73,7 +73,7 @@ class Observed:
     killed: list[str] = field(default_factory=list)
     """The containers that the product killed before anybody asked for that."""
     at_most: list[int] = field(default_factory=list)
-    """How many trials people wanted to run at once on the coordinator's machine, as they said it."""
+    """The limits that people gave for the coordinator's machine."""
     too_many: list[str] = field(default_factory=list)
     """The containers that began while as many ran on their machine as anybody had asked for."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
