@@ -571,9 +571,9 @@ def _tear(path: str, durable: bytes, chance: Any) -> None:
         if now.startswith(durable):
             end = chance.randrange(len(durable), len(now) + 1)
             if chance.random() < 0.2:
-                # Its size was stored, and not all that was written.
+                # Its size was stored, and not all that was written before its end.
                 file.seek(end)
-                file.write(bytes(len(now) - end))
+                file.write(bytes(chance.randrange(len(now) - end + 1)))
             else:
                 file.truncate(end)
         elif chance.random() < 0.5:
