@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_ledgers as kit
 from experiment_files import Folder
+from test_coordinator import plan_of
 
+from labledger import clock
 from labledger.errors import InvalidInput
-from labledger.execution.budget import Budget, check_limits
+from labledger.execution.budget import Budget, CallsInFlight, check_limits
+from labledger.experiment.model_settings import ModelSettings
+from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.task_row import Task
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Metric
+from labledger.records.model_calls import JOURNAL, asked_line, ended_line, opened_line
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.trial_kinds import FreshTrial
 
 
 @pytest.fixture
@@ -68,21 +79,33 @@ def test_what_still_adds_is_said(told: list[dict[str, Any]], in_flight: int, res
     spent.report_stop(in_flight)
     start = "1 of 1 USD are spent (--budget-usd): nothing more is started"
     assert told[0]["message"] == start + rest
+    assert "in flight when" not in spent.message(), "nothing was added since"
+
+
+def test_what_is_used_of_a_budget_is_what_reaches_the_share(told: list[dict[str, Any]]) -> None:
+    """A share of a limit is used once it is reached; of a limit of nothing there is no share."""
+    spent = budget(told, cost_usd=1, tokens=0)
+    assert spent.used(0.8) == {}
+    spent.add(paid(0, 0.75))
+    assert spent.used(0.8) == {}
+    assert list(spent.used(0.75)) == ["cost_usd"]
 
 
 def test_unknown_spending_is_told_once_and_never_nothing(told: list[dict[str, Any]]) -> None:
     """A trial that does not say what it spent is a warning, once, if that kind is limited."""
     spent = budget(told, cost_usd=1)
-    for idx in range(3):
+    spent.add(paid(0, None))
+    spent.add(paid(4, 1))
+    assert "; 1 trial did not report theirs;" in spent.message()
+    for idx in (1, 2):
         spent.add(paid(idx, None))
     [event] = told
     assert event["event"] == "warning"
     assert event["message"] == (
         "slot 0 does not report its cost_usd: --budget-usd counts only trials that do"
     )
-    assert spent.spent["cost_usd"] == Spent(0, 0, 3)
+    assert spent.spent["cost_usd"] == Spent(1, 1, 3)
     assert spent.event_fields(paid(3, None)) == {"cost_usd": None, "tokens": None}
-    spent.add(paid(3, 1))
     assert "; 3 trials did not report theirs;" in spent.message()
 
 
@@ -98,6 +121,58 @@ def test_calls_in_flight_count(told: list[dict[str, Any]]) -> None:
     spent.add(kit.with_calls(kit.result(0), calls[0]))
     assert spent.exhausted() == ("tokens",)
     assert spent.spent["tokens"].total == limit / 2
+
+
+def attempt_at(folder: Path, idx: int, host: str = "", *, uses_models: bool = True) -> AttemptSpec:
+    """The first attempt of a slot, in whose journal there is a call."""
+    plan = plan_of(folder, "1" * 32)
+    if uses_models:
+        runtime = Runtime("python:3.11", models=ModelSettings(allow={"anthropic": ("small",)}))
+        plan = replace(plan, settings=VariantSettings(TrialSettings(runtime, {})))
+    task = Task.from_json({"id": f"task-{idx}", "task": {}})
+    spec = AttemptSpec(plan, kit.slot(idx), kit.RUN, 1, task, FreshTrial(), host=host)
+    add_call(spec, 1, opened_line(kit.TIMES[0]))
+    return spec
+
+
+def add_call(spec: AttemptSpec, number: int, *lines: dict[str, Any]) -> None:
+    journal = spec.folder / JOURNAL
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    call = kit.model_call(number)
+    with journal.open("a") as file:
+        for line in (*lines, asked_line(call), ended_line(call)):
+            file.write(json.dumps(line) + "\n")
+
+
+def test_calls_in_flight_are_read_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once and then every two seconds, from the journals that are on this machine."""
+    now = 0.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    spec = attempt_at(tmp_path, 0)
+    others = [
+        attempt_at(tmp_path, 1, "node-a/00000001"),
+        attempt_at(tmp_path, 2, uses_models=False),
+    ]
+    calls = CallsInFlight()
+    assert calls.as_json() == {"calls": 0, "waited_s": 0}
+    assert calls.look([spec, *others]) == {(0, 1): [kit.model_call(1)]}
+    add_call(spec, 2)
+    now = 1.99
+    assert calls.look([spec]) is None
+    assert calls.as_json() == {"calls": 1, "waited_s": 0.25}
+    now = 2.0
+    assert calls.look([spec]) == {(0, 1): [kit.model_call(1), kit.model_call(2)]}
+    assert calls.as_json() == {"calls": 2, "waited_s": 0.5}
+
+
+def test_reading_calls_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a look that took a second, the next follows twenty seconds later."""
+    times = iter([10.0, 11.0, 30.9, 31.0, 31.0])
+    monkeypatch.setattr(clock, "monotonic", lambda: next(times))
+    calls = CallsInFlight()
+    assert [calls.look([]), calls.look([]), calls.look([])] == [{}, None, {}]
 
 
 def test_calls_of_unknown_usage_are_told(told: list[dict[str, Any]]) -> None:

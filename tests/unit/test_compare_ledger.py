@@ -170,6 +170,41 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
             assert [told.a, told.b] == pytest.approx(means)
 
 
+@pytest.mark.parametrize(
+    "letters",
+    [
+        {"base": ["PPF", "PP", "a"], "treat": ["Pai", "EF", "P"]},
+        {"base": "aa", "treat": "aa"},
+    ],
+)
+def test_other_ways_of_counting_say_what_they_would_if_asked(path: Path, letters: Any) -> None:
+    """With replications, of which some are lost, and where no trial counts as before."""
+    runs.make_run(path, letters)
+    shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
+    for errors, found in shown.items():
+        for told in found.sensitivity:
+            other = shown[ErrorCounting(told.errors)]
+            assert (told.pairs, told.difference) == (other.pairs, other.difference), errors
+            means = [side.mean and side.mean.value for side in (other.a, other.b)]
+            assert [told.a, told.b] == [mean and pytest.approx(mean) for mean in means]
+
+
+def test_a_side_that_lost_a_trial_keeps_the_others_of_its_task(path: Path) -> None:
+    """The lost one is named, whichever side it is of, and pairs are as many as the fewer trials."""
+    runs.make_run(path, {"base": ["PPF", "PFi", "PP"], "treat": ["PFi", "FFF", "F"]})
+    found = only(path, "run-1")
+    assert left_out(found) == {
+        ("a", "infra_error"): 1,
+        ("b", "infra_error"): 1,
+        ("b", "not_scheduled"): 1,
+    }
+    assert (found.tasks, found.pairs) == (3, 5)
+    assert found.a.mean is not None
+    assert found.b.mean is not None
+    assert found.a.mean.value == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert found.b.mean.value == pytest.approx((1 / 2 + 0 + 0) / 3)
+
+
 def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: Path) -> None:
     """A time-out with the verdict pass passed, unless `--errors strict` was asked for."""
     runs.make_run(path, {"base": "PPFg", "treat": "TPAg"})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger.errors import LeaseLost
+from labledger.errors import LeaseLost, LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import FolderRetention
@@ -21,8 +21,9 @@ from labledger.execution.run_events import StopRequest
 from labledger.execution.run_notices import RunNotices
 from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
 from labledger.experiment.schedule import Prune, Retry
+from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
-from labledger.export.mirrors import MirrorWriter
+from labledger.export.mirrors import PATHS, MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
@@ -30,6 +31,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
+from labledger.runner import ownership
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
@@ -39,6 +41,7 @@ from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import RunControl
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import FullDisks
+from labledger.trial.trial_kinds import FreshTrial
 from labledger.trial.trial_plan import TrialPlan
 
 SLOTS = 24
@@ -399,6 +402,125 @@ def test_a_slot_that_is_given_up_is_committed_with_its_reason(
     records = {r.schedule_idx: r for r in reader.slot_records(kit.RUN)}
     assert records[1].status is SlotStatus.SKIPPED_PRUNED
     assert records[1].reason == "the variant failed twice in a row"
+
+
+@pytest.mark.parametrize("arrives_last", [True, False])
+@pytest.mark.parametrize(("errors", "is_completed"), [(1, True), (2, False)])
+def test_a_regrading_of_too_many_errors_is_not_completed(
+    run: Run, errors: int, is_completed: bool, arrives_last: bool
+) -> None:
+    """Its last slot is staged, but not committed, whether it or the first arrives last."""
+    queue = run.commit_queue
+    queue.error_rate = ErrorRate.of_regrading(None, 2, [])
+    results = [kit.result(0, status=SlotStatus.GRADE_ERROR), kit.result(1)]
+    if errors == 2:
+        results[1] = kit.result(1, status=SlotStatus.GRADE_ERROR)
+    for result in results if arrives_last else reversed(results):
+        assert queue.commit_or_stage(result, final=True)
+    queue.commit_ready()
+    assert queue.next_idx == (2 if is_completed else 1)
+    assert list(queue.staged) == ([] if is_completed else [1])
+    assert (queue.error_rate.committed, queue.error_rate.errors) == (2, errors)
+
+
+def test_the_first_slot_counts_like_others(run: Run) -> None:
+    """A row of failures may begin with it."""
+    queue = run.commit_queue
+    failed = {"status": SlotStatus.AGENT_ERROR}
+    assert queue.commit_or_stage(kit.result(0, **failed), final=True)
+    assert queue.commit_or_stage(kit.result(1), final=True)
+    assert not queue.pruning.is_pruned("base")
+    assert queue.commit_or_stage(kit.result(2, **failed), final=True)
+    assert queue.pruning.is_pruned("base")
+
+
+def test_files_of_events_stay_until_their_slot_is_committed(run: Run) -> None:
+    """A staged result needs its file, a committed one does not."""
+    queue = run.commit_queue
+    events = kit.event_file(run.writer, f"{kit.RUN}/000001-1.jsonl")
+    assert queue.commit_or_stage(kit.result(1, events=events), final=True)
+    assert queue.commit_or_stage(kit.result(0), final=True)
+    assert events.path.exists()
+    queue.commit_ready()
+    assert not events.path.exists()
+
+
+def test_a_mirror_that_cannot_be_written_holds_up_no_commit(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once, and what the mirror lacks is appended when that is possible again."""
+
+    def fail(*_: Any) -> None:
+        raise LedgerError("the mirror cannot be written")
+
+    queue, repair = run.commit_queue, run.commit_queue.repair_mirrors
+    monkeypatch.setattr(run.mirrors, "append", fail)
+    queue.repair_mirrors = lambda: fail()
+    mirror = run.mirrors.run_dir / PATHS["trials"]
+    for idx in range(2):
+        assert queue.commit_or_stage(kit.result(idx), final=True)
+        assert [e["message"] for e in run.told if e["event"] == "warning"] == [
+            "the mirror cannot be written; the run continues and appends to the mirror later"
+        ]
+    assert mirror.read_text() == ""
+    queue.repair_mirrors = repair
+    assert queue.commit_or_stage(kit.result(2), final=True)
+    assert len(mirror.read_text().splitlines()) == 3
+    monkeypatch.undo()
+    queue.repair_mirrors = lambda: fail()
+    assert queue.commit_or_stage(kit.result(3), final=True)
+    assert len(mirror.read_text().splitlines()) == 4
+
+
+def test_what_the_full_disk_refuses_is_not_taken_for_written(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatch or a commit that was refused says so, changes nothing, and is made later."""
+
+    def refuse(*_: Any) -> None:
+        raise LedgerDiskFull("the disk is full")
+
+    queue = run.commit_queue
+    task = Task.from_json({"id": "task", "task": {}})
+    plan = plan_of(path.parent, "1" * 32)
+    spec = AttemptSpec(plan, kit.slot(2), kit.RUN, 1, task, FreshTrial())
+    assert queue.commit_or_stage(kit.result(1), final=True)
+    assert queue.commit_or_stage(kit.result(0), final=True)
+    with monkeypatch.context() as full:
+        full.setattr(queue.writer, "journal_dispatch", refuse)
+        full.setattr(queue.writer, "commit_staged", refuse)
+        assert not queue.journal_dispatches([spec])
+        assert not queue.commit_next()
+        assert queue.disk_pause.active
+        assert (queue.next_idx, list(queue.staged)) == (1, [1])
+    assert queue.journal_dispatches([spec])
+    assert queue.commit_next()
+    assert (queue.next_idx, list(queue.staged)) == (2, [])
+
+
+def test_only_the_last_attempt_of_a_slot_counts_as_its_ending(run: Run) -> None:
+    """A failure that is retried counts as no error and prunes nothing; what it spent counts."""
+    queue = run.commit_queue
+    queue.budget.limits = {"cost_usd": 1.0}
+    failed = {"status": SlotStatus.INFRA_ERROR, "scores": ()}
+    spent = (Metric("cost_usd", "result", 0.5),)
+    assert queue.commit_or_stage(kit.result(0, **failed, metrics=spent), final=False)
+    assert (queue.error_rate.committed, queue.budget_exhausted) == (0, False)
+    assert queue.commit_or_stage(kit.result(0, attempt=2, metrics=spent), final=True)
+    assert (queue.error_rate.committed, queue.error_rate.errors) == (1, 0)
+    assert queue.budget_exhausted
+
+
+def test_the_lease_is_renewed_between_commits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long series of commits keeps it, without a renewal for each of them."""
+    queue, renewed_at = run.commit_queue, list[int]()
+    queue.heartbeat.on_renewal = lambda: renewed_at.append(queue.next_idx)
+    for idx in range(2):
+        assert queue.commit_or_stage(kit.result(idx), final=True)
+    assert renewed_at == [1]
+    monkeypatch.setattr(ownership, "RENEWALS_PER_LEASE", 1e12)
+    assert queue.commit_or_stage(kit.result(2), final=True)
+    assert renewed_at == [1, 3]
 
 
 def test_a_retry_goes_before_what_is_new(run: Run) -> None:

@@ -135,7 +135,42 @@ def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) 
     for n in range(of):
         rate.count(SlotStatus.GRADE_ERROR if n < errors else SlotStatus.AGENT_ERROR)
     rate.count(SlotStatus.SKIPPED_PRUNED)
-    assert (rate.stop_cause() is not None) == stops
+    cause = rate.stop_cause()
+    assert (cause is not None) == stops
+    if cause is not None:
+        assert cause == (
+            "3 of 10 slots committed since this start (30%) ended as grade_error or infra_error or "
+            "setup_error: more than --max-error-rate 0.2; fix the cause, or resume with a higher "
+            "rate"
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "errors", "is_exceeded"),
+    [(None, 2, False), (None, 3, True), (0.75, 3, False), (0.25, 2, True)],
+)
+def test_a_regrading_counts_the_grader_errors_of_all_its_slots(
+    limit: float | None, errors: int, is_exceeded: bool
+) -> None:
+    """At most half of them, unless it is told another share; other statuses are those of before."""
+    committed = [{"grade_error": errors - 1}, {"completed": 3 - errors, "infra_error": 1}]
+    rate = ErrorRate.of_regrading(limit, 4, committed)
+    assert rate.stop_cause() is None, "it is not known yet how the last slot ends"
+    rate.count(SlotStatus.GRADE_ERROR)
+    assert (rate.committed, rate.errors) == (4, errors)
+    assert rate.is_exceeded == is_exceeded
+    cause = rate.stop_cause()
+    assert (cause is not None) == is_exceeded
+    if cause is not None:
+        assert cause.startswith(f"{errors} of 4 slots of the regrading")
+        assert cause.endswith("it is not completed, so that the earlier scores stay current")
+
+
+def test_the_last_slot_of_a_regrading_completes_it() -> None:
+    """No slot of another run does."""
+    regrading = ErrorRate.of_regrading(None, 4, [])
+    assert [idx for idx in range(6) if regrading.is_last(idx)] == [3]
+    assert not any(ErrorRate(0.5).is_last(idx) for idx in range(6))
 
 
 def test_delays_double_up_to_the_largest_and_begin_again() -> None:

@@ -10,11 +10,17 @@ import pytest
 
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Asked
+from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
 from labledger.records.model_grants import NOTHING, Amounts, CallLimits, CapShare
 
-PRICES = PriceTable((ModelPrice("p", "m", 0, 1_000_000, 10_000_000, 100_000, 1_250_000),))
+PRICES = PriceTable(
+    (
+        ModelPrice("p", "m", 0, 1_000_000, 10_000_000, 100_000, 1_250_000),
+        ModelPrice("p", "free", 0, 0, 0, 0, 0),
+    )
+)
 CALL = ModelCall(1, "", "p", "anthropic-messages", "m", CallState.ANSWERED, 200)
 WORST = WorstCase(Usage(100, output=100), 100 * 1_000_000 + 100 * 10_000_000)
 
@@ -33,6 +39,7 @@ def test_the_worst_case_is_the_dearest_way_of_counting() -> None:
     unstated = worst_case(replace(asked, max_output=None, answers=1), "p", 70, PRICES)
     assert unstated.usage.output == 70
     assert worst_case(replace(asked, model="n"), "p", 9, PRICES).cost is None
+    assert worst_case(replace(asked, model="free"), "p", 9, PRICES).cost == 0
     assert worst_case(replace(asked, counts_tokens=True), "p", 9, PRICES) == WorstCase(Usage(), 0)
 
 
@@ -61,6 +68,32 @@ def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str, *, repl
         assert account.totals.cost == (0 if replayed else 2 * WORST.cost)
 
     asyncio.run(test())
+
+
+def test_requests_under_way_count() -> None:
+    """Calls that are asked at once pass the cap on requests no more than calls one by one."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(requests=2))
+        for _ in range(2):
+            await kept.reserve(WORST)
+        with pytest.raises(CapReached):
+            await kept.reserve(WORST)
+        assert account.in_flight == 2
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("spent", [0, 1])
+def test_a_free_call_fits_until_a_cap_is_passed(spent: int) -> None:
+    """A call that costs nothing is asked at a cap of nothing, and not once that is passed."""
+    account = Account("trial", CallTotals(cost=spent))
+    kept, _ = caps(CallLimits(usd=0), account)
+    if spent:
+        with pytest.raises(CapReached):
+            asyncio.run(kept.reserve(WorstCase(WORST.usage, 0)))
+    else:
+        asyncio.run(kept.reserve(WorstCase(WORST.usage, 0)))
 
 
 def test_what_was_not_used_is_free_again() -> None:
@@ -161,6 +194,23 @@ def test_costs_of_unpriced_calls_are_said() -> None:
     totals = account.totals
     assert (totals.cost, totals.unpriced, totals.held_cost) == (0, 1, WORST.cost)
     assert totals.usage.total == 6
+
+
+def test_a_call_without_a_price_takes_no_dollars_of_a_share() -> None:
+    """Neither while it waits for its share, nor when it is under way."""
+
+    async def test() -> None:
+        kept, account = caps(CallLimits(tokens=1000))
+        account.await_share()
+        waits = asyncio.create_task(kept.reserve(WorstCase(WORST.usage, None)))
+        await asyncio.sleep(0)
+        needed = Amounts(1, WORST.usage.total, 0)
+        assert account.take_share(CapShare(None, NOTHING)).wanted == needed
+        account.take_share(CapShare(None, needed))
+        await waits
+        assert account.take_share(CapShare(None, NOTHING)).used == needed
+
+    asyncio.run(test())
 
 
 def test_a_gateway_uses_its_share_of_a_cap() -> None:

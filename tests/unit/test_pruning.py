@@ -38,6 +38,12 @@ def test_a_completed_slot_ends_the_row() -> None:
     assert not pruning.is_pruned("treat")
 
 
+def test_a_row_after_a_completed_slot_is_as_long() -> None:
+    """The limit is the same after a slot that completed: the row begins again at nothing."""
+    pruning = noted(SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_ERROR)
+    assert pruning.is_pruned("treat")
+
+
 def test_skipped_slots_neither_count_nor_end_the_row() -> None:
     """A pruned variant stays pruned while its slots are skipped."""
     pruning = noted(SlotStatus.AGENT_ERROR, SlotStatus.SKIPPED_PRUNED)

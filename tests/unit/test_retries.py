@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sample_ledgers as kit
 from test_coordinator import plan_of
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
+from labledger.experiment.schedule import Retry
 from labledger.experiment.task_row import Task
 from labledger.records.identity import Slot
-from labledger.records.outcomes import Reason
-from labledger.runner.retries import RetryQueue
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.runner.retries import RetryPolicy, RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.trial_kinds import FreshTrial
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
 
 HOST = "node-a/00000001"
 
@@ -76,3 +80,39 @@ def test_the_last_slots_do_not_wait_for_others(queue: RetryQueue, tmp_path: Path
     queue.add(attempt_at(tmp_path, 1), None)
     order = [queue.next_deferred(), queue.next_deferred(), queue.next_deferred()]
     assert [spec and spec.slot.schedule_idx for spec in order] == [1, 0, None]
+
+
+def test_deferred_retries_come_in_the_order_of_their_turns(
+    queue: RetryQueue, tmp_path: Path
+) -> None:
+    """One that was deferred later does not hold up the first."""
+    queue.add(attempt_at(tmp_path, 0), Reason.HOST_ERROR)
+    queue.count_slot()
+    queue.add(attempt_at(tmp_path, 1), Reason.HOST_ERROR)
+    for _ in range(REFUSALS_BEFORE_PAUSE - 1):
+        queue.count_slot()
+    assert [spec and spec.slot.schedule_idx for spec in (queue.next(), queue.next())] == [0, None]
+
+
+def test_attempts_that_have_a_host_are_taken_once(queue: RetryQueue, tmp_path: Path) -> None:
+    """No more of them than there is room for, and each of them only once; the others stay."""
+    placed = [attempt_at(tmp_path, idx, host=HOST) for idx in (0, 2, 3)]
+    queue.requeue([*placed, attempt_at(tmp_path, 1)])
+    assert queue.take_placed(-1) == queue.take_placed(0) == []
+    assert queue.take_placed(2) == placed[:2]
+    assert queue.take_placed(9) == placed[2:]
+    left = queue.next()
+    assert left is not None
+    assert left.slot.schedule_idx == 1
+    assert queue.next() is None
+
+
+def test_a_result_that_is_carried_over_is_not_retried(tmp_path: Path) -> None:
+    """It says how a trial of the regraded run ended: another attempt would only copy it again."""
+    result = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.CONTAINER_KILLED)
+    record = {"status": result.status, "reason": result.reason}
+    stored = StoredTrial(kit.ids(0), record, {}, {})
+    fresh = attempt_at(tmp_path, 0)
+    policy = RetryPolicy(Retry())
+    assert policy.applies_to(result, fresh)
+    assert not policy.applies_to(result, replace(fresh, kind=RegradedTrial(stored)))
