@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from labledger.records.model_calls import ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
+from labledger.records.attempt_result import Metric
+from labledger.records.model_calls import CallState, ModelCall, Usage
+from labledger.records.model_costs import (
+    PICODOLLARS,
+    SOURCE,
+    ModelPrice,
+    PriceTable,
+    beside_counted,
+    known_cost,
+    model_metrics,
+)
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     KeySource,
@@ -39,6 +50,34 @@ def test_a_model_without_a_price_has_no_cost(name: tuple[str, str]) -> None:
     assert TABLE.cost_of(*name, Usage(1)) is None
     assert TABLE.cost_of("p", "free", Usage(1)) == 0
     assert TABLE.cost_of("p", "free", Usage(cache_read=1)) is None
+
+
+def test_no_tokens_cost_nothing() -> None:
+    """Whatever the model; a price without a size holds from no tokens on, others from theirs."""
+    assert TABLE.cost_of("p", "n", Usage()) == 0
+    assert TABLE.price_of("p", "free") == ModelPrice("p", "free", 0, input=0, output=0)
+    assert PriceTable((ModelPrice("p", "m", 1),)).price_of("p", "m") is None
+
+
+def test_the_metrics_of_an_attempt_are_those_of_all_its_calls() -> None:
+    """Costs add up; of what is known in part there is no metric; what an agent says is a claim."""
+    usage = Usage(1000, output=100)
+    call = ModelCall(1, "", "p", "anthropic-messages", "m", CallState.ANSWERED, 200, usage=usage)
+    calls = (call, replace(call, call=2))
+    cost = 2 * (1000 * 3_000_000 + 100 * 15_000_000)
+    assert known_cost(calls, TABLE) == (cost, True)
+    counted = model_metrics(calls, TABLE)
+    assert counted == (
+        Metric("tokens_in", SOURCE, 2000),
+        Metric("tokens_out", SOURCE, 200),
+        Metric("cost_usd", SOURCE, cost / PICODOLLARS),
+    )
+    unknown = replace(call, usage=None)
+    assert known_cost((*calls, unknown), TABLE) == (cost, False)
+    assert model_metrics((*calls, unknown), TABLE) == ()
+    claim, steps = Metric("cost_usd", "result", 5), Metric("steps", "result", 7)
+    claimed = replace(claim, metric_id="claimed_cost_usd")
+    assert beside_counted((claim, steps), counted) == (claimed, steps, *counted)
 
 
 def test_tables_of_the_same_prices_are_equal() -> None:
