@@ -347,6 +347,8 @@ def test_queries_answer_with_rows(server: RunningServer) -> None:
     assert document["rows"] == [[0, "pass"], [1, "fail"]]
     assert document["truncated"] is None
     assert server.get(f"/sql?q={sql}&format=csv").text == "schedule_idx,verdict\n0,pass\n1,fail\n"
+    sql = quote("SELECT X'00ff' AS found, NULL AS missing")
+    assert server.get(f"/sql?q={sql}&format=csv").text == "found,missing\n00ff,\n"
     assert "trials" in [view["name"] for view in document["views"]]
     document = server.document("/sql?q=SELECT+9007199254740993")
     assert document["rows"] == [["9007199254740993"]]  # JavaScript would round the number.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from labledger import clock
 from labledger.errors import LabLedgerError, QueryFailed
+from labledger.export.data_frames import text_writer
 from labledger.ledger.query import Row, expand_view_name, query
 from labledger.records import JsonObject
 from labledger.text import counted, format_size
@@ -71,11 +71,9 @@ def csv_text(source: Source, parameters: Parameters) -> str:
             f"the query has more rows than fit in a download: at most {limit}",
             hint="`labledger query --format csv` writes all of them",
         )
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
+    text = io.BytesIO()
+    text_writer("csv")(columns, iter(rows), text)
+    return text.getvalue().decode()
 
 
 def _run(
