@@ -33,7 +33,8 @@ from typing import Protocol
 
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.outcomes import SlotStatus
+from labledger.records.pass_rate import is_clean_pass
 from labledger.text import counted, format_size
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -312,7 +313,7 @@ class FolderRetention(StrEnum):
         """
         if self is not FolderRetention.FAILED:
             return self is FolderRetention.ALL
-        return status is not SlotStatus.COMPLETED or verdict != Verdict.PASS
+        return not is_clean_pass(status, verdict)
 
 
 def kept_folder(trial_folder: Path) -> Path:

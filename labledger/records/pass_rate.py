@@ -40,6 +40,14 @@ def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) 
             return None
 
 
+def is_clean_pass(status: str | None, verdict: str | None) -> bool:
+    """Return whether a trial passed with nothing to look into.
+
+    An agent that failed may have passed (`has_passed`), and is worth a look all the same.
+    """
+    return status == SlotStatus.COMPLETED and verdict == Verdict.PASS
+
+
 PASSED_SQL = """\
 CASE
     WHEN {status} = 'completed' THEN {verdict} = 'pass'

@@ -19,6 +19,7 @@ from labledger.ledger.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
+from labledger.records.pass_rate import is_clean_pass
 from labledger.report.report_options import LogSelection
 from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
@@ -86,8 +87,7 @@ def pack(
 def _is_requested(trial: Trial, logs: LogSelection) -> bool:
     if trial.attempt is None or logs is LogSelection.NONE:
         return False
-    has_passed = trial.status == "completed" and trial.verdict == "pass"
-    return logs is LogSelection.ALL or not has_passed
+    return logs is LogSelection.ALL or not is_clean_pass(trial.status, trial.verdict)
 
 
 def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:

@@ -18,6 +18,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
 from labledger.records.model_costs import CLAIMED, USUAL_METRICS
+from labledger.records.pass_rate import is_clean_pass
 
 CLAIM_TOLERANCE = 0.01
 """A claim agrees if it differs by no more than this share of what was counted."""
@@ -125,7 +126,8 @@ class Trial(NamedTuple):
     @property
     def badness(self) -> tuple[int, str, int]:
         """The order of trials from the worst: not completed, not passed, passed."""
-        rank = 0 if self.status != "completed" else 2 if self.verdict == "pass" else 1
+        is_clean = is_clean_pass(self.status, self.verdict)
+        rank = 0 if self.status != "completed" else 2 if is_clean else 1
         return rank, self.run_id or "", self.schedule_idx
 
 
