@@ -236,6 +236,7 @@ class ClusterWorld(World):
                         self.count(f"{name} is declared lost")
                         writer.declare_host_lost(labs.RUN, name, "a simulated person said so")
                         self.lost.add(host.machine.name)
+                        self.observed.kills_are_asked_for = True
             except LabLedgerError as error:
                 self.time.note(f"{type(error).__name__}: {error.message[:150]}")
             finally:
