@@ -196,10 +196,19 @@ class MirrorWriter:
                     self._mirrors[kind] = _Mirror.open(path)
 
     def sync(self) -> None:
-        """Make everything appended so far durable. Raises `LedgerError`."""
+        """Make everything appended so far durable. Raises `LedgerError`.
+
+        A mirror that the disk refuses is deleted, and the next `repair` writes it anew: its file
+        would go on to show what the disk lacks, and a later sync of it would succeed.
+        """
         for mirror in self._mirrors.values():
             with _file_errors_reported(mirror.path):
-                os.fsync(mirror.descriptor)
+                try:
+                    os.fsync(mirror.descriptor)
+                except OSError:
+                    with self._fence():
+                        mirror.path.unlink(missing_ok=True)
+                    raise
                 sync_folder(mirror.path.parent)
 
 

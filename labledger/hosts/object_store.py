@@ -61,18 +61,21 @@ class PartialFile:
         return self.size
 
     def finish(self, sha256: str | None) -> None:
-        """Give the complete file its name. Raises `DigestMismatch`; nothing is left then.
+        """Give the complete file its name. Raises `DigestMismatch` and `OSError`.
 
-        `sha256` is the digest of the content in hex, None if it is not known.
+        `sha256` is the digest of the content in hex, None if it is not known. Nothing is left of a
+        file that has another, or that the disk refuses: a later sync of it would succeed.
         """
         with self._path.open("rb") as file:
-            if sha256 is not None:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if digest != sha256:
-                    self._path.unlink()
-                    message = f"{self._target.name} arrived with the digest {digest}"
-                    raise DigestMismatch(message)
-            os.fsync(file.fileno())
+            digest = None if sha256 is None else hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != sha256:
+                self.discard()
+                raise DigestMismatch(f"{self._target.name} arrived with the digest {digest}")
+            try:
+                os.fsync(file.fileno())
+            except OSError:
+                self.discard()
+                raise
         make_folder(self._target.parent)
         self._path.replace(self._target)
         sync_folder(self._target.parent)

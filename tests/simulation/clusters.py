@@ -8,8 +8,11 @@ engine, or are declared lost and come back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from labledger.upkeep.container_cleanup import clean_hosts
 from simulation import disk, labs
 from simulation.engine import SimulatedEngine
 from simulation.invariants import Violation
-from simulation.runs import FAULTS_END, UNIX_TIME, World
+from simulation.runs import UNIX_TIME, World
 from simulation.scheduler import Machine, Process, world
 
 ADDRESS = "tcp://127.0.0.1:8786"
@@ -45,7 +48,7 @@ class Host:
         self.engine = SimulatedEngine(self.machine)
         self.process: Process | None = None
         self.service: HostService | None = None
-        self.cut_until = 0.0
+        self.deaf_until = self.mute_until = 0.0
         """Until when nothing reaches it, and nothing comes from it."""
 
     @property
@@ -74,19 +77,56 @@ class Host:
         world().spawn(process, "main", main)
 
 
+@dataclass(slots=True)
+class Network:
+    """How a network treats messages: the request of a call, and its reply."""
+
+    delay_s: float = 0.005
+    """How long most of them take on average."""
+    late: float = 0.01
+    """Which share takes up to `latest_s` more."""
+    latest_s: float = 20.0
+    repeated: float = 0.03
+    """Which share of the requests arrives twice."""
+    lost: float = 0.005
+
+    @classmethod
+    def rough(cls, chance: random.Random) -> Network:
+        """Return a network that chance has made slow, unreliable, or both."""
+        return cls(
+            chance.choice((0.005, 0.05, 0.5)),
+            chance.choice((0.01, 0.1, 0.3)),
+            chance.choice((20.0, 100.0)),
+            chance.choice((0.03, 0.3)),
+            chance.choice((0.005, 0.05, 0.2)),
+        )
+
+    def delay(self) -> float:
+        chance = world().random
+        is_late = chance.random() < self.late
+        return chance.expovariate(1 / self.delay_s) + is_late * chance.uniform(0, self.latest_s)
+
+    def loses(self) -> bool:
+        return world().random.random() < self.lost
+
+    def copies(self) -> int:
+        return 2 if world().random.random() < self.repeated else 1
+
+
 class Transport:
     """What the product calls a transport, in the place of Dask."""
 
     name = "the simulated cluster"
 
-    def __init__(self, hosts: list[Host]) -> None:
+    def __init__(self, hosts: list[Host], network: Callable[[], Network]) -> None:
         self._hosts = hosts
+        self._network = network
 
     async def open(self) -> None:
         return None
 
     async def addresses(self) -> Mapping[str, str]:
-        await asyncio.sleep(_delay())
+        await asyncio.sleep(self._network().delay())
         now = world().now
         return {
             host.address: f"{host.machine.name}@1"
@@ -94,57 +134,50 @@ class Transport:
             if host.service is not None
             and host.process is not None
             and host.process.is_alive
-            and host.cut_until < now
+            and host.mute_until < now
         }
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
-        caller = world().current.process
+        caller, network = world().current.process, self._network()
         host = next((each for each in self._hosts if each.address == address), None)
         if host is None or world().random.random() < 0.01:
-            await asyncio.sleep(_delay())
+            await asyncio.sleep(network.delay())
             raise HostUnreachable(f"nothing answers at {address}")
 
         def arrive(reply: bytes) -> None:
             if caller.is_alive and not future.done():
                 loop.call_soon_threadsafe(lambda: future.done() or future.set_result(reply))
 
-        copies = 2 if world().random.random() < 0.03 else 1
-        for _ in range(copies):
-            world().after(_delay(), lambda: _deliver(host, address, request, arrive))
+        for _ in range(network.copies()):
+            deliver = partial(self._deliver, host, address, request, arrive)
+            world().after(network.delay(), deliver)
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise HostUnreachable(f"{address} did not answer in time") from None
 
+    def _deliver(
+        self, host: Host, address: str, request: bytes, arrive: Callable[[bytes], None]
+    ) -> None:
+        """Have a host answer a request, unless it is lost on the way; so with the reply."""
+        process, service = host.process, host.service
+        is_there = process is not None and process.is_alive and service is not None
+        is_heard = host.deaf_until < world().now and not self._network().loses()
+        if not (is_there and is_heard and host.address == address):
+            return
+
+        def answer() -> None:
+            reply = service.answer(request)
+            network = self._network()
+            if host.mute_until < world().now and not network.loses():
+                world().after(network.delay(), lambda: arrive(reply))
+
+        world().spawn(process, "answer", answer)
+
     async def close(self) -> None:
         return None
-
-
-def _delay() -> float:
-    chance = world().random
-    return chance.expovariate(1 / 0.005) + (chance.uniform(0, 20) if chance.random() < 0.01 else 0)
-
-
-def _is_lost(host: Host) -> bool:
-    is_lossy = world().now < FAULTS_END
-    return host.cut_until >= world().now or (is_lossy and world().random.random() < 0.005)
-
-
-def _deliver(host: Host, address: str, request: bytes, arrive: Any) -> None:
-    """Have a host answer a request, unless it is lost on the way; so with the reply."""
-    process, service = host.process, host.service
-    is_there = process is not None and process.is_alive and service is not None
-    if not is_there or host.address != address or _is_lost(host):
-        return
-
-    def answer() -> None:
-        reply = service.answer(request)
-        if not _is_lost(host):
-            world().after(_delay(), lambda: arrive(reply))
-
-    world().spawn(process, "answer", answer)
 
 
 class ClusterWorld(World):
@@ -161,11 +194,18 @@ class ClusterWorld(World):
         self._given_up: set[str] = set()
         """Hosts that a person declares lost."""
         self._is_over = False
+        self._network = Network()
+        if self.random.random() < 0.5 and self.happens("rough-network"):
+            self._network = Network.rough(self.random)
 
     def begin(self) -> None:
-        connect._connection = lambda _: ClusterConnection(Transport(self.hosts))
+        connect._connection = lambda _: ClusterConnection(Transport(self.hosts, self.network))
         for host in self.hosts:
             self._serve(host)
+
+    def network(self) -> Network:
+        """Return how the network is now: it loses nothing any more when the faults are over."""
+        return self._network if self.has_faults else Network(lost=0.0)
 
     def _serve(self, host: Host) -> None:
         """Keep a worker running on a host."""
@@ -215,8 +255,11 @@ class ClusterWorld(World):
 
     def _cut_host(self) -> None:
         host = self.random.choice(self.hosts)
-        self.count(f"{host.machine.name} is cut off")
-        host.cut_until = self.time.now + self.random.choice((1.0, 10.0, 40.0, 150.0))
+        until = self.time.now + self.random.choice((1.0, 10.0, 40.0, 150.0))
+        is_deaf, is_mute = self.random.choice(((True, True), (True, False), (False, True)))
+        self.count(f"{host.machine.name} is cut off: {is_deaf=}, {is_mute=}")
+        host.deaf_until = until if is_deaf else host.deaf_until
+        host.mute_until = until if is_mute else host.mute_until
 
     def _lose_host(self) -> None:
         """Have a person declare a host lost; without any host, no run would end."""
@@ -311,7 +354,7 @@ class ClusterWorld(World):
     def end(self) -> None:
         """Have a person clean up the hosts that were away when the run ended."""
         for host in self.hosts:
-            host.cut_until = 0.0
+            host.deaf_until = host.mute_until = 0.0
             if host.process is None or not host.process.is_alive:
                 host.serve()
         # A power cut after the cleanup would bring back what it deleted.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import threading
 import time
@@ -72,6 +74,25 @@ def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
         partial.finish(sha256_hex(content))
     assert target.read_bytes() == content
     assert partial.size == 0
+
+
+def test_a_file_that_the_disk_refuses_arrives_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a sync that failed, a later one would succeed without the content: nothing is kept."""
+    target = tmp_path / "file"
+    partial = PartialFile(tmp_path / "incoming" / "part", target)
+    partial.append(0, b"content")
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match="Input/output error"):
+            partial.finish(sha256_hex(b"content"))
+    assert partial.size == 0
+    assert not target.exists()
 
 
 def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:

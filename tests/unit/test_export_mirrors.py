@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -296,6 +297,29 @@ def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
     )  # fmt: skip
     assert "could not write the mirror" in done.stdout
     assert compare(reader, kit.RUN, run_dir) == []
+
+
+def test_a_mirror_that_the_disk_refused_is_written_anew(
+    run_dir: Path, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a sync that failed, the system shows what the disk may lack: the file is not kept."""
+    whole, refused = contents(run_dir), run_dir / EVENTS
+    inode = refused.stat().st_ino
+
+    def fsync(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with MirrorWriter(run_dir) as mirrors:
+        mirrors.repair(reader, kit.RUN)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            with pytest.raises(LedgerError, match=r"events\.jsonl: Input/output error"):
+                mirrors.sync()
+        assert not refused.exists()
+        mirrors.repair(reader, kit.RUN)
+        mirrors.sync()
+    assert contents(run_dir) == whole
 
 
 def test_a_writer_that_was_overtaken_changes_nothing(
