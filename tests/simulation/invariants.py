@@ -83,6 +83,7 @@ class Observed:
 Check = Callable[["World"], Iterator[str]]
 AFTER_COMMIT: dict[str, Check] = {}
 """Checked after each transaction of the ledger, by the names under which they are documented."""
+LEASES = "no lease is taken while it lasts and its owner lives"
 DURABLE = "digests and mirrors fit the ledger"
 AT_REST: dict[str, Check] = {}
 """Checked whenever no coordinator is alive."""
@@ -194,7 +195,7 @@ def _epochs_grow(world: World) -> Iterator[str]:
         yield f"slot {idx} of {run_id} was committed in epoch {epoch}, after one of {before}"
 
 
-@after_commit("no lease is taken while it lasts and its owner lives")
+@after_commit(LEASES)
 def _leases_are_respected(world: World) -> Iterator[str]:
     before, world.observed.leases = world.observed.leases, {}
     living = {process.pid for process in world.machine.living()}

@@ -12,8 +12,8 @@ import os
 import platform
 import sys
 import types
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from labledger.execution import process_identity
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.experiment.grading_settings import Sealing
 from labledger.hosts import host_identity
+from labledger.ledger import leases
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import LeaseInfo, Owner
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
@@ -133,28 +134,42 @@ def free_space(path: Path) -> FreeSpace | None:
     return FreeSpace(0 if on.is_full else 1 << 40, None)
 
 
-_on_commit: list[Callable[[Any], None]] = [lambda _: None]
+_on_commit: list[Callable[[Any, bool], None]] = [lambda *_: None]
 
 
-def on_commit(call: Callable[[Any], None]) -> None:
-    """Have a function called after each transaction, with the driver's connection."""
+def on_commit(call: Callable[[Any, bool], None]) -> None:
+    """Have a function called after each transaction.
+
+    It gets the driver's connection, and whether nothing was written but the renewal of a lease.
+    """
     _on_commit[0] = call
 
 
 def _watch_statements() -> None:
     execute = Connection.execute
+    written: dict[int, list[str]] = {}
 
     def execute_at_point(self: Connection, statement: str, parameters: Any = None) -> Any:
         world().point("sql", statement[:40])
+        if not statement.startswith("SELECT"):
+            written.setdefault(id(self), []).append(statement)
         return execute(self, statement, parameters)
+
+    @contextmanager
+    def begin_anew(self: Connection) -> Iterator[Connection]:
+        written.pop(id(self), None)
+        with begin(self):
+            yield self
 
     def commit(self: Connection) -> None:
         world().point("before COMMIT")
         self.driver.execute("COMMIT")
-        _on_commit[0](self.driver)
+        _on_commit[0](self.driver, written.pop(id(self), []) == [leases._RENEW_LEASE])
         world().point("after COMMIT")
 
+    begin = Connection.begin
     Connection.execute = execute_at_point
+    Connection.begin = begin_anew
     Connection.commit = commit
 
 

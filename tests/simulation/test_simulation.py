@@ -53,10 +53,11 @@ def test_new_seeds() -> None:
 
 @pytest.mark.parametrize("seed", tiered([7, 11, 13], default=[7]))
 def test_a_seed_is_one_world(seed: int) -> None:
-    """The same log to the microsecond, in another process."""
+    """The same log to the microsecond, and the same commits, in another process."""
     first, second = simulate("--seed", seed), simulate("--seed", seed)
     assert first.returncode == 0, first.stdout
     assert first.stdout.count("\n") > 20
+    assert "what is committed has the digest" in first.stdout
     assert first.stdout == second.stdout
 
 
