@@ -1,22 +1,22 @@
 """The queues of a run's attempts: those that are dispatched next, and those that are in flight.
 
-Attempts that wait for a host come first, then requeued ones and retries, then the slots of the
-schedule, as far ahead of the first uncommitted one as the window allows. Slots that are staged or
-pruned are passed by; one that an earlier coordinator dispatched continues with that attempt. An
-attempt for which no host has room waits while later slots go on. Attempts that ask for the same,
-with the same image, are placed or refused alike, so that only the first of each kind is tried.
-A turn costs the same however many wait or are in flight, and memory stays flat.
+Attempts that wait for a host come first, then requeued ones and retries, then slots that an earlier
+coordinator dispatched, which continue with that attempt, then those of the schedule, as far ahead
+of the first uncommitted one as the window allows. What is staged or pruned is passed by. An attempt
+for which no host has room waits while later slots go on. Attempts that ask for the same, with the
+same image, are placed or refused alike, so that only the first of each kind is tried. A turn costs
+the same however many wait or are in flight, and memory stays flat.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 from queue import Empty, Queue
 
 from labledger import clock
@@ -101,7 +101,10 @@ def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:
 
 
 class SlotQueue:
-    """The schedule of a run from its first uncommitted slot, and the attempts of its slots."""
+    """The schedule of a run from its first uncommitted slot, and the attempts of its slots.
+
+    Slots whose trials may run already come first: others must not start in their place.
+    """
 
     def __init__(
         self,
@@ -120,24 +123,45 @@ class SlotQueue:
         self._run = run
         self._plans = plans
         self._unfinished = unfinished
+        self._begun = {idx for idx, slot in unfinished.items() if slot.may_run}
+        self._first = deque(self._slots_of(self._begun))
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: Task | None = None
         self._stored_trials = stored_trials
         self._recorded_trials = recorded_trials
 
+    def _slots_of(self, indexes: Set[int]) -> list[Slot]:
+        if not indexes:
+            return []
+        slots, last = self._reader.slots(self._run.run_id, min(indexes)), max(indexes)
+        up_to_last = takewhile(lambda slot: slot.schedule_idx <= last, slots)
+        return [slot for slot in up_to_last if slot.schedule_idx in indexes]
+
     @property
     def upcoming_idx(self) -> int:
-        """The slot that `next_slot` returns next, unless the schedule ends before it."""
+        """Where in the schedule it is: all slots before this one have had their turn."""
         return self._next_idx - len(self._chunk)
 
+    @property
+    def may_run(self) -> int:
+        """How many slots that have not had their turn have trials that may run already."""
+        return len(self._first)
+
     def next_slot(self) -> Slot | None:
-        """Return the next slot of the schedule, or None at its end."""
-        if not self._chunk:
-            slots = self._reader.slots(self._run.run_id, self._next_idx)
-            self._chunk.extend(islice(slots, _CHUNK))
-            self._next_idx += len(self._chunk)
-        return self._chunk.popleft() if self._chunk else None
+        """Return the next slot, or None at the end of the schedule."""
+        if self._first:
+            return self._first.popleft()
+        while True:
+            if not self._chunk:
+                slots = self._reader.slots(self._run.run_id, self._next_idx)
+                self._chunk.extend(islice(slots, _CHUNK))
+                self._next_idx += len(self._chunk)
+            if not self._chunk:
+                return None
+            slot = self._chunk.popleft()
+            if slot.schedule_idx not in self._begun:
+                return slot
 
     def ending_without_trial(self, slot: Slot) -> tuple[SlotStatus, str] | None:
         """Return with what status and why a regrading has no trial to grade for a slot.
@@ -263,6 +287,11 @@ class NextAttempts:
     def unplaced(self) -> int:
         """How many attempts wait because no host had room for them, or because of a pause."""
         return len(self._unplaced) + len(self._held)
+
+    @property
+    def may_run(self) -> int:
+        """How many attempts come next that may run already: others wait for their places."""
+        return self.retries.may_run + self.slot_queue.may_run
 
     def reconsider(self) -> None:
         """Let all attempts that wait have their turn again: what is paused has changed."""

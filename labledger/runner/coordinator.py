@@ -191,11 +191,15 @@ class Coordinator:
         return True
 
     def _choose_attempts(self) -> list[AttemptSpec]:
-        """Return the attempts to dispatch next, no more than there is capacity for."""
+        """Return the attempts to dispatch next, no more than there is capacity for.
+
+        What may run already is beyond that if there are more than run at once by now.
+        """
         self._update_stop_cause(self.commit_queue.stop_cause)
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
-        wanted = capacity - len(self._pending) if dispatches else 0
+        room = max(capacity - len(self._pending), self.next_attempts.may_run)
+        wanted = room if dispatches else 0
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removals.count)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)

@@ -81,6 +81,11 @@ class RetryQueue:
         """
         self._due = deque(sorted([*self._due, *specs], key=lambda spec: spec.key))
 
+    @property
+    def may_run(self) -> int:
+        """How many attempts come next that may run at present."""
+        return len(self._running)
+
     def count_slot(self) -> None:
         """Count a slot of the schedule that had its turn."""
         self._slots += 1

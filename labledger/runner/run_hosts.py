@@ -103,11 +103,7 @@ def require_reachable_attempts(
 
     `cluster` is the one on which the run is to continue, None for this machine.
     """
-    open_slots = {
-        idx: slot.host
-        for idx, slot in unfinished.items()
-        if slot.container_may_exist and not slot.staged
-    }
+    open_slots = {idx: slot.host for idx, slot in unfinished.items() if slot.may_run}
     lost = {each.host for each in run.lost_hosts}
     remote = {idx: host for idx, host in open_slots.items() if "/" in host and host not in lost}
     local = {idx: host for idx, host in open_slots.items() if "/" not in host}
@@ -127,11 +123,7 @@ def require_reachable_attempts(
 
 def hosts_with_open_attempts(unfinished: Mapping[int, UnfinishedSlot]) -> frozenset[str]:
     """Return the hosts of clusters on which something of an open attempt may exist."""
-    return frozenset(
-        slot.host
-        for slot in unfinished.values()
-        if slot.container_may_exist and not slot.staged and "/" in slot.host
-    )
+    return frozenset(slot.host for slot in unfinished.values() if slot.may_run and "/" in slot.host)
 
 
 def _slots(idxs: Iterable[int]) -> str:

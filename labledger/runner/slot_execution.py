@@ -307,9 +307,7 @@ class SlotExecution:
             total=self.run.total_slots,
             committed=self.run.next_schedule_idx,
             staged=sum(slot.staged for slot in self.unfinished.values()),
-            begun=sum(
-                slot.container_may_exist and not slot.staged for slot in self.unfinished.values()
-            ),
+            begun=sum(slot.may_run for slot in self.unfinished.values()),
             max_concurrency=width,
             budget=dict(self.budget.limits),
             spent={kind: spent.as_json() for kind, spent in self.budget.spent.items()},

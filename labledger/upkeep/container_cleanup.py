@@ -45,6 +45,11 @@ class UnfinishedSlot:
     host: str = ""
     """The host that the attempt was dispatched to; empty if it was not dispatched."""
 
+    @property
+    def may_run(self) -> bool:
+        """Whether the container of the attempt may be running, or have ended unnoticed."""
+        return self.container_may_exist and not self.staged
+
 
 def find_unfinished_slots(reader: LedgerReader, run: RunInfo) -> dict[int, UnfinishedSlot]:
     """Return the unfinished slots of a run by `schedule_idx`."""

@@ -242,7 +242,7 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
     """An attempt that was delivered to an earlier process must be known to the next one."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
-    for idx in (1, 2):
+    for idx in (2, 1):
         spec = replace(trials.spec(), slot=Slot(idx, "base", "t/1", 0))
         link.pending[idx, 1] = Pending(spec, Future(), is_ready=idx == 1)
     first = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
@@ -258,6 +258,8 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
         first.mark != "" and first.mark,
     )
     assert again.delivered_before == {(1, 1)}
+    places = [spec.slot.schedule_idx for spec in again.attempts]
+    assert places == [1, 2], "one that may run keeps its place before others start"
 
 
 def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Trials) -> None:

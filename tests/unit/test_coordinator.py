@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger.errors import LeaseLost, LedgerDiskFull, LedgerError
+from labledger.errors import EngineUnavailable, LeaseLost, LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import FolderRetention
@@ -43,6 +44,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.trial_kinds import FreshTrial
 from labledger.trial.trial_plan import TrialPlan
+from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 SLOTS = 24
 WIDTH = 4
@@ -227,6 +229,46 @@ def test_a_slot_that_must_wait_for_its_turn_costs_one_more(run: Run) -> None:
     assert run.coordinator.execute()
     assert len(counted) <= 2 * SLOTS - 1 + 2
     assert len(run.trials.submitted) == SLOTS
+
+
+def test_trials_that_may_run_come_before_all_others(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A resume gives no other trial the place of one that goes on: also no earlier slot."""
+    kit.begin_run(writer, SLOTS)
+    unfinished = {
+        1: UnfinishedSlot(2, staged=False, container_may_exist=False),
+        2: UnfinishedSlot(1, staged=True, container_may_exist=True),
+        3: UnfinishedSlot(1, staged=False, container_may_exist=True),
+        5: UnfinishedSlot(2, staged=False, container_may_exist=True),
+    }
+    queue = SlotQueue(reader, reader.run(kit.RUN), {}, unfinished)
+    assert [slot.schedule_idx for slot in iter(queue.next_slot, None)] == [
+        *(3, 5),
+        *(idx for idx in range(SLOTS) if idx not in (3, 5)),
+    ]
+    assert queue.upcoming_idx == SLOTS
+
+
+def test_a_trial_that_may_run_is_found_again_though_fewer_may(run: Run) -> None:
+    """Its place is kept while the engine is away: those that wait for it must not keep it out."""
+    run.coordinator.pauses.engine.check_cause = lambda: None
+    until = time.monotonic() + 60
+    is_lowered: list[bool] = []
+
+    def lower_then_end() -> None:
+        assert time.monotonic() < until, "the run stands still"
+        if not is_lowered:
+            is_lowered.append(True)
+            run.trials.width = 1
+            assert len(run.trials.going) > run.trials.capacity
+            _, future = run.trials.going.pop(0)
+            future.set_exception(EngineUnavailable("it is away for a moment"))
+        elif run.trials.submitted.count((0, 1)) == 2:
+            run.trials.end_all()
+
+    run.when_idle = lower_then_end
+    assert run.coordinator.execute()
 
 
 def test_places_are_filled_between_commits(run: Run) -> None:

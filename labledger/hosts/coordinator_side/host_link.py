@@ -272,7 +272,8 @@ class HostLink:
         """Return the next request for the host. Its session must be known.
 
         A host that was declared lost is granted no time, nor is one with a request that leaves out
-        orders to start less.
+        orders to start less. Attempts that may run already come first, before others take their
+        places.
         """
         assert self.session is not None
         is_lost = self.lost_because is not None
@@ -284,6 +285,7 @@ class HostLink:
         waiting = [
             each for each in self.pending.values() if each.is_ready and not each.is_delivered
         ]
+        waiting.sort(key=lambda each: each.is_new)
         chosen = waiting[:_MAX_ATTEMPTS_PER_EXCHANGE] if with_orders and not is_lost else []
         self._orders += with_orders
         for each in chosen:
