@@ -267,25 +267,18 @@ class ClusterWorld(World):
         if len(self._given_up | {host.machine.name}) == _HOSTS:
             return
         self._given_up.add(host.machine.name)
-        process = Process(self.time, self.machine, "declare-lost")
-        process.on_death.append(lambda: disk.disks().forget(process))
+        lost = host.machine.name
 
-        def main() -> None:
-            try:
-                names = [name for (name,) in self._host_names(host)]
-                store = ArtifactStore(self.lab.artifacts)
-                with LedgerWriter.open(self.lab.ledger, store) as writer:
-                    for name in names:
-                        self.count(f"{name} is declared lost")
-                        writer.declare_host_lost(labs.RUN, name, "a simulated person said so")
-                        self.lost.add(host.machine.name)
-                        self.observed.kills_are_asked_for = True
-            except LabLedgerError as error:
-                self.time.note(f"{type(error).__name__}: {error.message[:150]}")
-            finally:
-                self.time.kill(process)
+        def declare() -> None:
+            names = [name for (name,) in self._host_names(host)]
+            with LedgerWriter.open(self.lab.ledger, ArtifactStore(self.lab.artifacts)) as writer:
+                for name in names:
+                    self.count(f"{lost} is declared lost")
+                    writer.declare_host_lost(labs.RUN, name, "a simulated person said so")
+                    self.lost.add(lost)
+                    self.observed.kills_are_asked_for = True
 
-        self.time.spawn(process, "main", main)
+        self.in_process("declare-lost", declare)
 
     def _host_names(self, host: Host) -> list[tuple[str]]:
         return self.fresh_rows(
@@ -367,18 +360,13 @@ class ClusterWorld(World):
 
     def _clean(self) -> bool:
         """Run `labledger clean --on`. Return whether every host was reached."""
-        process = Process(self.time, self.machine, "clean")
 
-        def main() -> None:
-            try:
-                process.result = clean_hosts(self.lab, ADDRESS, labs.RUN)
-                self.time.note("; ".join(process.result))
-            except LabLedgerError as error:
-                self.time.note(f"{type(error).__name__}: {error.message[:150]}")
-            finally:
-                self.time.kill(process)
+        def clean() -> list[str]:
+            said = clean_hosts(self.lab, ADDRESS, labs.RUN)
+            self.time.note("; ".join(said))
+            return said
 
-        self.time.spawn(process, "main", main)
+        process = self.in_process("clean", clean)
         while process.is_alive:
             self.time.sleep(0.5)
         # Its last sentence names the hosts that were cleaned up.

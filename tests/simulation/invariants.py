@@ -73,9 +73,9 @@ class Observed:
     killed: list[str] = field(default_factory=list)
     """The containers that the product killed before anybody asked for that."""
     at_most: list[int] = field(default_factory=list)
-    """The limits that people gave for the coordinator's machine."""
+    """The limits for the coordinator's machine that people set while the run went on."""
     too_many: list[str] = field(default_factory=list)
-    """The containers that began while as many ran on their machine as anybody had asked for."""
+    """The containers that began while as many ran on their machine as were to run at most."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -355,6 +355,8 @@ def _starts_are_documented(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
         if run_id != RUN:
             continue  # A regrading runs no agent: its grader may start again.
+        if any(start.by in world.lost for start in starts):
+            continue  # Its notes are on the host that was declared lost.
         notes = world.notes(run_id, idx, attempt)
         if len(starts) > 1 + len(notes):
             when = ", ".join(f"{start.at - 1000:.2f} s by {start.by}" for start in starts)

@@ -12,6 +12,7 @@ from typing import Any
 
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.database import migrations
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.canonical_json import sha256_hex
@@ -23,6 +24,9 @@ from labledger.runner.rerun import RerunSelection, choose_slots, rerun_slots
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.trial.contract import ExitStatus
+from labledger.upkeep import container_cleanup
+from labledger.upkeep.garbage_collection import collect_garbage
+from labledger.upkeep.verify_lab import verify_lab
 from simulation import disk, engine, invariants, labs, scheduler, seam
 from simulation.engine import Container, SimulatedEngine
 from simulation.invariants import Observed, Start, Violation
@@ -89,6 +93,8 @@ class World:
         self.lease_s = self.random.choice(_LEASES_S)
         self.resume: Callable[[], object] = lambda: None
         """Resume the run that is not complete."""
+        self._stopped_by: set[str] = set()
+        """How people have asked to stop the run."""
         self._parsed: dict[str, dict[int, list[dict[str, Any]]]] = {}
         """The records of evidence that were read last, by slot, with their text."""
         self._connection: Any = None
@@ -152,6 +158,7 @@ class World:
         seam.on_commit(self._committed)
         self.begin()
         self._plan_faults()
+        self.time.at(FAULTS_END, self._disarm)
         self._operate()
         self.end()
         self._check(invariants.AT_END)
@@ -290,11 +297,12 @@ class World:
             on_event=self._emitted,
             notify=("true",),
         )
-        self.observed.at_most.append(options.max_concurrency or 0)
+        process.at_most = options.max_concurrency
         if self.has_faults and self.random.random() < 0.15 and self.happens("ctrl-c"):
             stop = options.stop_request
             levels = self.random.choice((1, 2))
-            self.observed.kills_are_asked_for |= levels == 2
+            self._stopped_by.add("ctrl-c")
+            self.observed.kills_are_asked_for |= levels == 2 or len(self._stopped_by) == 2
             for _ in range(levels):
                 delay = self.random.expovariate(1 / 5.0)
                 self.time.after(delay, lambda: stop.raise_level("a person"))
@@ -354,6 +362,13 @@ class World:
                 self.last_fault = max(self.last_fault, self.time.now + moment)
                 self.time.after(moment, kind)
 
+    def _disarm(self) -> None:
+        """Let nothing fail any more that waits for its step."""
+        for each in self.disks:
+            each.fails_at.clear()
+        for simulated in self.engines.values():
+            simulated.fails_after.clear()
+
     def fault_kinds(self) -> list[Callable[[], None]]:
         return [
             self._lose_power,
@@ -368,6 +383,7 @@ class World:
             self._lock_ledger,
             self._set_clock,
             *[self._ask] * 3,
+            *[self._look_after] * 2,
         ]
 
     def _coordinators(self) -> list[Process]:
@@ -485,7 +501,12 @@ class World:
                 # A request and a death meet seldom by themselves.
                 self.time.after(self.random.choice((0.0, 0.5, 3.0)), self._kill_now)
 
-        self.observed.kills_are_asked_for |= kind is RequestKind.CANCEL or bool(what.get("now"))
+        if kind is RequestKind.STOP:
+            self._stopped_by.add("stop")
+        # One Ctrl-C after a stop from elsewhere is the second one.
+        self.observed.kills_are_asked_for |= (
+            kind is RequestKind.CANCEL or bool(what.get("now")) or len(self._stopped_by) == 2
+        )
         if "max_concurrency" in what:
             self.observed.at_most.append(what["max_concurrency"])
         self._request(kind, what, go_on)
@@ -508,33 +529,65 @@ class World:
         when_written: Callable[[], None] = lambda: None,
     ) -> None:
         """Write a request, again and again until that succeeds."""
-        process = Process(self.time, self.machine, f"{kind.value}-{self.events['requests']}")
+
+        def write() -> object:
+            with LedgerWriter.open(self.lab.ledger, ArtifactStore(self.lab.artifacts)) as writer:
+                return writer.add_request(labs.RUN, kind, what, "a person")
+
+        process = self.in_process(f"{kind.value}-{self.events['requests']}", write)
         self.events["requests"] += 1
-        written: list[object] = []
+        process.on_death.append(lambda: when_written() if process.result is not None else None)
 
-        def ended() -> None:
-            disk.disks().forget(process)
-            if written:
-                when_written()
+        def again() -> None:
+            if process.result is None:
+                self._request(kind, what, when_written)
 
-        process.on_death.append(ended)
+        self.time.after(60.0, again)
+
+    def in_process(self, name: str, act: Callable[[], object]) -> Process:
+        """Have a person do something in a process of its own, which keeps what it returns."""
+        process = Process(self.time, self.machine, name)
+        process.on_death.append(lambda: disk.disks().forget(process))
 
         def main() -> None:
             try:
-                store = ArtifactStore(self.lab.artifacts)
-                with LedgerWriter.open(self.lab.ledger, store) as writer:
-                    written.append(writer.add_request(labs.RUN, kind, what, "a person"))
+                process.result = act()
             except (LabLedgerError, OSError) as error:
-                self.time.note(f"{type(error).__name__}: {error}")
+                self.time.note(f"{type(error).__name__}: {str(error)[:150]}")
+            except Exception as error:
+                self.time.fail(error)
             finally:
                 self.time.kill(process)
 
-        def again() -> None:
-            if not written:
-                self._request(kind, what, when_written)
-
         self.time.spawn(process, "main", main)
-        self.time.after(60.0, again)
+        return process
+
+    # -- how people look after the lab meanwhile
+
+    def _look_after(self) -> None:
+        """Have somebody verify, copy or tidy up the lab, whatever happens in it."""
+        name, act = self.random.choice(
+            (
+                ("verify", self._verify),
+                ("gc", lambda: collect_garbage(self.lab)),
+                ("clean", lambda: container_cleanup.clean(self.lab)),
+                ("backup", self._back_up),
+            )
+        )
+        self.count(f"{name} beside the run")
+        self._maybe_kill(self.in_process(f"{name}-{self.events['looked after']}", act))
+        self.events["looked after"] += 1
+
+    def _verify(self) -> None:
+        """Verify the lab. What a mirror lacks, the run's next owner appends."""
+        findings = verify_lab(self.lab, None).findings
+        wrong = [finding for finding in findings if "regenerates it" not in finding]
+        if wrong:
+            raise Violation(f"{invariants.DURABLE}: {wrong}")
+
+    def _back_up(self) -> None:
+        copy = self.lab.root / f"copy-{self.events['looked after']}.sqlite"
+        migrations.backup(self.lab.ledger, copy)
 
     # -- what is seen
 
@@ -560,7 +613,7 @@ class World:
         return lasts, status
 
     def _count_running(self, container: Container) -> None:
-        """Note if a trial starts though as many run as anybody asked for until now.
+        """Note if a trial starts though as many run as this process may run, or people asked for.
 
         One who resumes a run with a lower limit finds those of an earlier process running.
         """
@@ -571,8 +624,9 @@ class World:
             for each in self.engines[process.machine.name].containers.values()
             if each.status == "running" and (each.attempt or ("",))[0] == run_id
         ]
-        at_most = process.at_most or max(self.observed.at_most)
-        if len(running) >= at_most:
+        limits = [process.at_most or 0]
+        limits += self.observed.at_most if process.machine is self.machine else []
+        if len(running) >= max(limits):
             self.observed.too_many.append(f"{container.name} as one of {len(running) + 1}")
 
     def _killed(self, container: Container) -> None:

@@ -70,7 +70,7 @@ class Process:
         """Locks that its threads hold, by their `id`."""
         self.on_death: list[Callable[[], None]] = []
         self.at_most: int | None = None
-        """How many trials a host may run at once."""
+        """How many trials it may run at once."""
         self.steps = 0
         """How many points it has passed."""
         self.dies_at: int | None = None
