@@ -130,7 +130,7 @@ class Dataset:
         Raises `ExperimentChanged` if one has changed since the tasks were selected.
         """
         for source, tar in self.workspaces.items():
-            if store.contains(tar.sha256):
+            if store.keeps(tar.sha256):
                 continue
             try:
                 stored = store.put_stream(source.chunks())

@@ -54,7 +54,7 @@ class StagedFile(Section):
 
     def freeze(self, store: ArtifactStore) -> None:
         """Put an authored file into `store`. Raises `ExperimentChanged` if it has changed."""
-        if self.source is None or store.contains(self.sha256):
+        if self.source is None or store.keeps(self.sha256):
             return
         try:
             stored_digest, _ = store.put_file(self.source)

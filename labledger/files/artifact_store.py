@@ -88,6 +88,16 @@ class ArtifactStore:
         """Return whether an artifact exists as a file."""
         return self.path(sha256).is_file()
 
+    def keeps(self, sha256: str) -> bool:
+        """Return whether an artifact exists as a file, which no power cut takes from now on.
+
+        The process that wrote it may have died, or failed, before its name was durable.
+        """
+        if not self.contains(sha256):
+            return False
+        _sync_name(self.path(sha256))
+        return True
+
     def checked(self, sha256: str) -> Path:
         """Return the path of an artifact whose content fits its name.
 
@@ -120,10 +130,7 @@ class ArtifactStore:
     def put_bytes(self, content: bytes) -> str:
         """Store `content` durably and return its SHA-256 in hex."""
         sha256 = sha256_hex(content)
-        if self.contains(sha256):
-            # The process that wrote the file may have died before the file's name was durable.
-            _sync_name(self.path(sha256))
-        else:
+        if not self.keeps(sha256):
             self.put_stream(iter([content]))
         return sha256
 

@@ -160,12 +160,14 @@ class SlotExecution:
             lost_hosts=lost_hosts,
             patience_s=self.options.patience_s,
         )
-        coordinator.execute()
+        is_complete = coordinator.execute()
         with tolerating_errors(coordinator.stop_cause, self.options.on_event):
             coordinator.commit_queue.append_pending_mirrors()
-        if coordinator.stop_cause is None:
-            self.writer.delete_event_files(run.run_id, coordinator.commit_queue.next_idx)
-            self._clean_up(executor, reader.run(run.run_id))
+        # Nobody resumes a run that is complete, also if it was to stop meanwhile.
+        if is_complete or coordinator.stop_cause is None:
+            with tolerating_errors(coordinator.stop_cause, self.options.on_event):
+                self.writer.delete_event_files(run.run_id, coordinator.commit_queue.next_idx)
+                self._clean_up(executor, reader.run(run.run_id))
         return coordinator.stop_cause
 
     def _executor(

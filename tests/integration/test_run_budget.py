@@ -135,6 +135,22 @@ def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
     assert "1.5 USD spent" in shown.stdout
 
 
+def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:
+    """A run whose budget ends with its last trial is complete: what is left of trials goes."""
+    project.tasks({"a": PAYS + HOLDS_CAREFUL})
+    project.document["design"]["max_concurrency"] = 2
+    project.save()
+    with closing(project.run("paid", *HOLDING, "--budget-usd", 1)) as coordinator:
+        coordinator.until("trial_finished")
+        left = project.trial_folder("paid", 1)
+        wait_until(lambda: not left.exists(), "the removal of a trial that has ended")
+        left.mkdir()  # As a removal that failed leaves it.
+        project.open_gate("paid", 0)
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert coordinator.of("budget_spent")
+    project.check_whole("paid")
+
+
 def test_less_than_nothing_is_no_spending(project: Project) -> None:
     """A trial that says that it cost less than 0 is unknown, and leaves the others no more room."""
     refund = PAYS.replace("0.5", "-50").replace("100", "-100")

@@ -40,6 +40,20 @@ def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
     assert store.path(sha256).parts[-3:] == ("sha256", sha256[:2], sha256)
 
 
+def test_what_is_there_already_gets_a_durable_name(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wrote it may have died, or failed, before its name was synced."""
+    digest = store.put_bytes(b"content")
+    assert not store.keeps("0" * 64)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+    assert store.keeps(digest)
+    assert synced == [str(folder) for folder in store.path(digest).parents[:2]]
+
+
 def test_nothing_half_written(store: ArtifactStore) -> None:
     """A stream that breaks off leaves no file at all."""
 

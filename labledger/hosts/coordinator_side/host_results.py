@@ -249,7 +249,7 @@ class ResultTransfer:
         )
 
     async def _provide(self, link: HostLink, key: AttemptKey, artifact: Artifact) -> None:
-        if self._store.contains(artifact.sha256):
+        if await self._in_thread(self._store.keeps, artifact.sha256):
             return
         task = self._fetches.get(artifact.sha256)
         if task is None:

@@ -200,7 +200,7 @@ class ImportWriter:
 
     def _copy_file(self, source: Source, sha256: str) -> int:
         """Copy a file of the source's artifact store into this one; return its size."""
-        if self._store.contains(sha256):
+        if self._store.keeps(sha256):
             return self._store.path(sha256).stat().st_size
         try:
             copied_digest, size = self._store.put_file(source.store.path(sha256))
