@@ -154,7 +154,7 @@ def extend_run(
 ) -> RunOutcome:
     """Append what an experiment adds to a run, and run it. If it cannot begin, nothing changes.
 
-    `path` may be a temporary copy; see `start_and_resume.start_run` for `store_source`.
+    `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
     check_because(because)
     plan = prepare_extension(run_id, path, options)

@@ -46,12 +46,14 @@ def test_what_is_there_already_gets_a_durable_name(
     """Whoever wrote it may have died, or failed, before its name was synced."""
     digest = store.put_bytes(b"content")
     assert not store.keeps("0" * 64)
-    synced: list[str] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
-    )
+    synced: list[Path] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
     assert store.keeps(digest)
-    assert synced == [str(folder) for folder in store.path(digest).parents[:2]]
+    assert synced == list(store.path(digest).parents[:2])
 
 
 def test_nothing_half_written(store: ArtifactStore) -> None:
