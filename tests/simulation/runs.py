@@ -468,7 +468,7 @@ class World:
         self.disk.is_full = False
 
     def _fail_disk(self) -> None:
-        kind = self.random.choice(("write", "sync", "fsync"))
+        kind = self.random.choice(("write", "sync", "fsync", "fsync of a mirror"))
         self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
         if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
