@@ -32,7 +32,7 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
-from labledger.runner import session
+from labledger.runner import slot_execution
 from labledger.runner.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
@@ -191,7 +191,8 @@ def main() -> None:
         TimedTrials.seconds = float(rest[0])
         watch.time_parts()
         executor = TimedTrials
-    session.LocalExecutor = executor  # type: ignore[attr-defined,misc]
+    assert slot_execution.LocalExecutor is LocalExecutor, "the trials would be real"
+    slot_execution.LocalExecutor = executor  # type: ignore[misc]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()
