@@ -144,7 +144,7 @@ class SlotQueue:
         return self._next_idx - len(self._chunk)
 
     @property
-    def may_run(self) -> int:
+    def possibly_running(self) -> int:
         """How many slots that have not had their turn have trials that may run already."""
         return len(self._first)
 
@@ -289,9 +289,9 @@ class NextAttempts:
         return len(self._unplaced) + len(self._held)
 
     @property
-    def may_run(self) -> int:
+    def possibly_running(self) -> int:
         """How many attempts come next that may run already: others wait for their places."""
-        return self.retries.may_run + self.slot_queue.may_run
+        return self.retries.possibly_running + self.slot_queue.possibly_running
 
     def reconsider(self) -> None:
         """Let all attempts that wait have their turn again: what is paused has changed."""

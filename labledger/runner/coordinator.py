@@ -193,12 +193,13 @@ class Coordinator:
     def _choose_attempts(self) -> list[AttemptSpec]:
         """Return the attempts to dispatch next, no more than there is capacity for.
 
-        What may run already is beyond that if there are more than run at once by now.
+        Attempts that may run already are returned even beyond the capacity: others wait for the
+        places that are kept for them.
         """
         self._update_stop_cause(self.commit_queue.stop_cause)
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
-        room = max(capacity - len(self._pending), self.next_attempts.may_run)
+        room = max(capacity - len(self._pending), self.next_attempts.possibly_running)
         wanted = room if dispatches else 0
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removals.count)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0

@@ -82,7 +82,7 @@ class RetryQueue:
         self._due = deque(sorted([*self._due, *specs], key=lambda spec: spec.key))
 
     @property
-    def may_run(self) -> int:
+    def possibly_running(self) -> int:
         """How many attempts come next that may run at present."""
         return len(self._running)
 
