@@ -44,7 +44,13 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of
-from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
+from labledger.trial.life.start_limiter import (
+    GradingRefused,
+    RunPermits,
+    StartLimiter,
+    StartRefused,
+    WaitAbandoned,
+)
 from labledger.trial.trial_plan import TrialAgent
 
 REFUSALS_BEFORE_PROBLEM = 5
@@ -299,8 +305,9 @@ class HostAttempts:
             self._outbox.put(key, result)
         except (WaitAbandoned, CancelledError):
             return
-        except StartRefused:
-            self.fail(key, "refused", "the run is stopping")
+        except StartRefused as error:
+            has_begun = isinstance(error, GradingRefused)
+            self.fail(key, "ungraded" if has_begun else "refused", "the run is stopping")
             return
         except (EngineUnavailable, DiskFull, OSError) as error:
             self._retry_later(key, str(error))

@@ -19,7 +19,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.start_limiter import StartRefused
+from labledger.trial.life.start_limiter import GradingRefused, StartRefused
 
 ANN = "ann@box"
 KILLED: dict[str, Any] = {
@@ -88,6 +88,27 @@ def test_a_killed_trial_has_not_passed(
         ("completed", None),
     ]
     assert verify(writer.path).findings == ()
+
+
+def test_what_an_agent_has_done_is_graded_by_the_next_process(
+    run: Run, writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A slot is cancelled and the run stopped while a trial waits to be graded: its slot stays
+    open, or the agent's work would be gone."""
+    asked: list[Any] = []
+
+    def ask_and_refuse() -> None:
+        if not asked:
+            asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [0]}, ANN))
+        elif run.trials.killed == {(0, 1)}:
+            run.stop.raise_to(1, "a test")
+            run.trials.going.pop(0)[1].set_exception(GradingRefused())
+            run.trials.end_all()
+
+    run.when_idle = ask_and_refuse
+    assert not run.coordinator.execute()
+    assert statuses(reader) == []
+    assert reader.staged(kit.RUN).keys() >= {1}
 
 
 def test_what_is_paused_is_passed_over_and_taken_up_again(

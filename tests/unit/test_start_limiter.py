@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from labledger.errors import EngineUnavailable
-from labledger.trial.life.start_limiter import StartLimiter, StartRefused, WaitAbandoned
+from labledger.trial.life.start_limiter import (
+    GradingRefused,
+    StartLimiter,
+    StartRefused,
+    WaitAbandoned,
+)
 
 PAST = 1.0
 
@@ -83,6 +88,19 @@ def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartLimiter) -> None:
     assert isinstance(attempts[1].end(), WaitAbandoned)
     gate.allow_until(math.inf)
     assert not gate.starting_allowed
+
+
+def test_a_trial_whose_agent_has_ended_is_told_apart(gate: StartLimiter) -> None:
+    """It is graded although a person recalls it, and is not taken for one that never ran."""
+    gate.refuse([0])
+    with gate.running(0, has_begun=True):
+        pass
+    gate.close()
+    with pytest.raises(GradingRefused), gate.running(0, has_begun=True):
+        pass
+    with pytest.raises(StartRefused) as refused:
+        pass_through(gate)
+    assert not isinstance(refused.value, GradingRefused)
 
 
 def test_a_trial_keeps_its_place_while_the_engine_is_away(gate: StartLimiter) -> None:

@@ -49,7 +49,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.model_grants import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import StartRefused
+from labledger.trial.life.start_limiter import GradingRefused, StartRefused
 
 _MAX_WAIT_S = 8.0
 """How long an exchange waits at a host for something to report."""
@@ -63,6 +63,9 @@ so this bounds what all hosts ask of it; with few hosts it is not noticed."""
 _LOSS_CHECK_S = 0.05
 _MAX_WARNINGS = 100
 """How many warnings of one reply are passed on, and how long each is at most."""
+
+_REFUSALS = {"refused": StartRefused, "ungraded": GradingRefused}
+"""What is raised for failures of these kinds."""
 
 
 class HostExchanges:
@@ -300,12 +303,12 @@ class HostExchanges:
             link.received.add(failure.key)
             if is_lost or failure.key not in link.pending:
                 continue
-            is_refusal = failure.kind == "refused"
+            refusal = _REFUSALS.get(failure.kind)
             is_expected = self._state.stopping or failure.key in link.recalled
-            if is_refusal and not is_expected:
+            if refusal is not None and not is_expected:
                 self._record_bad_result(link, failure.key, "is a refusal, of a run that goes on")
                 continue
-            error = StartRefused() if is_refusal else self._uncollected(link, failure)
+            error = self._uncollected(link, failure) if refusal is None else refusal()
             set_exception(link.pending.pop(failure.key).future, error)
         for key in reply.removed:
             if (leaving := link.leaving.pop(key, None)) is not None:

@@ -30,6 +30,10 @@ class StartRefused(LabLedgerError):
     """The run is stopping: the trial was not started and left nothing behind."""
 
 
+class GradingRefused(StartRefused):
+    """The run is stopping: the agent of the trial has ended, and its grading was not begun."""
+
+
 class WaitAbandoned(LabLedgerError):
     """The run is being abandoned: this trial is not awaited any more; its container continues."""
 
@@ -303,7 +307,8 @@ class StartLimiter:
         """Wait for one of the permits to run and hold it; the lowest `turn` gets the next.
 
         Raises `StartRefused` if the limiter is closed while waiting, or the turn refused. With
-        `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused.
+        `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused, and
+        a closed limiter raises `GradingRefused`.
         """
         permits, entry = self._permits, (self, turn)
 
@@ -320,7 +325,7 @@ class StartLimiter:
             if is_refused():
                 # Another run's trial may wait behind this one.
                 self._changed.notify_all()
-                raise StartRefused
+                raise GradingRefused if has_begun else StartRefused
             self._change_free_permits(-1)
         with self._holding(turn):
             yield
