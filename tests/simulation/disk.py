@@ -139,6 +139,8 @@ class Disk:
     """Called with the kind of each operation that can fail, before it happens."""
     fails_at: dict[str, int] = field(default_factory=dict)
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
+    steps_after_failure: int | None = None
+    """How many steps after the next EIO the process dies that got it; None: it lives on."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
     """The writes of SQLite since the last sync, by path."""
     dropped: dict[str, list[_Write]] = field(default_factory=dict)
@@ -146,6 +148,8 @@ class Disk:
 
     As Linux does it, the next sync knows nothing of them: only writing them again stores them.
     """
+    rewritten: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """What Python code has written again of such files since the last sync: starts and ends."""
     dropped_contents: dict[int, bytes] = field(default_factory=dict)
     """What other files held when a sync of them failed, by inode; the same is true of that."""
     contents: dict[int, bytes] = field(default_factory=dict)
@@ -164,6 +168,10 @@ class Disk:
             self.fails_at[kind] = left - 1
             return False
         del self.fails_at[kind]
+        if self.steps_after_failure is not None:
+            process = world().current.process
+            process.dies_at = process.steps + self.steps_after_failure
+            self.steps_after_failure = None
         return True
 
     def forget_dropped(self, path: str, start: int, end: int) -> None:
@@ -174,6 +182,24 @@ class Disk:
                 for write in self.dropped[path]
                 if write.offset >= end or write.offset + len(write.after) <= start
             ]
+
+    def note_rewritten(self, path: str, start: int, content: bytes) -> None:
+        """Note that Python code writes again what a file of a ledger holds already."""
+        if os.path.basename(path) in _LEDGER:
+            with open(path, "rb") as file:
+                file.seek(start)
+                assert file.read(len(content)) == content, f"{path} is changed behind SQLite"
+            self.rewritten.setdefault(path, []).append((start, start + len(content)))
+
+    def sync_ledger(self, path: str, *, fails: bool) -> None:
+        """Note that a file of a ledger was synced, or was not and what it holds was dropped."""
+        writes = self.unsynced.pop(path, [])
+        rewritten = self.rewritten.pop(path, [])
+        if fails:
+            self.dropped.setdefault(path, []).extend(writes)
+            return
+        for start, end in rewritten:
+            self.forget_dropped(path, start, end)
 
     def stored(self, inode: int, content: bytes) -> bytes:
         """Return what is durable of a file after a sync: all but what an earlier one dropped."""
@@ -355,11 +381,10 @@ class _SimulatedVfs:
         assert disk is not None
         world().point("sync", os.path.basename(opened.path))
         disk.before("sync")
-        if disk.fails("sync"):
-            lost = disk.unsynced.pop(opened.path, [])
-            disk.dropped.setdefault(opened.path, []).extend(lost)
+        fails = disk.fails("sync")
+        disk.sync_ledger(opened.path, fails=fails)
+        if fails:
             return _IOERR_FSYNC
-        disk.unsynced.pop(opened.path, None)
         if os.path.basename(opened.path) not in _LEDGER:
             inode = os.stat(opened.path).st_ino
             disk.contents[inode] = Path(opened.path).read_bytes()
@@ -456,6 +481,8 @@ def _fsync(descriptor: int | Any) -> None:
     if os.path.isdir(path):
         if not fails:
             _note_names(disk, path, inode)
+    elif os.path.basename(path) in _LEDGER:
+        disk.sync_ledger(path, fails=fails)
     else:
         with open(f"/proc/self/fd/{number}", "rb") as file:
             content = file.read()
@@ -501,6 +528,7 @@ def lose_power(disk: Disk) -> None:
         if os.path.exists(path):
             _drop(path, writes, chance)
     disk.dropped.clear()
+    disk.rewritten.clear()
     _undo_files(disk, chance)
 
 

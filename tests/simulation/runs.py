@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -366,6 +367,7 @@ class World:
         """Let nothing fail any more that waits for its step."""
         for each in self.disks:
             each.fails_at.clear()
+            each.steps_after_failure = None
         for simulated in self.engines.values():
             simulated.fails_after.clear()
 
@@ -474,6 +476,10 @@ class World:
         if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
             # What the failed sync dropped is gone only then.
             self.time.after(self.random.choice((0.5, 5.0, 20.0)), self._lose_power)
+            # Chance of its own: the worlds of known seeds stay what they are.
+            chance = random.Random(self.time.now)
+            if chance.random() < 0.5 and self.happens("death-after-error"):
+                self.disk.steps_after_failure = chance.randrange(60)
 
     def _lock_ledger(self) -> None:
         self.count("ledger locked")

@@ -190,6 +190,7 @@ def _watch_file_system() -> None:
             world().point("pwrite", os.path.basename(path))
             if on.is_full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            on.note_rewritten(path, offset, content)
         return pwrite(descriptor, content, offset)
 
     os.pwrite = write

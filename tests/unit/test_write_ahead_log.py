@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
+from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.local_executor import LocalExecutor
 from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease
@@ -128,3 +130,43 @@ def test_it_is_emptied_at_the_end(path: Path) -> None:
             idle.rollback()
             assert sqlite.log_size(path) > 0
         assert sqlite.log_size(path) == 0
+
+
+def test_who_opens_the_ledger_writes_it_again(
+    run: Growing, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a sync has refused may be in memory alone, and only what is written again is stored."""
+    run.commit(5)
+    log = path.with_name(path.name + "-wal")
+    before, stored, written = log.read_bytes(), list[bytes](), bytearray()
+
+    def pwrite(descriptor: int, content: bytes, offset: int) -> int:
+        assert offset == len(written)
+        written.extend(content)
+        return os.write(descriptor, content) if os.lseek(descriptor, offset, 0) >= 0 else 0
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fsync", lambda _: stored.append(bytes(written)))
+    with kit.open_writer(path):
+        assert stored == [before]
+    assert len(before) > LIMIT
+    run.commit()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EIO, LedgerError), (errno.ENOSPC, LedgerDiskFull)]
+)
+def test_a_ledger_whose_log_is_refused_is_not_opened(
+    run: Growing, path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[LedgerError]
+) -> None:
+    """What is written after a part that is gone would be gone, too. Nothing stays locked."""
+    run.commit()
+
+    def refuse(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(kind, match="could not store the ledger's log: "):
+            kit.open_writer(path)
+    run.commit()

@@ -6,6 +6,7 @@ is the one boundary where errors of the driver become `LedgerError`, with a hint
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sqlite3
@@ -207,6 +208,8 @@ def _engine(
         )
         try:
             set_up(connection)
+            if not reading:
+                _store_log(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -228,12 +231,44 @@ def _regexp(pattern: str, value: str | None) -> bool | None:
     return None if value is None else re.search(pattern, value) is not None
 
 
+def _log(path: Path) -> Path:
+    return Path(f"{os.path.realpath(path)}-wal")
+
+
 def log_size(path: Path) -> int:
     """Return the size of the write-ahead log beside a database, in bytes."""
     try:
-        return path.with_name(path.name + "-wal").stat().st_size
+        return _log(path).stat().st_size
     except OSError:
         return 0
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def _store_log(driver: Any, path: Path) -> None:
+    """Make durable what this process takes for committed: write the log again, and sync it.
+
+    If a sync of the log failed, and who called for it was killed, the system still shows what the
+    disk may lack, and later syncs succeed without storing it. Only writing it again does.
+    """
+    if log_size(path) == 0:
+        return
+    driver.execute("BEGIN IMMEDIATE")  # SQLite has now read the log, and nobody else writes to it.
+    try:
+        with _log(path).open("r+b", buffering=0) as log:
+            offset = 0
+            while chunk := os.pread(log.fileno(), _CHUNK_BYTES, offset):
+                offset += os.pwrite(log.fileno(), chunk, offset)
+            os.fsync(log.fileno())
+    except OSError as error:
+        is_full = error.errno == errno.ENOSPC
+        raise (LedgerDiskFull if is_full else LedgerError)(
+            f"could not store the ledger's log: {error.strerror} ({_log(path)})",
+            hint=_HINTS["full" if is_full else "disk I/O"],
+        ) from error
+    finally:
+        driver.execute("ROLLBACK")
 
 
 FileIdentity = tuple[int, int] | None
@@ -274,15 +309,15 @@ def shrink_log(connection: Connection, path: Path) -> bool:
     return log_size(path) <= LOG_LIMIT_BYTES or empty_log(connection)
 
 
-_HINTS = (
-    ("full", "free some space, then `labledger resume`"),
-    ("locked", "another process has been writing for long; try again"),
-    ("readonly", "make the ledger's folder writable"),
-    ("unable to open", "check the permissions of the ledger's folder"),
-    ("not a database", "this file is not a ledger; choose another with `lab_dir=`"),
-    ("malformed", "`labledger verify` says what is damaged; restore a backup"),
-    ("disk I/O", "check the disk and its file system, then `labledger verify`"),
-)
+_HINTS = {
+    "full": "free some space, then `labledger resume`",
+    "locked": "another process has been writing for long; try again",
+    "readonly": "make the ledger's folder writable",
+    "unable to open": "check the permissions of the ledger's folder",
+    "not a database": "this file is not a ledger; choose another with `lab_dir=`",
+    "malformed": "`labledger verify` says what is damaged; restore a backup",
+    "disk I/O": "check the disk and its file system, then `labledger verify`",
+}
 
 
 def _ledger_error(
@@ -295,5 +330,5 @@ def _ledger_error(
         cause += _missing_end(path)
     types = {"full": LedgerDiskFull, "not a database": NotALedger, "malformed": LedgerDamaged}
     error_type = next((types[text] for text in types if text in cause), LedgerError)
-    hint = hint or next((hint for text, hint in _HINTS if text in cause), None)
+    hint = hint or next((hint for text, hint in _HINTS.items() if text in cause), None)
     return error_type(f"could not {action}: {cause} ({path})", hint=hint)
