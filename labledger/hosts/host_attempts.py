@@ -45,10 +45,10 @@ from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of
 from labledger.trial.life.start_limiter import (
-    GradingRefused,
     RunPermits,
     StartLimiter,
     StartRefused,
+    TrialLeft,
     WaitAbandoned,
 )
 from labledger.trial.trial_plan import TrialAgent
@@ -306,8 +306,8 @@ class HostAttempts:
         except (WaitAbandoned, CancelledError):
             return
         except StartRefused as error:
-            has_begun = isinstance(error, GradingRefused)
-            self.fail(key, "ungraded" if has_begun else "refused", "the run is stopping")
+            kind = "left" if isinstance(error, TrialLeft) else "refused"
+            self.fail(key, kind, "the run is stopping")
             return
         except (EngineUnavailable, DiskFull, OSError) as error:
             self._retry_later(key, str(error))

@@ -278,8 +278,8 @@ class Failure:
 
     key: AttemptKey
     kind: str
-    """`refused`: the run is stopping and nothing was started; `ungraded`: the same, and its agent
-    has ended; `uncollected`: see the message."""
+    """`refused`: the run is stopping and nothing was started; `left`: the same, but its
+    agent has ended; `uncollected`: see the message."""
     message: str
 
 

@@ -33,7 +33,7 @@ from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import CancelledAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import GradingRefused, StartRefused
+from labledger.trial.life.start_limiter import StartRefused, TrialLeft
 
 _POLL_S = 0.25
 _HOSTS_INTERVAL_S = 1.0
@@ -361,8 +361,8 @@ class Coordinator:
         try:
             result = future.result()
         except StartRefused as error:
-            # What its agent has done is graded by the next process, also if its slot is cancelled.
-            is_left = isinstance(error, GradingRefused) or not self._cancelled.ended_unstarted(spec)
+            # What has begun is left to the next process, also if its slot is cancelled.
+            is_left = isinstance(error, TrialLeft) or not self._cancelled.ended_unstarted(spec)
             if is_left and not self._stopping:
                 # It was recalled, and waits until it may start.
                 self._requeue(spec)

@@ -19,7 +19,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.start_limiter import GradingRefused, StartRefused
+from labledger.trial.life.start_limiter import StartRefused, TrialLeft
 
 ANN = "ann@box"
 KILLED: dict[str, Any] = {
@@ -102,7 +102,7 @@ def test_what_an_agent_has_done_is_graded_by_the_next_process(
             asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [0]}, ANN))
         elif run.trials.killed == {(0, 1)}:
             run.stop.raise_to(1, "a test")
-            run.trials.going.pop(0)[1].set_exception(GradingRefused())
+            run.trials.going.pop(0)[1].set_exception(TrialLeft())
             run.trials.end_all()
 
     run.when_idle = ask_and_refuse

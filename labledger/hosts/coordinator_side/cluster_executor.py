@@ -29,13 +29,16 @@ from labledger.hosts.coordinator_side.host_cleanup import (
     forget_attempts,
     list_attempts,
 )
-from labledger.hosts.coordinator_side.host_discovery import (
-    ClusterState,
+from labledger.hosts.coordinator_side.host_discovery import ClusterState
+from labledger.hosts.coordinator_side.host_exchanges import HostExchanges
+from labledger.hosts.coordinator_side.host_link import (
+    HostLink,
+    Leaving,
+    Pending,
+    attempt_key,
     set_exception,
     set_result,
 )
-from labledger.hosts.coordinator_side.host_exchanges import HostExchanges
-from labledger.hosts.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.hosts.coordinator_side.host_shares import HostShares
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
@@ -338,7 +341,7 @@ class ClusterExecutor:
             for link in links:
                 self._state.host_capacity.update(link)
         for attempt in refused:
-            set_exception(attempt.future, StartRefused())
+            attempt.refuse()
         for link in links:
             self._exchanges.wake(link)
 

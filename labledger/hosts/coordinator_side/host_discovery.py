@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -21,11 +20,10 @@ from labledger import clock
 from labledger.clock import Backoff
 from labledger.errors import LabLedgerError
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity
-from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.coordinator_side.host_link import HostLink, set_result
 from labledger.hosts.host_messages import AttemptKey, RunSetup
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.start_limiter import StartRefused
 
 _DISCOVERY_INTERVAL_S = 1.0
 _NOT_A_HOST_FOR_S = 10.0
@@ -210,7 +208,7 @@ class HostDiscovery:
             return
         if self._state.stopping:
             for attempt in link.pending.values():
-                set_exception(attempt.future, StartRefused())
+                attempt.refuse()
             link.pending.clear()
         elif link.pending and link.lost_because is None:
             self._state.warnings.put(
@@ -222,15 +220,3 @@ class HostDiscovery:
 
 def exchange_backoff() -> Backoff:
     return Backoff(RETRY_S, MAX_RETRY_S)
-
-
-def set_result(future: Future[Any], result: Any) -> None:
-    """End a future, unless it has ended."""
-    with suppress(InvalidStateError):
-        future.set_result(result)
-
-
-def set_exception(future: Future[Any], error: BaseException) -> None:
-    """End a future with an error, unless it has ended."""
-    with suppress(InvalidStateError):
-        future.set_exception(error)

@@ -24,10 +24,8 @@ from labledger.hosts.coordinator_side.host_discovery import (
     HostDiscovery,
     Work,
     exchange_backoff,
-    set_exception,
-    set_result,
 )
-from labledger.hosts.coordinator_side.host_link import HostLink
+from labledger.hosts.coordinator_side.host_link import HostLink, set_exception, set_result
 from labledger.hosts.coordinator_side.host_preparations import HostPreparation
 from labledger.hosts.coordinator_side.host_results import BadResult, ResultTransfer
 from labledger.hosts.coordinator_side.host_shares import HostShares
@@ -49,7 +47,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.model_grants import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import GradingRefused, StartRefused
+from labledger.trial.life.start_limiter import StartRefused, TrialLeft
 
 _MAX_WAIT_S = 8.0
 """How long an exchange waits at a host for something to report."""
@@ -64,7 +62,7 @@ _LOSS_CHECK_S = 0.05
 _MAX_WARNINGS = 100
 """How many warnings of one reply are passed on, and how long each is at most."""
 
-_REFUSALS = {"refused": StartRefused, "ungraded": GradingRefused}
+_REFUSALS = {"refused": StartRefused, "left": TrialLeft}
 """What is raised for failures of these kinds."""
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from labledger import clock
 from labledger.execution.executor import HostState, capacity_of
@@ -26,8 +28,21 @@ from labledger.hosts.host_messages import (
 )
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.start_limiter import StartRefused, TrialLeft
 
 _MAX_ATTEMPTS_PER_EXCHANGE = 64
+
+
+def set_result(future: Future[Any], result: Any) -> None:
+    """End a future, unless it has ended."""
+    with suppress(InvalidStateError):
+        future.set_result(result)
+
+
+def set_exception(future: Future[Any], error: BaseException) -> None:
+    """End a future with an error, unless it has ended."""
+    with suppress(InvalidStateError):
+        future.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -51,6 +66,10 @@ class Pending:
     def is_new(self) -> bool:
         """Whether certainly nothing exists of it, and nobody else will run it."""
         return not (self.is_sent or self.spec.container_may_exist)
+
+    def refuse(self) -> None:
+        """End it as one that a stopping run leaves to the next session."""
+        set_exception(self.future, StartRefused() if self.is_new else TrialLeft())
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ class StartRefused(LabLedgerError):
     """The run is stopping: the trial was not started and left nothing behind."""
 
 
-class GradingRefused(StartRefused):
-    """The run is stopping: the agent of the trial has ended, and its grading was not begun."""
+class TrialLeft(StartRefused):
+    """The run is stopping: the trial has begun, or may have; the next process goes on with it."""
 
 
 class WaitAbandoned(LabLedgerError):
@@ -308,7 +308,7 @@ class StartLimiter:
 
         Raises `StartRefused` if the limiter is closed while waiting, or the turn refused. With
         `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused, and
-        a closed limiter raises `GradingRefused`.
+        a closed limiter raises `TrialLeft`.
         """
         permits, entry = self._permits, (self, turn)
 
@@ -325,7 +325,7 @@ class StartLimiter:
             if is_refused():
                 # Another run's trial may wait behind this one.
                 self._changed.notify_all()
-                raise GradingRefused if has_begun else StartRefused
+                raise TrialLeft if has_begun else StartRefused
             self._change_free_permits(-1)
         with self._holding(turn):
             yield
