@@ -25,12 +25,14 @@ from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_costs import SOURCE
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Removals
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import CancelledAttempts
+from labledger.text import counted
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import StartRefused, TrialLeft
@@ -393,7 +395,8 @@ class Coordinator:
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
-            reason = f"{self.stop_request.killer} killed its container; its agent had begun"
+            killer = self.stop_request.killer
+            reason = f"{killer} killed its container; its agent had begun{_uncounted(result)}"
             self._removals.add(self.executor.cancel(spec, reason))
             return
         if result.reason == Reason.DISK_FULL:
@@ -472,3 +475,13 @@ def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
     host = {"host": spec.host} if spec.is_remote else {}
     idx = spec.slot.schedule_idx
     return {"schedule_idx": idx, **spec.ids.as_json(), "attempt": spec.attempt, **host}
+
+
+def _uncounted(result: AttemptResult) -> str:
+    """Return what the calls of an attempt have cost that the ledger will not have; else nothing."""
+    asked = sum(call.asked for call in result.model_calls)
+    if not asked:
+        return ""
+    costs = [m.value for m in result.metrics if (m.metric_id, m.source) == ("cost_usd", SOURCE)]
+    cost = f"{costs[0]:.4g} USD" if costs else "an unknown amount"
+    return f"; what {counted(asked, 'call')} to models cost counts in no budget: {cost}"

@@ -16,6 +16,8 @@ from labledger.ledger.database.model import Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.model_calls import CallState
+from labledger.records.model_costs import model_metrics
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
@@ -235,6 +237,38 @@ def test_two_people_who_stop_a_run_kill_nothing(
     assert max(levels) == 1
     assert run.trials.killed == set()
     assert {status for status, _ in statuses(reader)} == {"completed"}
+
+
+def test_a_killed_trial_tells_what_it_has_cost(
+    run: Run, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs again, and the ledger counts the calls of that start alone: the note has the others.
+
+    A call that the gateway refused has cost nothing."""
+    calls = [kit.model_call(1), kit.model_call(2), kit.model_call(3, state=CallState.REFUSED)]
+    told: dict[int, str] = {}
+
+    def cancel(spec: AttemptSpec, reason: str) -> Future[None]:
+        told[spec.slot.schedule_idx] = reason
+        return run.trials.remove(spec, keep_folder=False)
+
+    def ask_or_end() -> None:
+        if not run.stop.level:
+            writer.add_request(kit.RUN, RequestKind.STOP, {"now": True}, ANN)
+        elif run.trials.killed:
+            metrics = model_metrics(calls[:2], kit.PRICES)
+            run.trials.end(0, **KILLED, model_calls=tuple(calls), metrics=metrics)
+            run.trials.end(1, **KILLED, model_calls=tuple(calls[:1]))
+            for idx in list(run.trials.going):
+                run.trials.end(idx, **KILLED)
+
+    monkeypatch.setattr(run.trials, "cancel", cancel)
+    run.when_idle = ask_or_end
+    assert not run.coordinator.execute()
+    begun = f"`labledger stop` of {ANN} killed its container; its agent had begun"
+    assert told.pop(0) == f"{begun}; what 2 calls to models cost counts in no budget: 0.001655 USD"
+    assert told.pop(1).endswith("1 call to models cost counts in no budget: an unknown amount")
+    assert set(told.values()) == {begun}
 
 
 def test_a_run_without_budget_is_completed_by_cancelling_its_rest(
