@@ -479,7 +479,7 @@ class World:
             # Chance of its own: the worlds of known seeds stay what they are.
             chance = random.Random(self.time.now)
             if chance.random() < 0.5 and self.happens("death-after-error"):
-                self.disk.steps_after_failure = chance.randrange(60)
+                self.disk.steps_after_failure = chance.randrange(8)
 
     def _lock_ledger(self) -> None:
         self.count("ledger locked")
