@@ -208,7 +208,8 @@ class Project:
         """The names of all containers and networks that the engine has of a run."""
         labels = self.labels(run_id)
         networks = Networks(ENGINE).with_labels(labels)
-        return sorted(each.name for each in [*ENGINE.containers_with_labels(labels), *networks])
+        found: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
+        return sorted(each.name for each in found)
 
     def labels(self, run_id: str) -> dict[str, str]:
         """What all containers of a run carry, and no others."""

@@ -22,6 +22,7 @@ from labledger.records.model_calls import JOURNAL, Api, ModelCall, read_calls
 from labledger.records.model_costs import ModelPrice
 from labledger.records.model_grants import GRANT, SOCKET, KeySource, ModelGrant, ProviderConfig
 
+Socket = socket.socket
 KEY = "sk-test-0123456789abcdef-0123456789"
 SOURCE = KeySource(env="TEST_PROVIDER_KEY")
 RUN = "run-of-the-test"
@@ -109,7 +110,7 @@ class GatewayTrial:
 
     def grant(self, upstream: str, **fields: Any) -> None:
         """Write its grant."""
-        granted = {
+        granted: dict[str, Any] = {
             "run_id": RUN,
             "schedule_idx": 0,
             "attempt": 1,
@@ -124,7 +125,7 @@ class GatewayTrial:
         (self.folder / "in").mkdir(exist_ok=True)
         (self.folder / GRANT).write_bytes(dump_bytes(grant.as_json()))
 
-    def connect(self) -> socket.socket:
+    def connect(self) -> Socket:
         """A raw connection to its gateway."""
         return connect(self.socket, 60)
 

@@ -112,7 +112,7 @@ class Viewer:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("requestfailed", lambda asked: self._note(asked.url, asked.failure))
-        page.on("response", lambda got: got.ok or self._note(got.url, got.status))
+        page.on("response", lambda got: None if got.ok else self._note(got.url, got.status))
         self.go(page, self.link)
         return page
 

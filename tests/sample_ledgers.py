@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -211,7 +211,7 @@ def _new_ledger() -> tuple[bytes, JsonObject]:
         return path.read_bytes(), _meta(path)
 
 
-def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:
+def open_writer(path: Path, clock: Callable[[], str] | None = None) -> LedgerWriter:
     store = ArtifactStore(path.parent / "artifacts")
     return LedgerWriter.open(path, store, now=clock) if clock else LedgerWriter.open(path, store)
 

@@ -212,8 +212,8 @@ class Trials:
             is_sealed=sealing is not Sealing.NONE,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
-        task = Task.from_json(row)
-        spec = AttemptSpec(plan, slot, run_id, attempt, task, FreshTrial(), may_exist)
+        read = Task.from_json(row)
+        spec = AttemptSpec(plan, slot, run_id, attempt, read, FreshTrial(), may_exist)
         self._made.append(spec)
         return spec
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger import leases, slot_rows, writer
+from labledger.ledger import leases, slot_commits, slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
@@ -68,7 +68,7 @@ def commit_staged_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that a commit of `result` writes when it was staged before."""
     key = (lease.run_no, result.schedule_idx)
     published = _published(lease, result)
-    return [*_progress(lease, result), *published, (writer._DELETE_STAGED, [key])]
+    return [*_progress(lease, result), *published, (slot_commits._DELETE_STAGED, [key])]
 
 
 def _progress(lease: Lease, result: AttemptResult) -> Rows:
@@ -99,7 +99,7 @@ def _published(lease: Lease, result: AttemptResult) -> Rows:
         (statements.insert("trial"), [found.trial]),
         (statements.insert("attempt"), found.attempts),
         (statements.insert("metric"), found.metrics),
-        (statements.insert("event"), found.events),
+        (statements.insert("event"), tuple(found.events)),
         (statements.insert("prediction"), found.predictions),
         (statements.insert("score"), found.scores),
         (statements.insert("evidence_record"), found.evidence),

@@ -154,8 +154,8 @@ def main() -> None:
             watch.acknowledged()
             return super().remove(spec, keep_folder=keep_folder)
 
-    connect.ClusterExecutor = Watched  # type: ignore[attr-defined,misc]
-    connect._connection = lambda _cluster: ClusterConnection(transport)
+    connect.ClusterExecutor = Watched  # type: ignore[attr-defined]
+    connect._connection = lambda cluster: ClusterConnection(transport)
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

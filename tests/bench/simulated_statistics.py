@@ -21,12 +21,12 @@ import numpy as np
 from scipy import special
 
 from labledger.compare.statistics import (
+    confidence_sequence,
     paired_means,
     paired_rates,
     planned_power,
     variance_components,
 )
-from labledger.compare.statistics import samples as confidence_sequence
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.sign_flip_test import Units
 

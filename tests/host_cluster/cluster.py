@@ -144,7 +144,7 @@ class Cluster:
     def start_worker(self, host: Host) -> None:
         """Start the worker of a host; it finds what one before it has left there."""
         words = [sys.executable, "-m", "labledger", "worker", ADDRESS]
-        words += ["--slots", self.plan.slots, "--tls-ca", f"{_TLS_INSIDE}/ca.pem"]
+        words += ["--slots", str(self.plan.slots), "--tls-ca", f"{_TLS_INSIDE}/ca.pem"]
         words += ["--tls-cert", f"{_TLS_INSIDE}/worker.pem"]
         words += ["--tls-key", f"{_TLS_INSIDE}/worker-key.pem"]
         if host.part("worker") is None:
