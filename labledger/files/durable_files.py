@@ -49,8 +49,9 @@ def replace_file(
 
 def delete_unfinished(path: Path) -> None:
     """Delete what processes that were killed while they wrote `path` left under hidden names."""
-    for part in path.parent.glob(f".{path.name}.*"):
-        part.unlink(missing_ok=True)
+    for part in path.parent.iterdir() if path.parent.is_dir() else ():
+        if part.name.startswith(f".{path.name}."):
+            part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -230,11 +230,16 @@ def record_cancellation(trial: Path, why: str) -> None:
     mark_not_started(trial)
 
 
-def remove_notes(trial: Path) -> None:
-    """Remove the notes of an attempt whose result is durable."""
+def remove_notes(trial: Path, *, by_this_process: bool = False) -> None:
+    """Remove the notes of an attempt whose result is durable.
+
+    Those of an earlier process may be unfinished. To look for them takes the longer the more
+    attempts are in flight, and is left out with `by_this_process`.
+    """
     for path in (_not_started_marker(trial), _reasons_file(trial)):
         path.unlink(missing_ok=True)
-    delete_unfinished(_reasons_file(trial))
+    if not by_this_process:
+        delete_unfinished(_reasons_file(trial))
 
 
 def folders_with_notes(run_dir: Path) -> list[Path]:

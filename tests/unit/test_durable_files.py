@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import LabLedgerError
-from labledger.files.durable_files import open_output, replace_file, replace_output, write_file
+from labledger.files.durable_files import (
+    delete_unfinished,
+    open_output,
+    replace_file,
+    replace_output,
+    write_file,
+)
 from labledger.ledger.database.connection import batched
 
 
@@ -33,6 +39,21 @@ def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="irectory"):
         write_file(folder, b"x")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "new"]
+
+
+def test_what_a_killed_process_has_left_of_a_file_is_deleted(tmp_path: Path) -> None:
+    """Nothing of other files is, whatever their names begin with; no folder, nothing to delete."""
+    path, other = tmp_path / "7-1.notes", tmp_path / "17-1.notes"
+    for each in (path, other):
+        write_file(each, b"whole")
+        each.with_name(f".{each.name}.0123456789abcdef").write_bytes(b"wh")
+    delete_unfinished(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".17-1.notes.0123456789abcdef",
+        "17-1.notes",
+        "7-1.notes",
+    ]
+    delete_unfinished(tmp_path / "missing" / "file")
 
 
 def test_what_is_not_owned_is_not_replaced(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: boo
     fault_points.fault_point("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec, context)
-    attempt_notes.remove_notes(spec.folder)
+    attempt_notes.remove_notes(spec.folder, by_this_process=not spec.container_may_exist)
 
 
 def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> None:
