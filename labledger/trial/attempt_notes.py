@@ -194,14 +194,13 @@ def mark_not_started(trial: Path) -> None:
 def clear_not_started(trial: Path) -> None:
     """Remove the marker, durably: from now on a container may run for the attempt.
 
-    After a power cut it would else be back, beside an agent that has run.
+    After a power cut it would else be back, beside an agent that has run; also if it was removed
+    before, and that could not be made durable.
     """
     marker = _not_started_marker(trial)
-    try:
-        marker.unlink()
-    except FileNotFoundError:
-        return
-    sync_folder(marker.parent)
+    marker.unlink(missing_ok=True)
+    if marker.parent.is_dir():
+        sync_folder(marker.parent)
 
 
 def is_marked_not_started(trial: Path) -> bool:
