@@ -45,10 +45,10 @@ from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of
 from labledger.trial.life.start_limiter import (
+    LeftToNextProcess,
     RunPermits,
     StartLimiter,
     StartRefused,
-    TrialLeft,
     WaitAbandoned,
 )
 from labledger.trial.trial_plan import TrialAgent
@@ -306,7 +306,7 @@ class HostAttempts:
         except (WaitAbandoned, CancelledError):
             return
         except StartRefused as error:
-            kind = "left" if isinstance(error, TrialLeft) else "refused"
+            kind = "left" if isinstance(error, LeftToNextProcess) else "refused"
             self.fail(key, kind, "the run is stopping")
             return
         except (EngineUnavailable, DiskFull, OSError) as error:

@@ -278,8 +278,8 @@ class Failure:
 
     key: AttemptKey
     kind: str
-    """`refused`: the run is stopping and nothing was started; `left`: the same, but its
-    agent has ended; `uncollected`: see the message."""
+    """`refused`: the run is stopping and nothing was started; `left`: the run is stopping, and the
+    agent has ended but is not graded; `uncollected`: see the message."""
     message: str
 
 

@@ -35,7 +35,7 @@ from labledger.runner.run_control import CancelledAttempts
 from labledger.text import counted
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import StartRefused, TrialLeft
+from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _POLL_S = 0.25
 _HOSTS_INTERVAL_S = 1.0
@@ -362,10 +362,12 @@ class Coordinator:
         """
         try:
             result = future.result()
-        except StartRefused as error:
-            # What has begun is left to the next process, also if its slot is cancelled.
-            is_left = isinstance(error, TrialLeft) or not self._cancelled.ended_unstarted(spec)
-            if is_left and not self._stopping:
+        except LeftToNextProcess:
+            # Its slot stays open, also if it is cancelled: the agent may have done something.
+            if not self._stopping:
+                self._requeue_uncollected(spec)
+        except StartRefused:
+            if not self._cancelled.ended_unstarted(spec) and not self._stopping:
                 # It was recalled, and waits until it may start.
                 self._requeue(spec)
         except HostLost as error:
@@ -478,7 +480,10 @@ def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
 
 
 def _uncounted(result: AttemptResult) -> str:
-    """Return what the calls of an attempt have cost that the ledger will not have; else nothing."""
+    """Return the end of a sentence about calls to models that the ledger will not hold.
+
+    It is empty if the attempt made none.
+    """
     asked = sum(call.asked for call in result.model_calls)
     if not asked:
         return ""

@@ -57,7 +57,7 @@ from labledger.records.model_calls import ModelCall, Usage
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import StartRefused, TrialLeft
+from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import RegradedTrial
 
@@ -337,7 +337,7 @@ def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:
 
 @pytest.mark.parametrize("is_away_first", [True, False])
 def test_what_may_run_on_a_host_that_is_away_is_left(run: Run, *, is_away_first: bool) -> None:
-    """A run that stops then takes only what no host has got for something that never ran."""
+    """A run that stops tells the attempts that no host has got from those that may run."""
     run.a.holds, run.b.images, run.b.lacks = True, frozenset(), True
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
@@ -350,7 +350,7 @@ def test_what_may_run_on_a_host_that_is_away_is_left(run: Run, *, is_away_first:
         executor.stop_starting()
         run.cluster.workers.pop("A", None)
         assert type(waits.exception(0)) is StartRefused
-        assert type(runs.exception(PATIENCE_S)) is TrialLeft
+        assert type(runs.exception(PATIENCE_S)) is LeftToNextProcess
 
 
 def test_a_run_does_not_stop_because_a_host_is_paused(run: Run) -> None:

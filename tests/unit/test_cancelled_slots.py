@@ -21,7 +21,7 @@ from labledger.records.model_costs import model_metrics
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.start_limiter import StartRefused, TrialLeft
+from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 ANN = "ann@box"
 KILLED: dict[str, Any] = {
@@ -95,8 +95,8 @@ def test_a_killed_trial_has_not_passed(
 def test_what_an_agent_has_done_is_graded_by_the_next_process(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A slot is cancelled and the run stopped while a trial waits to be graded: its slot stays
-    open, or the agent's work would be gone."""
+    """A cancelled slot stays open if the run is stopped before its trial is graded: to commit it
+    would throw the agent's work away."""
     asked: list[Any] = []
 
     def ask_and_refuse() -> None:
@@ -104,7 +104,7 @@ def test_what_an_agent_has_done_is_graded_by_the_next_process(
             asked.append(writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [0]}, ANN))
         elif run.trials.killed == {(0, 1)}:
             run.stop.raise_to(1, "a test")
-            run.trials.going.pop(0)[1].set_exception(TrialLeft())
+            run.trials.going.pop(0)[1].set_exception(LeftToNextProcess())
             run.trials.end_all()
 
     run.when_idle = ask_and_refuse

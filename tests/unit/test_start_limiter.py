@@ -10,9 +10,9 @@ import pytest
 
 from labledger.errors import EngineUnavailable
 from labledger.trial.life.start_limiter import (
+    LeftToNextProcess,
     StartLimiter,
     StartRefused,
-    TrialLeft,
     WaitAbandoned,
 )
 
@@ -96,11 +96,11 @@ def test_a_trial_whose_agent_has_ended_is_told_apart(gate: StartLimiter) -> None
     with gate.running(0, has_begun=True):
         pass
     gate.close()
-    with pytest.raises(TrialLeft), gate.running(0, has_begun=True):
+    with pytest.raises(LeftToNextProcess), gate.running(0, has_begun=True):
         pass
     with pytest.raises(StartRefused) as refused:
         pass_through(gate)
-    assert not isinstance(refused.value, TrialLeft)
+    assert not isinstance(refused.value, LeftToNextProcess)
 
 
 def test_a_trial_keeps_its_place_while_the_engine_is_away(gate: StartLimiter) -> None:

@@ -47,7 +47,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.model_grants import KeySource
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life.start_limiter import StartRefused, TrialLeft
+from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _MAX_WAIT_S = 8.0
 """How long an exchange waits at a host for something to report."""
@@ -62,7 +62,7 @@ _LOSS_CHECK_S = 0.05
 _MAX_WARNINGS = 100
 """How many warnings of one reply are passed on, and how long each is at most."""
 
-_REFUSALS = {"refused": StartRefused, "left": TrialLeft}
+_REFUSALS = {"refused": StartRefused, "left": LeftToNextProcess}
 """What is raised for failures of these kinds."""
 
 

@@ -28,7 +28,7 @@ from labledger.hosts.host_messages import (
 )
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.start_limiter import StartRefused, TrialLeft
+from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _MAX_ATTEMPTS_PER_EXCHANGE = 64
 
@@ -69,7 +69,7 @@ class Pending:
 
     def refuse(self) -> None:
         """End it as one that a stopping run leaves to the next session."""
-        set_exception(self.future, StartRefused() if self.is_new else TrialLeft())
+        set_exception(self.future, StartRefused() if self.is_new else LeftToNextProcess())
 
 
 @dataclass(slots=True)

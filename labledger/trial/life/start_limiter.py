@@ -27,11 +27,17 @@ from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped
 
 
 class StartRefused(LabLedgerError):
-    """The run is stopping: the trial was not started and left nothing behind."""
+    """This process does not start the trial: the run is stopping, or a person recalled it.
+
+    Nothing of the trial is left behind, except as `LeftToNextProcess` says.
+    """
 
 
-class TrialLeft(StartRefused):
-    """The run is stopping: the trial has begun, or may have; the next process goes on with it."""
+class LeftToNextProcess(StartRefused):
+    """The run is stopping, and an agent has run in the trial, or may have.
+
+    The trial stays as it is, and the next process goes on with it.
+    """
 
 
 class WaitAbandoned(LabLedgerError):
@@ -308,7 +314,7 @@ class StartLimiter:
 
         Raises `StartRefused` if the limiter is closed while waiting, or the turn refused. With
         `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused, and
-        a closed limiter raises `TrialLeft`.
+        a closed limiter raises `LeftToNextProcess`.
         """
         permits, entry = self._permits, (self, turn)
 
@@ -325,7 +331,7 @@ class StartLimiter:
             if is_refused():
                 # Another run's trial may wait behind this one.
                 self._changed.notify_all()
-                raise TrialLeft if has_begun else StartRefused
+                raise LeftToNextProcess if has_begun else StartRefused
             self._change_free_permits(-1)
         with self._holding(turn):
             yield
