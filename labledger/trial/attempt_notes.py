@@ -194,8 +194,8 @@ def mark_not_started(trial: Path) -> None:
 def clear_not_started(trial: Path) -> None:
     """Remove the marker, durably: from now on a container may run for the attempt.
 
-    After a power cut it would else be back, beside an agent that has run; also if it was removed
-    before, and that could not be made durable.
+    Otherwise a power cut could bring it back after an agent has run. This is called again after a
+    failure, so the folder is synced also if the marker is gone.
     """
     marker = _not_started_marker(trial)
     marker.unlink(missing_ok=True)
@@ -232,8 +232,8 @@ def record_cancellation(trial: Path, why: str) -> None:
 def remove_notes(trial: Path, *, by_this_process: bool = False) -> None:
     """Remove the notes of an attempt whose result is durable.
 
-    Those of an earlier process may be unfinished. To look for them takes the longer the more
-    attempts are in flight, and is left out with `by_this_process`.
+    An earlier process that was killed may have left an unfinished file of them. Finding it means
+    listing the notes of all attempts, so `by_this_process` says that there was no such process.
     """
     for path in (_not_started_marker(trial), _reasons_file(trial)):
         path.unlink(missing_ok=True)
