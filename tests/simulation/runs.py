@@ -476,10 +476,12 @@ class World:
         if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
             # What the failed sync dropped is gone only then.
             self.time.after(self.random.choice((0.5, 5.0, 20.0)), self._lose_power)
-            # Chance of its own: the worlds of known seeds stay what they are.
-            chance = random.Random(self.time.now)
-            if chance.random() < 0.5 and self.happens("death-after-error"):
-                self.disk.steps_after_failure = chance.randrange(8)
+        # Chance of its own: known seeds without such an error keep their worlds.
+        chance = random.Random(self.time.now)
+        if kind == "sync" and chance.random() < 0.8 and self.happens("death-after-error"):
+            # The process writes the log again if it lives on, and the next one may not know better.
+            self.disk.steps_after_failure = chance.randrange(8)
+            self.time.after(chance.choice((2.0, 5.0, 10.0)), self._lose_power)
 
     def _lock_ledger(self) -> None:
         self.count("ledger locked")
