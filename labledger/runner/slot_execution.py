@@ -161,14 +161,14 @@ class SlotExecution:
             patience_s=self.options.patience_s,
         )
         is_complete = coordinator.execute()
-        with tolerating_errors(coordinator.stop_cause, self.options.on_event):
+        # A cause that arose with the last slots has stopped nothing, and nobody resumes the run.
+        stop_cause = None if is_complete else coordinator.stop_cause
+        with tolerating_errors(stop_cause, self.options.on_event):
             coordinator.commit_queue.append_pending_mirrors()
-        # Nobody resumes a run that is complete, also if it was to stop meanwhile.
-        if is_complete or coordinator.stop_cause is None:
-            with tolerating_errors(coordinator.stop_cause, self.options.on_event):
-                self.writer.delete_event_files(run.run_id, coordinator.commit_queue.next_idx)
-                self._clean_up(executor, reader.run(run.run_id))
-        return coordinator.stop_cause
+        if stop_cause is None:
+            self.writer.delete_event_files(run.run_id, coordinator.commit_queue.next_idx)
+            self._clean_up(executor, reader.run(run.run_id))
+        return stop_cause
 
     def _executor(
         self, full_disks: FullDisks, agents: Mapping[str, InstalledAgent]

@@ -6,6 +6,7 @@ import math
 import signal
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from experiments import HOLDING, HOLDS, HOLDS_CAREFUL, PASSING, RIGHT, EngineLog, Project
@@ -13,7 +14,9 @@ from tiers import thorough
 from waiting import wait_until
 
 from labledger import open_ledger
+from labledger.errors import LabLedgerError
 from labledger.ledger.database.model import Spent
+from labledger.runner import session
 
 pytestmark = pytest.mark.docker
 
@@ -148,6 +151,25 @@ def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:
         project.open_gate("paid", 0)
         assert coordinator.finish() == 0, coordinator.stderr
     assert coordinator.of("budget_spent")
+    project.check_whole("paid")
+
+
+def test_a_run_whose_end_is_not_stored_is_not_called_complete(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its budget ends with its last trial: what was refused is written by a resume."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise LabLedgerError("the disk is full")
+
+    project.tasks({"a": PAYS + RIGHT})
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "write_summary", refuse)
+        with pytest.raises(LabLedgerError, match="the disk is full"):
+            project.start("paid", budget_usd=1.0)
+    [listed] = project.json("runs", "--json")
+    assert listed["status"] == "interrupted"
+    assert project.go_on("paid").complete
     project.check_whole("paid")
 
 

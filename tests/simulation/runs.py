@@ -17,7 +17,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.outcomes import RequestKind
+from labledger.records.outcomes import RequestKind, StopCause
 from labledger.runner import run_start
 from labledger.runner.extend import extend_run
 from labledger.runner.regrade import regrade_run
@@ -94,6 +94,8 @@ class World:
         self.lease_s = self.random.choice(_LEASES_S)
         self.resume: Callable[[], object] = lambda: None
         """Resume the run that is not complete."""
+        self._max_error_rate: float | None = None
+        """What people allow of slots that end with an error; None for the default."""
         self._stopped_by: set[str] = set()
         """How people have asked to stop the run."""
         self._parsed: dict[str, dict[int, list[dict[str, Any]]]] = {}
@@ -222,12 +224,21 @@ class World:
             if is_alone and process.result is not None and process.result.complete:
                 self.observed.complete.add(run_id)
                 return
-            if is_alone and not is_disturbed:
+            if self._stopped_for_errors(process):
+                # Its person reads that, and allows it.
+                self._max_error_rate = 1.0
+            elif is_alone and not is_disturbed:
                 raise Violation(
                     f"every run ends: {process.name} did not complete it, and nothing disturbed it"
                 )
             self.time.sleep(self.random.choice((0.1, 2.0, 10.0, 30.0)))
         raise Violation(f"every run ends: {run_id} has not ended in time")
+
+    def _stopped_for_errors(self, process: Process) -> bool:
+        """Return whether a process stopped because of an error rate that nobody has allowed."""
+        stop = process.result.stop if process.result is not None else None
+        is_for_errors = stop is not None and stop.cause == StopCause.ERROR_RATE
+        return is_for_errors and self._max_error_rate is None
 
     def _until_registered(
         self, name: str, action: Action, is_registered: Callable[[], bool]
@@ -294,6 +305,7 @@ class World:
             patience_s=_PATIENCE_S,
             take_over=self.random.random() < 0.3,
             max_concurrency=self.random.choice((1, 2, 4, 8)),
+            max_error_rate=self._max_error_rate,
             budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
             on_event=self._emitted,
             notify=("true",),
