@@ -14,10 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from labledger import open_ledger, resources
-from labledger.cli.app import app
+from labledger.cli.app import program
 from labledger.errors import Exit
 from labledger.ledger.database.migrations import upgrade
 
@@ -73,7 +71,7 @@ def _moved(text: str) -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command with its words, such as ``db upgrade``, in the order of the help."""
-    yield from _commands(typer.main.get_command(app), "")
+    yield from _commands(program(), "")
 
 
 def _commands(group: Any, words: str) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,6 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from typing import Any
 
 import typer
@@ -28,11 +27,13 @@ def command_line(app: typer.Typer) -> Any:
     without_commands = copy(app)
     without_commands.registered_commands = []
     group: Any = typer.main.get_command(without_commands)
-    group.commands = _Commands(group.commands)
+    commands = _Commands()
     for info in app.registered_commands:
         if info.callback is not None:
             name = info.name or typer.main.get_command_name(info.callback.__name__)
-            group.commands[name] = _Unmade(app, info)
+            commands[name] = _Unmade(app, info)
+    commands.update(group.commands)
+    group.commands = commands
     return group
 
 
@@ -42,17 +43,26 @@ def help_by_name(commands: Mapping[str, Any]) -> dict[str, str]:
     return {name: command.help or "" for name, command in made.items() if not command.hidden}
 
 
+WITH_OPTIONS = "with_options"
+"""The attribute of a command that returns it with the options that it shares with others."""
+
+
 class _Unmade:
     """A command that typer has not made yet."""
 
     def __init__(self, app: typer.Typer, info: Any) -> None:
         self.hidden = info.hidden
         self.help = inspect.cleandoc(info.help or info.callback.__doc__ or "")
-        self.make: Callable[[], Any] = partial(
-            typer.main.get_command_from_info,
+        self._app, self._info = app, info
+
+    def make(self) -> Any:
+        """Return the command, with the options that it shares with others."""
+        info = copy(self._info)
+        info.callback = getattr(info.callback, WITH_OPTIONS, lambda: info.callback)()
+        return typer.main.get_command_from_info(
             info,
-            pretty_exceptions_short=app.pretty_exceptions_short,
-            rich_markup_mode=app.rich_markup_mode,
+            pretty_exceptions_short=self._app.pretty_exceptions_short,
+            rich_markup_mode=self._app.rich_markup_mode,
         )
 
 

@@ -9,8 +9,9 @@ when it has ended. A gate that is missed is exit code 1.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
@@ -18,6 +19,7 @@ import typer
 from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import say
+from labledger.cli.help_pages import WITH_OPTIONS
 from labledger.text import counted_of, percent
 
 if TYPE_CHECKING:
@@ -274,11 +276,16 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
 
 
 def with_option_groups(command: Callable[..., None], *left_out: str) -> Callable[..., None]:
-    """Return a command with the options of its groups in place of its parameters for them.
+    """Have a command made with the options of its groups in place of its parameters for them.
 
     A parameter for a group is one whose type is `Running` or `Chosen`. The command lacks the fields
     of groups that are left out: they have their defaults.
     """
+    setattr(command, WITH_OPTIONS, partial(_with_options, command, left_out))
+    return command
+
+
+def _with_options(command: Callable[..., None], left_out: Collection[str]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters.values()
     groups = {each.name: each.annotation for each in own if each.annotation in (Running, Chosen)}
     names = {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +44,6 @@ _SCHEMA_PRAGMAS = {
 }
 """What SQLAlchemy asks of a connection and of a view. Of these, a program could set only the last,
 which means nothing without a shared cache."""
-_VIEW_PARTS = {
-    *views_and_triggers.ALL_VIEWS,
-    *(
-        part
-        for view in views_and_triggers.VIEWS.values()
-        for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
-    ),
-    *views_and_triggers.TEMPORARY_VIEWS,
-}
-"""The names of views and of their common table expressions, as SQLite reports them."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
 """Parts of SQLite's messages about a statement that does more than read."""
 
@@ -383,13 +373,23 @@ class _Authorizer:
             self.refused_function = detail
             return False
         if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:
-            if source in _VIEW_PARTS:
+            if source in _view_parts():
                 self._read_by_views.add(name)
             # SQLite names no view for a table if the view needs none of its columns in the end.
             elif detail or name not in self._read_by_views:
                 self.refused_table = name
                 return False
         return True
+
+
+@cache
+def _view_parts() -> frozenset[str]:
+    """Return the names of views and of their common table expressions, as SQLite reports them."""
+    views = views_and_triggers.VIEWS.values()
+    expressions = (re.findall(r"\b(\w+) AS (?:MATERIALIZED )?\(", view.sql) for view in views)
+    return frozenset().union(
+        views_and_triggers.ALL_VIEWS, views_and_triggers.TEMPORARY_VIEWS, *expressions
+    )
 
 
 def _names(connection: Connection) -> dict[str, list[str]]:

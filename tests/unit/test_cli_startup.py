@@ -16,7 +16,7 @@ from commands import CHECKOUT, command_env, command_line
 
 from labledger import __version__
 from labledger.cli import help_pages
-from labledger.cli.app import app
+from labledger.cli.app import program
 
 HEAVY = (
     "docker",
@@ -265,7 +265,7 @@ TYPED = r"(?:`|^\$ |&& |next: |^  )labledger ([a-z]+) ?(\w*)"
 def commands() -> dict[str, typer.main.TyperCommand]:
     """Every command by its full name, such as `db upgrade`."""
     found = {}
-    group = typer.main.get_command(app)
+    group = program()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for inner, below in getattr(command, "commands", {"": command}).items():
             found[f"{name} {inner}".strip()] = below

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from labledger import open_ledger, plan_run
 from labledger.api.ledger import Ledger
-from labledger.cli.app import app
+from labledger.cli import app
 from labledger.ledger.database.migrations import upgrade
 from labledger.ledger.notifications import NoticeEvent
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
@@ -64,7 +63,7 @@ def whole_lines(block: str) -> Iterator[str]:
 
 @cache
 def program() -> Any:
-    return typer.main.get_command(app)
+    return app.program()
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:

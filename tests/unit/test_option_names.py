@@ -12,7 +12,7 @@ import typer.main
 from commands import CHECKOUT, run_forked
 
 import labledger
-from labledger.cli.app import app
+from labledger.cli.app import program
 from labledger.cli.error_messages import option_name, with_options
 from labledger.errors import InvalidInput, Parameter, Problem
 
@@ -61,7 +61,7 @@ def test_arguments_in_sentences_become_options(library: str, typed: str) -> None
 def test_every_parameter_that_is_named_has_an_option() -> None:
     """Each parameter in a message of the library is an option or an argument of some command."""
     known = set()
-    for command in commands(typer.main.get_command(app)):
+    for command in commands(program()):
         for param in command.params:
             known |= {*param.opts, *param.secondary_opts, f"--{param.name.replace('_', '-')}"}
     for path in SOURCES:
