@@ -86,6 +86,7 @@ from labledger.ledger.stored_runs import (
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.identity import Slot
+from labledger.records.outcomes import Reason
 
 _SLOTS_SQL = statements.expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
@@ -110,6 +111,9 @@ JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
 _TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
+_STOPPED_SQL = """
+SELECT count(*) FROM staged_result
+WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' = ?"""
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -364,6 +368,14 @@ class LedgerReader:
                 (run_no,),
             ).all()
             return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
+
+    def count_stopped(self, run_id: str, schedule_idx: int) -> int:
+        """Return how many staged attempts of a slot ended because a person stopped the run."""
+        with self._of_run(run_id) as (connection, run_no):
+            count = connection.execute(
+                _STOPPED_SQL, (run_no, schedule_idx, Reason.RUN_STOPPED)
+            ).scalar_one()
+            return int(count)
 
     def staged_result(self, run_id: str, schedule_idx: int) -> AttemptResult | None:
         """Return the newest staged result of a slot, without the contents of its artifacts."""

@@ -130,6 +130,9 @@ class Reason(StrEnum):
     before the agent had ended."""
     CONTAINER_KILLED = "container_killed"
     """The container was killed from outside."""
+    RUN_STOPPED = "run_stopped"
+    """Somebody stopped the run at once, after the agent had spent something. The slot has another
+    attempt, whatever is retried; this one counts in no limit of attempts."""
     CONTAINER_PAUSED = "container_paused"
     """The trial failed after somebody had paused its container, in which the time limits had
     continued."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from labledger import clock
@@ -25,14 +25,12 @@ from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.model_costs import SOURCE
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Removals
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import CancelledAttempts
-from labledger.text import counted
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
@@ -397,10 +395,13 @@ class Coordinator:
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
-            killer = self.stop_request.killer
-            reason = f"{killer} killed its container; its agent had begun{_uncounted(result)}"
-            self._removals.add(self.executor.cancel(spec, reason))
-            return
+            killing = f"{self.stop_request.killer} killed its container"
+            if not self._has_spent(result):
+                reason = f"{killing}; its agent had begun"
+                self._removals.add(self.executor.cancel(spec, reason))
+                return
+            # What its agent has spent counts: the slot has another attempt.
+            result = replace(result, reason=Reason.RUN_STOPPED, message=killing)
         if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")
         has_run = result.reason not in NOT_STARTED
@@ -410,6 +411,12 @@ class Coordinator:
             self._requeue_uncollected(spec)
         elif self._store_result(result, spec) and has_run:
             self.pauses.record_progress()
+
+    def _has_spent(self, result: AttemptResult) -> bool:
+        """Return whether an attempt may have cost anything."""
+        spending = self.commit_queue.budget.attempt_spending(result)
+        was_asked = any(call.asked for call in result.model_calls)
+        return was_asked or any(spent.total for spent in spending.values())
 
     def _requeue_uncollected(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
         """Queue an attempt without a result again: its container may still exist, and have run."""
@@ -477,16 +484,3 @@ def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
     host = {"host": spec.host} if spec.is_remote else {}
     idx = spec.slot.schedule_idx
     return {"schedule_idx": idx, **spec.ids.as_json(), "attempt": spec.attempt, **host}
-
-
-def _uncounted(result: AttemptResult) -> str:
-    """Return the end of a sentence about calls to models that the ledger will not hold.
-
-    It is empty if the attempt made none.
-    """
-    asked = sum(call.asked for call in result.model_calls)
-    if not asked:
-        return ""
-    costs = [m.value for m in result.metrics if (m.metric_id, m.source) == ("cost_usd", SOURCE)]
-    cost = f"{costs[0]:.4g} USD" if costs else "an unknown amount"
-    return f"; what {counted(asked, 'call')} to models cost counts in no budget: {cost}"

@@ -9,13 +9,13 @@ never started, a few other slots go first: if those start, the trial was at faul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import NOT_STARTED, NOT_WORTH_RETRYING, SlotStatus
+from labledger.records.outcomes import NOT_STARTED, NOT_WORTH_RETRYING, Reason, SlotStatus
 from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -27,14 +27,19 @@ class RetryPolicy:
     retry: Retry
     retries_starved: bool = False
     """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
+    count_stopped: Callable[[int], int] = lambda _: 0
+    """How many attempts of a slot, by `schedule_idx`, a person stopped: these count in no limit."""
 
     def applies_to(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Return whether the slot of an attempt that ended gets another one."""
         # The result of a trial that is carried over describes the run that it is copied from.
         if spec.kind.is_carried_over(spec):
             return False
+        if result.reason == Reason.RUN_STOPPED:
+            return True
         starved = self.retries_starved and timed_out_under_pressure(result)
-        return self.allows(result.status, result.reason, result.attempt, starved=starved)
+        stopped = self.count_stopped(result.schedule_idx) if result.attempt > 1 else 0
+        return self.allows(result.status, result.reason, result.attempt - stopped, starved=starved)
 
     def allows(
         self, status: SlotStatus, reason: str | None, attempt: int, *, starved: bool = False

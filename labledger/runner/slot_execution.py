@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from labledger.agents.agent_trees import InstalledAgent
@@ -152,6 +153,7 @@ class SlotExecution:
             retry_policy=RetryPolicy(
                 experiment.design.retry,
                 retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
+                count_stopped=partial(reader.count_stopped, run.run_id),
             ),
             pauses=pauses,
             folder_retention=self.options.keep,

@@ -20,9 +20,13 @@ from labledger.errors import LabLedgerError, RunNotFound
 from labledger.execution.executor import FolderRetention, RunRecords
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.counts import calls_spending
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
+from labledger.records.model_calls import JOURNAL, read_calls
+from labledger.records.model_costs import NO_PRICES, PriceTable
 from labledger.records.outcomes import SlotStatus
+from labledger.text import counted
 from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.life.container_start import attempt_of
@@ -145,7 +149,7 @@ def clean(
         def decide(container: ListedContainer) -> ContainerDecision:
             labelled_run = container.labels.get(Labels.RUN, "")
             if labelled_run not in runs:
-                runs[labelled_run] = _Run.read(reader, labelled_run)
+                runs[labelled_run] = _Run.read(lab, reader, labelled_run)
             return _decide(container, runs[labelled_run], unfinished=unfinished)
 
         decisions = list(map(decide, engine.containers_with_labels(labels)))
@@ -277,13 +281,29 @@ class _Run:
 
     info: RunInfo | None
     staged: Mapping[int, StagedAttempt]
+    folder: Path = Path()
+    prices: PriceTable = NO_PRICES
 
     @classmethod
-    def read(cls, reader: LedgerReader, run_id: str) -> _Run:
+    def read(cls, lab: LabFolder, reader: LedgerReader, run_id: str) -> _Run:
         try:
-            return cls(reader.run(run_id), reader.staged(run_id))
+            run = reader.run(run_id)
         except RunNotFound:
             return cls(None, {})
+        return cls(run, reader.staged(run_id), lab.run_folder(run_id), reader.prices(run_id))
+
+    def uncounted(self, attempt: tuple[int, int]) -> str:
+        """Return what an attempt has spent on models that no budget will count; else nothing."""
+        try:
+            calls = read_calls(trial_folder(self.folder, *attempt) / JOURNAL)
+        except (OSError, ValueError):
+            calls = []
+        asked = sum(call.asked for call in calls)
+        if not asked:
+            return ""
+        amount = calls_spending(calls, self.prices)["cost_usd"].amount
+        cost = "an unknown amount" if amount is None else f"{amount:.4g} USD"
+        return f"; its {counted(asked, 'call')} to models will count in no budget: {cost}"
 
 
 def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:
@@ -304,7 +324,7 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
     if is_durable(*attempt, run.info, run.staged):
         return decision(remove=True, why=_DURABLE)
     if unfinished:
-        return decision(remove=True, why=_RERUN, rerun=attempt)
+        return decision(remove=True, why=_RERUN + run.uncounted(attempt), rerun=attempt)
     return decision(remove=False, why=_resumable(run_id))
 
 

@@ -116,7 +116,7 @@ def test_the_terminal_says_what_was_spent(project: Project) -> None:
 
 
 def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
-    """After a second Ctrl-C the spending of results that wait for earlier slots is still shown."""
+    """After a second Ctrl-C: of results that wait for earlier slots, and of what it killed."""
     project.tasks({"a": PAYS + HOLDS_CAREFUL, "b": PAYS + RIGHT})
     project.document["design"]["max_concurrency"] = 2
     project.save()
@@ -128,14 +128,14 @@ def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
         assert coordinator.finish() == 130, coordinator.stderr
     [ended] = coordinator.of("run_ended")
     assert ended["summary"]["ext"]["committed"] == 0
-    assert ended["spent"]["cost_usd"] == {"total": 1.5, "known": 3, "unknown": 0}
+    assert ended["spent"]["cost_usd"] == {"total": 2.0, "known": 4, "unknown": 0}
     status = project.json("status", "paid", "--json")
     assert status["spent"] == ended["spent"]
     shown = project.command("status", "paid")
     assert "0 of 4 slots committed; 3 finished results waiting for earlier slots; 1 slot " in (
         shown.stdout
     )
-    assert "1.5 USD spent" in shown.stdout
+    assert "2 USD spent" in shown.stdout
 
 
 def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:

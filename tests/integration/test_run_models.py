@@ -189,6 +189,42 @@ def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: Serve
         assert f"{COST:g} of them by trials in flight" in ended["trouble"]
 
 
+def test_what_a_stopped_trial_has_cost_counts(tmp_path: Path, provider: ServedProvider) -> None:
+    """Its calls are in the ledger and in the budget, though its slot has another attempt."""
+    held = f"ask('hello')\nuntil('go')\n{RIGHT}"
+    with project_in(tmp_path, provider.url, {"one": held}) as project:
+        with closing(project.run("r")) as coordinator:
+            wait_until(lambda: any(call.usage for call in journal(project)), "the agent's call")
+            project.output("stop", "r", "--now")
+            assert coordinator.finish() == 130, coordinator.stderr
+        [ended] = coordinator.of("trial_finished")
+        assert (ended["reason"], ended["will_retry"]) == ("run_stopped", True)
+        with closing(project.resume("r", "--budget-usd", COST / 2)) as resumed:
+            assert resumed.finish() == 3, resumed.stderr
+        assert not resumed.of("slot_dispatched")
+        with closing(project.resume("r", "--budget-usd", 1)) as resumed:
+            wait_until(lambda: journal(project, 0, 2), "the call of the next attempt")
+            (project.trial_folder("r", 0, 2) / "workspace/go").touch()
+            assert resumed.finish() == 0, resumed.stderr
+        spent = resumed.of("run_ended")[0]["summary"]["ext"]["spent"]["cost_usd"]
+        assert spent == {"total": pytest.approx(3 * COST, abs=1e-15), "known": 2, "unknown": 0}
+        assert project.metrics("r", 0)["cost_usd"] == pytest.approx(2 * COST, abs=1e-15)
+        project.check_whole("r")
+
+
+def test_a_cleanup_says_what_it_throws_away(tmp_path: Path, provider: ServedProvider) -> None:
+    """Before it does: calls of an agent that nobody waits for, whose trial would run again."""
+    with project_in(tmp_path, provider.url, {"one": "ask('hello')\nuntil('go')\n"}) as project:
+        coordinator = project.run("r")
+        wait_until(lambda: any(call.usage for call in journal(project)), "the agent's call")
+        coordinator.kill()
+        coordinator.close()
+        spent = f"its 1 call to models will count in no budget: {COST:.4g} USD"
+        assert spent in project.output("clean", "--unfinished", "--dry-run")
+        assert spent in project.output("clean", "--unfinished")
+        assert "call" not in project.output("clean", "--unfinished")
+
+
 def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
     """Each key that is missing is named before anything exists."""
     del project.environment["TEST_PROVIDER_KEY"]

@@ -12,11 +12,11 @@ import sample_ledgers as kit
 from test_coordinator import CAPACITY, SLOTS, WIDTH, Run, Trials
 
 from labledger.ledger.control_requests import Controls, Latch
-from labledger.ledger.database.model import Spent
+from labledger.ledger.database.model import Spent, StagedAttempt
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.model_calls import CallState
+from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_costs import model_metrics
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.attempt_queues import StoredTrials
@@ -239,13 +239,14 @@ def test_two_people_who_stop_a_run_kill_nothing(
     assert {status for status, _ in statuses(reader)} == {"completed"}
 
 
-def test_a_killed_trial_tells_what_it_has_cost(
-    run: Run, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+def test_what_a_stopped_trial_has_cost_is_kept(
+    run: Run, writer: LedgerWriter, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs again, and the ledger counts the calls of that start alone: the note has the others.
+    """Its attempt is staged, and another one follows; one that cost nothing just runs again.
 
     A call that the gateway refused has cost nothing."""
-    calls = [kit.model_call(1), kit.model_call(2), kit.model_call(3, state=CallState.REFUSED)]
+    refused = kit.model_call(3, state=CallState.REFUSED, usage=None)
+    calls = [kit.model_call(1), kit.model_call(2), refused]
     told: dict[int, str] = {}
 
     def cancel(spec: AttemptSpec, reason: str) -> Future[None]:
@@ -259,16 +260,28 @@ def test_a_killed_trial_tells_what_it_has_cost(
             metrics = model_metrics(calls[:2], kit.PRICES)
             run.trials.end(0, **KILLED, model_calls=tuple(calls), metrics=metrics)
             run.trials.end(1, **KILLED, model_calls=tuple(calls[:1]))
+            run.trials.end(2, **KILLED, model_calls=tuple(calls[2:]), metrics=())
             for idx in list(run.trials.going):
-                run.trials.end(idx, **KILLED)
+                run.trials.end(idx, **KILLED, metrics=())
 
     monkeypatch.setattr(run.trials, "cancel", cancel)
     run.when_idle = ask_or_end
     assert not run.coordinator.execute()
-    begun = f"`labledger stop` of {ANN} killed its container; its agent had begun"
-    assert told.pop(0) == f"{begun}; what 2 calls to models cost counts in no budget: 0.001655 USD"
-    assert told.pop(1).endswith("1 call to models cost counts in no budget: an unknown amount")
-    assert set(told.values()) == {begun}
+    killing = f"`labledger stop` of {ANN} killed its container"
+    assert set(told.values()) == {f"{killing}; its agent had begun"}
+    assert 2 in told
+    assert reader.staged(kit.RUN) == {idx: StagedAttempt(1, final=False) for idx in (0, 1)}
+    result = reader.staged_result(kit.RUN, 0)
+    assert result is not None
+    assert (result.status, result.reason, result.message) == ("infra_error", "run_stopped", killing)
+    spent = reader.spent_so_far(kit.RUN)
+    assert spent["tokens"].total == 3 * sum_of_tokens(calls[0])
+    assert [reader.count_stopped(kit.RUN, idx) for idx in (0, 2)] == [1, 0]
+
+
+def sum_of_tokens(call: ModelCall) -> int:
+    assert call.usage is not None
+    return call.usage.total
 
 
 def test_a_run_without_budget_is_completed_by_cancelling_its_rest(

@@ -107,6 +107,18 @@ def test_attempts_that_have_a_host_are_taken_once(queue: RetryQueue, tmp_path: P
     assert queue.next() is None
 
 
+def test_attempts_that_a_person_stopped_count_in_no_limit(tmp_path: Path) -> None:
+    """The slot of such an attempt has another one, whatever is retried and how often."""
+    stopped = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.RUN_STOPPED)
+    assert RetryPolicy(Retry(max_attempts=1)).applies_to(stopped, attempt_at(tmp_path, 0))
+    second = replace(stopped, reason=Reason.CONTAINER_KILLED, attempt=2)
+    twice = Retry(max_attempts=2)
+    assert not RetryPolicy(twice).applies_to(second, attempt_at(tmp_path, 0))
+    policy = RetryPolicy(twice, count_stopped={0: 1}.__getitem__)
+    assert policy.applies_to(second, attempt_at(tmp_path, 0))
+    assert not policy.applies_to(replace(second, attempt=3), attempt_at(tmp_path, 0))
+
+
 def test_a_result_that_is_carried_over_is_not_retried(tmp_path: Path) -> None:
     """It says how a trial of the regraded run ended: another attempt would only copy it again."""
     result = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.CONTAINER_KILLED)
