@@ -155,6 +155,31 @@ def test_killed_worker_and_coordinator_lose_no_call(
 
 
 @thorough
+def test_what_a_stopped_trial_has_cost_on_its_host_counts(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """Its host delivers what the agent had spent; the slot has another attempt."""
+    held = f"ask('hello')\nuntil('go')\n{RIGHT}"
+    with cluster_in(tmp_path / "cluster", "one", **HAS_KEY) as cluster:
+        project = project_in(tmp_path, provider, {"one": held})
+        with closing(project.run("r", "--on", cluster.on)) as coordinator:
+            wait_until(lambda: any(call.usage for call in calls(cluster)), "the agent's call")
+            project.output("stop", "r", "--now")
+            assert coordinator.finish() == 130, coordinator.stderr
+        [ended] = coordinator.of("trial_finished")
+        assert (ended["reason"], ended["will_retry"]) == ("run_stopped", True)
+        with closing(project.resume("r")) as resumed:
+            wait_until(lambda: calls(cluster) != [], "the call of the next attempt")
+            [trial] = cluster.folder.glob("hosts/*/runs/*/r/trials/*")
+            (trial / "workspace/go").touch()
+            assert resumed.finish() == 0, resumed.stderr
+        [run_ended] = resumed.of("run_ended")
+        spent = run_ended["summary"]["ext"]["spent"]["cost_usd"]
+        assert spent == {"total": pytest.approx(3 * COST, abs=1e-15), "known": 2, "unknown": 0}
+        project.check_run("r")
+
+
+@thorough
 def test_a_host_starts_its_gateway_again_without_a_coordinator(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
