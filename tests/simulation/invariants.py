@@ -21,7 +21,7 @@ from labledger.records.outcomes import SlotStatus
 from labledger.upkeep.verify_lab import verify_lab
 from simulation import scheduler
 from simulation.labs import DESIGNS, RETRY, RUN, SLOTS
-from simulation.seam import COST_USD, STATUSES, has_passed
+from simulation.seam import COST_USD, STATUSES, has_passed, spends_though_killed
 
 if TYPE_CHECKING:
     from simulation.runs import World
@@ -364,6 +364,16 @@ def _starts_are_documented(world: World) -> Iterator[str]:
                 f"slot {idx}, attempt {attempt} of {run_id} was started {len(starts)} times "
                 f"({when}), and its notes are {notes}"
             )
+
+
+@at_end("what an agent has spent is kept when a person stops its run")
+def _spending_is_kept(world: World) -> Iterator[str]:
+    for (run_id, idx, attempt), starts in world.observed.starts.items():
+        killed = [each.container_id[-8:] for each in starts if not each.ended_by_itself]
+        unpaid = [each for each in killed if not spends_though_killed(each)]
+        notes = world.notes(run_id, idx, attempt) if run_id == RUN else []
+        if sum("killed its container" in note for note in notes) > len(unpaid):
+            yield f"slot {idx}, attempt {attempt} cost something in one of {killed}: {notes}"
 
 
 @at_end("what a trial has done is what is committed")

@@ -244,6 +244,11 @@ def has_passed(container: str) -> bool:
     return int(container or "0", 16) % 3 > 0
 
 
+def spends_though_killed(container: str) -> bool:
+    """Return whether a made-up agent that is killed has said before what it cost."""
+    return int(container or "0", 16) % 2 > 0
+
+
 def collect_made_up(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
@@ -264,6 +269,7 @@ def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> Attempt
     if ended.container_removed:
         killed = (SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED)
     status, reason = STATUSES.get(-1 if ended.exit_status is None else ended.exit_status, killed)
+    has_spent = reason not in killed or spends_though_killed(container)
     stamp = spec.stamp(ended.ended_at)
     evidence = spec.kind.evidence(spec, collect.redactor_for(spec))
     evidence.ext["container"] = container
@@ -300,5 +306,5 @@ def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> Attempt
         phases={"agent": Phase(0, ended.duration_ms)},
         predictions=(prediction,) if is_graded else (),
         scores=(score,) if is_graded else (),
-        metrics=(Metric("cost_usd", "result", COST_USD),),
+        metrics=(Metric("cost_usd", "result", COST_USD),) if has_spent else (),
     )
