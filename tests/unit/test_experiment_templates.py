@@ -263,7 +263,7 @@ def test_grader_withstands_solutions(
     """Whatever an agent left behind, the grader ends well and gives the verdict it deserves."""
     grader = agent_eval.directory / "grader.py"
     limit_s = 1 if solution == NEVER_ENDS else PATIENCE_S
-    text = grader.read_text("utf-8").replace("TIME_LIMIT_S = 5", f"TIME_LIMIT_S = {limit_s}")
+    text = grader.read_text("utf-8").replace("TIME_LIMIT_S = 20", f"TIME_LIMIT_S = {limit_s}")
     grader.write_text(text, "utf-8")
     trial = Trial(tmp_path / "trial")
     trial.prepare(agent_eval.tasks["clamp"], repl_idx=0)

@@ -20,7 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-TIME_LIMIT_S = 5
+TIME_LIMIT_S = 20
+"""Seconds that a solution may take for all cases; generous, because other trials run beside it."""
 
 # Runs in a process of its own, which knows the arguments and not the right answers.
 RUNNER = """
