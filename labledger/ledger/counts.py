@@ -28,6 +28,7 @@ from labledger.ledger.database.model import (
     VariantCounts,
 )
 from labledger.ledger.model_usage import read_prices
+from labledger.ledger.slot_rows import spent_by_metrics
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import ModelCall
@@ -182,8 +183,8 @@ UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 
 _NOT_STARTED_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
 _STARTED_ATTEMPTS_SQL = f"""
-SELECT count(*) FROM attempt
-WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST}))"""  # noqa: S608
+SELECT count(*) FILTER (WHERE reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST})), max(attempt)
+FROM attempt WHERE run_no = ?"""  # noqa: S608
 
 
 def _committed_sql(metric_ids: Iterable[str], condition: str = "") -> str:
@@ -218,6 +219,15 @@ FROM (
     total((1 - replayed) * (request_tokens + output_tokens)) AS tokens,
     sum((1 - replayed) * is_unknown) = 0 AS tokens_are_known
   FROM charged_call WHERE run_no = ? GROUP BY schedule_idx, attempt)"""  # noqa: S608
+_SPENT_EARLIER_SQL = """
+SELECT evidence.record -> '$.ext.spent' AS spent
+FROM trial
+JOIN attempt ON attempt.run_no = trial.run_no AND attempt.schedule_idx = trial.schedule_idx
+  AND attempt.attempt < trial.attempt
+JOIN evidence_record AS evidence ON evidence.run_no = attempt.run_no
+  AND evidence.schedule_idx = attempt.schedule_idx AND evidence.attempt = attempt.attempt
+WHERE trial.run_no = ? AND trial.attempt > 1 AND spent IS NOT NULL
+ORDER BY attempt.schedule_idx, attempt.attempt"""
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 
 
@@ -225,9 +235,14 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
     """Return what the attempts of a run's committed slots spent, by kind.
 
     Attempts that were never started are not counted. Of each slot, only the last attempt has
-    metrics; what earlier ones spent is unknown, unless they have calls.
+    metrics; the evidence of earlier ones says what they spent, unless an earlier version of
+    labledger committed it or they have calls.
     """
-    started_attempts = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
+    started_attempts, most = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).one()
+    of_earlier = []
+    if most is not None and most > 1:
+        texts = connection.execute(_SPENT_EARLIER_SQL, (run_no,)).scalars()
+        of_earlier = [_metrics_spending(json.loads(text)) for text in texts]
     of_calls, statements_by_kind = {}, _COMMITTED_SQL
     if connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None:
         statements_by_kind = _WITHOUT_CALLS_SQL
@@ -238,7 +253,10 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
         total, known = connection.execute(sql, (run_no,)).one()
         amount, of_attempts = of_calls.get(kind, (0, 0))
         known += of_attempts
-        spent[kind] = Spent(total + amount, known, started_attempts - known)
+        earlier = [of[kind] for of in of_earlier if of[kind].known]
+        total += amount + sum(of.total for of in earlier)
+        known += len(earlier)
+        spent[kind] = Spent(total, known, started_attempts - known)
     return spent
 
 
@@ -262,12 +280,12 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
         return {}
     if result.model_calls:
         return calls_spending(result.model_calls, prices)
-    known = {
-        metric.metric_id: metric.value
-        for metric in result.metrics
-        if isinstance(metric.value, int | float) and metric.value >= 0
-    }
-    spent = {}
+    return _metrics_spending({metric.metric_id: metric.value for metric in result.metrics})
+
+
+def _metrics_spending(metrics: Mapping[str, object]) -> dict[str, Spent]:
+    """Return what the metrics of an attempt say that it spent, by kind."""
+    known, spent = spent_by_metrics(metrics), {}
     for kind, metric_ids in SPENT_METRICS.items():
         values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
         spent[kind] = Spent.of(sum(values), is_complete=bool(values))

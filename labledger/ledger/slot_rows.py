@@ -9,7 +9,7 @@ evidence are stored as the text of their record. The events of a file are never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -34,6 +34,7 @@ from labledger.ledger.model_usage import (
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import AttemptResult, EventFile, Phase, SlotRecords
 from labledger.records.identity import Stamp
+from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus
 
 OPTIONAL: tuple[str, ...] = ()
@@ -313,10 +314,31 @@ def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
         evidence=[
             evidence_row(run_no, idx, seq, canonical_json.dumps(record), record)
             for result in results
-            for seq, record in enumerate(result.evidence)
+            for seq, record in enumerate(_evidence(result, is_last=result is final))
         ],
         model_calls=[row for result in results for row in model_call_rows(run_no, result)],
     )
+
+
+def _evidence(result: AttemptResult, *, is_last: bool) -> Iterator[JsonObject]:
+    """Yield the evidence of an attempt. That of earlier ones says what they spent.
+
+    Only of the last attempt are metrics stored. Calls to models are, of all.
+    """
+    metrics = {metric.metric_id: metric.value for metric in result.metrics}
+    spent = {} if is_last or result.model_calls else spent_by_metrics(metrics)
+    for record in result.evidence:
+        yield {**record, "ext": {**record.get("ext", {}), "spent": spent}} if spent else record
+        spent = {}
+
+
+def spent_by_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    """Return those of the metrics of an attempt that say what it spent, if they are amounts."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name in USUAL_METRICS and isinstance(value, int | float) and value >= 0
+    }
 
 
 def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecords:

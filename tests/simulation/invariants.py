@@ -223,6 +223,7 @@ def _budget_holds(world: World) -> Iterator[str]:
         return
     ((count,),) = world.rows(
         "SELECT (SELECT count(*) FROM metric WHERE metric_id = 'cost_usd') + "
+        "(SELECT count(*) FROM evidence_record WHERE record -> '$.ext.spent' IS NOT NULL) + "
         "(SELECT count(*) FROM staged_result WHERE payload LIKE '%\"cost_usd\"%')"
     )
     if count * COST_USD >= limits[0][0]:
@@ -233,8 +234,7 @@ def _budget_holds(world: World) -> Iterator[str]:
 def _stops_in_time(world: World) -> Iterator[str]:
     if not world.rows("SELECT 1 FROM schedule_progress WHERE stop_cause = 'budget'"):
         return
-    # A slot that is committed has the cost of its last attempt alone. What a full disk refused has
-    # been spent, too.
+    # What a full disk refused has been spent, too.
     stored = "SELECT schedule_idx, attempt FROM attempt UNION ALL SELECT schedule_idx, attempt"
     attempts = world.rows(f"{stored} FROM staged_result")
     ended = {key[1:] for key, starts in world.observed.starts.items() if starts[-1].ended_by_itself}

@@ -97,3 +97,24 @@ def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: Ledger
     for idx in (2, 3, 4):
         writer.commit_staged(lease, idx)
     assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == so_far
+
+
+def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
+    writer: LedgerWriter, reader: LedgerReader, path: Path
+) -> None:
+    """Metrics are those of the last attempt; the evidence of the others has what they spent."""
+    lease = kit.begin_run(writer, 2)
+    amounts = {"cost_usd": 0.5, "tokens_in": 7, "candidates": 3}
+    metrics = tuple(Metric(name, "events", value) for name, value in amounts.items())
+    killed = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed"}
+    writer.stage(lease, kit.result(0, **killed, metrics=metrics), final=False)
+    writer.stage(lease, kit.result(0, **killed, attempt=2, metrics=()), final=False)
+    staged = reader.spent_so_far(kit.RUN)
+    assert staged == {"cost_usd": Spent(0.5, 1, 1), "tokens": Spent(7, 1, 1)}
+    writer.commit_result(lease, kit.result(0, attempt=3, metrics=metrics[:1]))
+    spent = {"cost_usd": Spent(1.0, 2, 1), "tokens": Spent(7, 1, 2)}
+    assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == spent
+    [records] = reader.slot_records(kit.RUN, 0, 1)
+    told = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
+    assert told == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
+    assert verify(path).is_clean
