@@ -7,7 +7,6 @@ matters is done first: buffers are written and exit handlers run.
 """
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -19,15 +18,10 @@ _INTERRUPTED = 130
 """`Exit.INTERRUPTED`, which is imported too late for the first interruptions."""
 
 
-_OBJECTS_PER_COLLECTION = 10_000
-
-
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     _end_at_interrupts()
     _use_utf8()
-    # What imports leave is no garbage: to look for it takes a twentieth of a short command.
-    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     from labledger.cli.app import main as run_command
 
     try:
