@@ -455,20 +455,23 @@ def _concurrency_is_kept(world: World) -> Iterator[str]:
 def _retries_are_as_told(world: World) -> Iterator[str]:
     retry = DESIGNS[world.design].get("retry", RETRY)
     ended: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-    stopped: Counter[int] = Counter()
+    stopped: dict[int, set[int]] = defaultdict(set)
     for idx, attempt, status, reason in world.rows(
         "SELECT a.schedule_idx, a.attempt, a.status, a.reason FROM attempt a JOIN run ON "
         "run.run_no = a.run_no WHERE run.run_id = ? ORDER BY a.schedule_idx, a.attempt",
         RUN,
     ):
         is_retried = status in retry["retry_on"] and reason != "cancelled"
-        ended[idx].append((attempt, is_retried or reason == "run_stopped"))
-        stopped[idx] += reason == "run_stopped"  # These count in no limit.
+        if reason == "run_stopped":  # It counts in no limit, and another one follows.
+            stopped[idx].add(attempt)
+            is_retried = True
+        ended[idx].append((attempt, is_retried))
     for idx, attempts in ended.items():
         count = len(attempts)
         *earlier, last = [is_retried for _, is_retried in attempts]
-        is_enough = not last or count - stopped[idx] == retry["max_attempts"]
         numbers = [number for number, _ in attempts]
+        is_used_up = count - len(stopped[idx]) == retry["max_attempts"]
+        is_enough = not last or (is_used_up and numbers[-1] not in stopped[idx])
         if numbers != [*range(1, count + 1)] or not all(earlier) or not is_enough:
             yield f"slot {idx} has the attempts {attempts}"
 
