@@ -226,7 +226,8 @@ JOIN attempt ON attempt.run_no = trial.run_no AND attempt.schedule_idx = trial.s
   AND attempt.attempt < trial.attempt
 JOIN evidence_record AS evidence ON evidence.run_no = attempt.run_no
   AND evidence.schedule_idx = attempt.schedule_idx AND evidence.attempt = attempt.attempt
-WHERE trial.run_no = ? AND trial.attempt > 1 AND spent IS NOT NULL
+WHERE trial.run_no = ? AND trial.attempt > 1
+  AND json_type(evidence.record, '$.ext.spent') = 'object'
 ORDER BY attempt.schedule_idx, attempt.attempt"""
 _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY schedule_idx, attempt"
 

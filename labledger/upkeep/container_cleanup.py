@@ -293,11 +293,11 @@ class _Run:
         return cls(run, reader.staged(run_id), lab.run_folder(run_id), reader.prices(run_id))
 
     def uncounted(self, attempt: tuple[int, int]) -> str:
-        """Return what an attempt has spent on models that no budget will count; else nothing."""
+        """Return the end of a sentence about calls to models that no budget will count, if any."""
         try:
             calls = read_calls(trial_folder(self.folder, *attempt) / JOURNAL)
         except (OSError, ValueError):
-            calls = []
+            return "; its calls to models cannot be read, and will count in no budget"
         asked = sum(call.asked for call in calls)
         if not asked:
             return ""

@@ -221,7 +221,10 @@ def test_a_cleanup_says_what_it_throws_away(tmp_path: Path, provider: ServedProv
         coordinator.close()
         spent = f"its 1 call to models will count in no budget: {COST:.4g} USD"
         assert spent in project.output("clean", "--unfinished", "--dry-run")
-        assert spent in project.output("clean", "--unfinished")
+        with (project.trial_folder("r", 0) / JOURNAL).open("a") as calls:
+            calls.write("no call\n")
+        unreadable = "its calls to models cannot be read, and will count in no budget"
+        assert unreadable in project.output("clean", "--unfinished")
         assert "call" not in project.output("clean", "--unfinished")
 
 

@@ -118,3 +118,16 @@ def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
     told = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
     assert told == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
     assert verify(path).is_clean
+
+
+@pytest.mark.parametrize("spent", ["all of it", [1], {"cost_usd": "9", "tokens_in": -1}])
+def test_evidence_that_names_no_amounts_is_unknown(
+    writer: LedgerWriter, reader: LedgerReader, spent: object
+) -> None:
+    """What a ledger from elsewhere says there is no error of a budget, and no refund."""
+    lease = kit.begin_run(writer, 1)
+    evidence = tuple({**row, "ext": {"spent": spent}} for row in kit.result(0).evidence)
+    killed = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed", "metrics": ()}
+    writer.stage(lease, kit.result(0, **killed, evidence=evidence), final=False)
+    writer.commit_result(lease, kit.result(0, attempt=2, metrics=()))
+    assert reader.spent(kit.RUN) == {"cost_usd": Spent(0, 0, 2), "tokens": Spent(0, 0, 2)}
