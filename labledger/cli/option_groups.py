@@ -276,16 +276,17 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
 
 
 def with_option_groups(command: Callable[..., None], *left_out: str) -> Callable[..., None]:
-    """Have a command made with the options of its groups in place of its parameters for them.
+    """Mark a command that takes groups of options, and return it.
 
-    A parameter for a group is one whose type is `Running` or `Chosen`. The command lacks the fields
-    of groups that are left out: they have their defaults.
+    When it is made, each parameter whose type is `Running` or `Chosen` is replaced by an option for
+    each field of that group. Fields that are left out are no options: they have their defaults.
     """
     setattr(command, WITH_OPTIONS, partial(_with_options, command, left_out))
     return command
 
 
 def _with_options(command: Callable[..., None], left_out: Collection[str]) -> Callable[..., None]:
+    """Return a function with the options as parameters, which calls `command` with the groups."""
     own = inspect.signature(command, eval_str=True).parameters.values()
     groups = {each.name: each.annotation for each in own if each.annotation in (Running, Chosen)}
     names = {
