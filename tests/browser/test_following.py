@@ -9,7 +9,7 @@ import pytest
 from bench import large_ledger
 from page_viewer import Serve, Viewer
 from playwright.sync_api import Page, Route, expect
-from tiers import thorough
+from tiers import thorough, tiered
 from watched_labs import RUN, WatchedRun, dead_process
 
 from labledger import request_control
@@ -76,7 +76,12 @@ def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
         assert viewer.complaints == []
 
 
-@pytest.mark.parametrize("part", ["start.js", "page.js", "vendor/uplot.js", "style.css"])
+@pytest.mark.parametrize(
+    "part",
+    tiered(
+        ["start.js", "page.js", "vendor/uplot.js", "style.css"], default=["page.js", "style.css"]
+    ),
+)
 def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> None:
     """A page of which the browser did not get a part is loaded again, until it is whole."""
     with WatchedRun(tmp_path, 4) as run:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def simulate(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@cache
+def world(seed: int) -> subprocess.CompletedProcess[str]:
+    """Return what is said of a world, simulated once for all tests of this process."""
+    return simulate("--seed", seed)
+
+
 def test_seeds_that_ever_failed() -> None:
     done = simulate("--known", "--processes", 1)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,7 +61,7 @@ def test_new_seeds() -> None:
 @pytest.mark.parametrize("seed", tiered([7, 11, 13], default=[7]))
 def test_a_seed_is_one_world(seed: int) -> None:
     """The same log to the microsecond, and the same commits, in another process."""
-    first, second = simulate("--seed", seed), simulate("--seed", seed)
+    first, second = world(seed), simulate("--seed", seed)
     assert first.returncode == 0, first.stdout
     assert first.stdout.count("\n") > 20
     assert "what is committed has the digest" in first.stdout
@@ -63,7 +70,7 @@ def test_a_seed_is_one_world(seed: int) -> None:
 
 def test_mishaps_can_be_left_out() -> None:
     """A world is simulated without what is named, or without anything that goes wrong."""
-    whole, calm = simulate("--seed", 7), simulate("--seed", 7, "--without", "everything")
+    whole, calm = world(7), simulate("--seed", 7, "--without", "everything")
     names = re.search(r"^mishaps: (\S+)", whole.stdout, re.MULTILINE)
     assert names is not None
     assert re.search("killed|fault:", whole.stdout)
