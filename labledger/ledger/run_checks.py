@@ -22,7 +22,8 @@ from labledger import clock
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain, run_rows, slot_checks, stored_runs
 from labledger.ledger.database import migrations, statements, views_and_triggers
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.digest_chain import AppendedPart, Genesis
 from labledger.ledger.slot_checks import UNREADABLE, Message
@@ -35,6 +36,9 @@ _SCHEMA_SQL = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 _QUOTED = re.compile(r'"(\w+)"')
 _LIBRARY_PREFIXES = ("alembic_version", "sqlite_")
 """The beginnings of the names that Alembic and SQLite give to their own tables and indexes."""
+
+Definitions = dict[tuple[str, str], str]
+"""The SQL of each object of a schema, by its type and name."""
 
 
 def find_schema_problems(connection: Connection) -> Iterator[str]:
@@ -51,42 +55,33 @@ def find_schema_problems(connection: Connection) -> Iterator[str]:
 
 
 def _compare_definitions(connection: Connection) -> Iterator[str]:
-    expected = _expected_definitions()
-    actual = {
-        (str(kind), str(name)): _normalised(sql)
-        for kind, name, sql in connection.execute(_SCHEMA_SQL)
-        if not name.startswith(_LIBRARY_PREFIXES)
-    }
+    expected, actual = new_definitions(), definitions(connection)
     for kind, name in expected:
+        if name.startswith(_LIBRARY_PREFIXES):
+            continue
         if (kind, name) not in actual:
             yield f"{kind} {name} is missing from the ledger's schema"
-        elif actual[kind, name] != expected[kind, name]:
+        elif _normalised(actual[kind, name]) != _normalised(expected[kind, name]):
             yield f"{kind} {name} is not defined as in a ledger of this revision"
     for kind, name in actual.keys() - expected.keys():
         if kind == "trigger":
             yield f"trigger {name} is not one of labledger's: it may change what is written"
 
 
+def definitions(connection: Connection) -> Definitions:
+    """Return the SQL of each object of a ledger's schema."""
+    rows = connection.execute(_SCHEMA_SQL)
+    return {(str(kind), str(name)): sql for kind, name, sql in rows}
+
+
 @cache
-def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the definitions in a ledger of the newest revision, by type and name."""
-    # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
-    # module.
-    from sqlalchemy.dialects import sqlite
-    from sqlalchemy.schema import CreateIndex, CreateTable
-
-    from labledger.ledger.database import tables
-
-    dialect = sqlite.dialect()
-    statements = {
-        ("view", name): view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()
-    }
-    statements |= {("trigger", name): sql for name, sql in views_and_triggers.TRIGGERS.items()}
-    for table in tables.metadata.tables.values():
-        statements["table", table.name] = str(CreateTable(table).compile(dialect=dialect))
-        for index in table.indexes:
-            statements["index", str(index.name)] = str(CreateIndex(index).compile(dialect=dialect))
-    return {key: _normalised(sql) for key, sql in statements.items()}
+def new_definitions() -> Definitions:
+    """Return the definitions in a ledger of the newest revision, which is made in memory."""
+    fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
+    with fresh.connect() as connection, connection.begin():
+        migrations.create_tables(connection)
+        views_and_triggers.create_all(connection)
+        return definitions(connection)
 
 
 def _normalised(sql: str) -> tuple[str, ...]:

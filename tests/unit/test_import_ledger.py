@@ -31,8 +31,8 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
-from labledger.ledger.exchange.source import _expected_statements
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.run_checks import new_definitions
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep.import_runs import ImportedRun, import_source
 from labledger.upkeep.verify_lab import verify_lab
@@ -464,7 +464,7 @@ def test_nothing_temporary_is_written_for_a_ledger(
     def watch(*_: object) -> None:
         seen.extend(path.name for path in tmp_path.glob("labledger-*"))
 
-    _expected_statements.cache_clear()
+    new_definitions.cache_clear()
     monkeypatch.setattr(migrations, "create_tables", wrapped(migrations.create_tables, watch))
     import_source(here, there)
     assert seen

@@ -1,13 +1,35 @@
-"""The columns and keys of the ledger's tables, without SQLAlchemy, which takes long to import.
+"""The rows of the ledger's tables, without SQLAlchemy, which takes long to import.
 
-Generated from `tables.py` by `python scripts/table_rows.py`: do not edit. Columns are in the order
-of the table, without those that SQLite fills in and without `row_digest`. `statements` makes
-SQL of them.
+The columns and keys are read from `table_rows.json`, which `python scripts/table_rows.py` generates
+from `tables.py`: in the order of the table, without the columns that SQLite fills in and without
+`row_digest`. `statements` makes SQL of them. What a commit publishes is passed on as rows with
+names and types, which a test compares with the declared tables.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import NamedTuple
+
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    name: tuple(table["columns"]) for name, table in _TABLES.items()
+}
+"""The columns that a statement writes, by table."""
+
+KEYS: dict[str, tuple[str, ...]] = {name: tuple(table["key"]) for name, table in _TABLES.items()}
+"""The columns of the primary key, by table."""
+
+DIGESTED = tuple(name for name, table in _TABLES.items() if table["digested"])
+"""Tables with a column `row_digest`: those whose rows change or go."""
+
+SLOT_TABLES = (
+    *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
+    *("evidence_record", "model_call"),
+)
+"""Tables of what a commit publishes, in the order in which it is written."""
 
 
 class SlotCommitRow(NamedTuple):
@@ -150,129 +172,3 @@ class ModelCallRow(NamedTuple):
     request_id: str | None
     reserved: str | None
     replayed: int
-
-
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "ledger_meta": ("key", "value"),
-    "run": (
-        *("run_no", "run_id", "experiment_id", "name", "created_at", "resolved", "authored"),
-        *("digest", "source_path", "images", "labledger_version"),
-    ),
-    "grading": ("run_no", "root_id", "generation"),
-    "counted": ("root_no", "run_no"),
-    "run_variant": ("run_no", "variant_idx", "variant_id", "role", "bindings"),
-    "task_payload": ("payload_digest", "body"),
-    "run_task": ("run_no", "task_idx", "task_id", "digest", "payload_digest"),
-    "slot": ("run_no", "schedule_idx", "variant_idx", "task_idx", "repl_idx", "supersedes"),
-    "model_price": (
-        *("run_no", "price_idx", "part", "provider", "model", "from_tokens", "input", "output"),
-        *("cache_read", "cache_write", "cache_write_1h", "source", "digest"),
-    ),
-    "schedule": ("run_no", "total_slots", "genesis_digest"),
-    "run_part": (
-        *("run_no", "part", "kind", "first_idx", "variant_count", "task_count", "slot_count"),
-        *("resolved", "authored", "run_digest", "source_path", "images", "because", "selection"),
-        *("labledger_version", "created_at", "digest"),
-    ),
-    "schedule_progress": (
-        *("run_no", "next_schedule_idx", "epoch", "status", "updated_at", "ended_at", "stop_cause"),
-        *("stop_message",),
-    ),
-    "lease": (
-        *("run_no", "epoch", "host", "pid", "process_token", "acquired_at", "renewed_at"),
-        *("expires_at",),
-    ),
-    "claim": ("run_no", "host", "pid", "process_token", "claimed_at", "expires_at"),
-    "budget": ("run_no", "kind", "amount"),
-    "run_note": ("run_no", "note_no", "noted_at", "note"),
-    "run_tag": ("run_no", "tag", "tagged_at"),
-    "run_setting": ("run_no", "name", "value"),
-    "run_receiver": ("run_no", "source", "receiver"),
-    "notification": (
-        *("run_no", "notification_no", "receiver", "event", "subject", "happened_at", "payload"),
-        *("attempts", "due_at", "delivered_at", "problem"),
-    ),
-    "host_fence": ("run_no", "host", "declared_at", "because"),
-    "control_request": (
-        *("run_no", "request_no", "requested_at", "requested_by", "kind", "what", "because"),
-        *("asked_epoch", "applied_at", "applied_epoch", "outcome"),
-    ),
-    "deleted_run": (
-        *("deletion_no", "former_run_no", "run_id", "experiment_id", "created_at"),
-        *("genesis_digest", "committed", "chain_head", "deleted_at", "because", "digest"),
-    ),
-    "dispatch": (
-        *("run_no", "schedule_idx", "attempt", "epoch", "container", "host", "dispatched_at"),
-    ),
-    "staged_result": ("run_no", "schedule_idx", "attempt", "final", "payload", "staged_at"),
-    "run_tally": ("run_no", "table_name", "row_count", "content"),
-    "slot_commit": SlotCommitRow._fields,
-    "trial": TrialRow._fields,
-    "attempt": AttemptRow._fields,
-    "metric": MetricRow._fields,
-    "event": EventRow._fields,
-    "prediction": PredictionRow._fields,
-    "score": ScoreRow._fields,
-    "evidence_record": EvidenceRow._fields,
-    "model_call": ModelCallRow._fields,
-    "slot_outcome": (
-        *("run_no", "variant_idx", "task_idx", "repl_idx", "schedule_idx", "status", "verdict"),
-        *("passed", "metric_name", "metric_value", "duration_ms"),
-    ),
-    "artifact": ("sha256", "size", "content"),
-}
-"""The columns that a statement writes, by table."""
-
-SLOT_TABLES = (
-    *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
-    *("evidence_record", "model_call"),
-)
-"""Tables of what a commit publishes, in the order in which it is written."""
-
-KEYS: dict[str, tuple[str, ...]] = {
-    "ledger_meta": ("key",),
-    "run": ("run_no",),
-    "grading": ("run_no",),
-    "counted": ("root_no",),
-    "run_variant": ("run_no", "variant_idx"),
-    "task_payload": ("payload_digest",),
-    "run_task": ("run_no", "task_idx"),
-    "slot": ("run_no", "schedule_idx"),
-    "model_price": ("run_no", "price_idx"),
-    "schedule": ("run_no",),
-    "run_part": ("run_no", "part"),
-    "schedule_progress": ("run_no",),
-    "lease": ("run_no",),
-    "claim": ("run_no",),
-    "budget": ("run_no", "kind"),
-    "run_note": ("run_no", "note_no"),
-    "run_tag": ("run_no", "tag"),
-    "run_setting": ("run_no", "name"),
-    "run_receiver": ("run_no", "source", "receiver"),
-    "notification": ("run_no", "notification_no"),
-    "host_fence": ("run_no", "host"),
-    "control_request": ("run_no", "request_no"),
-    "deleted_run": ("deletion_no",),
-    "dispatch": ("run_no", "schedule_idx", "attempt", "epoch"),
-    "staged_result": ("run_no", "schedule_idx", "attempt"),
-    "run_tally": ("run_no", "table_name"),
-    "slot_commit": ("run_no", "schedule_idx"),
-    "trial": ("run_no", "schedule_idx"),
-    "attempt": ("run_no", "schedule_idx", "attempt"),
-    "metric": ("run_no", "schedule_idx", "row_seq"),
-    "event": ("run_no", "schedule_idx", "row_seq"),
-    "prediction": ("run_no", "schedule_idx", "row_seq"),
-    "score": ("run_no", "schedule_idx", "row_seq"),
-    "evidence_record": ("run_no", "schedule_idx", "attempt", "row_seq"),
-    "model_call": ("run_no", "schedule_idx", "attempt", "call"),
-    "slot_outcome": ("run_no", "variant_idx", "task_idx", "repl_idx"),
-    "artifact": ("artifact_no",),
-}
-"""The columns of the primary key, by table."""
-
-DIGESTED = (
-    *("schedule_progress", "lease", "claim", "budget", "run_note", "run_tag", "run_setting"),
-    *("run_receiver", "notification", "host_fence", "control_request", "dispatch"),
-    *("staged_result", "run_tally"),
-)
-"""Tables with a column `row_digest`: those whose rows change or go."""

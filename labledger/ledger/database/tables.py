@@ -1,7 +1,7 @@
 """The one declaration of the ledger's tables, as SQLAlchemy metadata.
 
 Alembic creates the tables, and a test compares what it creates with this module. Importing
-SQLAlchemy takes longer than most commands: everything else uses `table_rows`, which
+SQLAlchemy takes longer than most commands: everything else uses `table_rows`, whose columns
 `scripts/table_rows.py` generates from here.
 
 A run has a small number (`run_no`) inside the ledger; the views show its `run_id`. Tables whose

@@ -17,7 +17,6 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,12 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import leases, stored_runs
 from labledger.ledger.committed_rows import Commit
 from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
-from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
+from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model_usage import call_of_record
+from labledger.ledger.run_checks import definitions, new_definitions
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
@@ -157,9 +157,6 @@ def _record_problem(record: JsonObject, schema: str, run_id: str, commit: Commit
     return None
 
 
-_SCHEMA_SQL = """
-SELECT name, sql FROM sqlite_schema
-WHERE type IN ('table', 'index') AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"""
 _HEAD_SQL = statements.expand("""
 SELECT (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = schedule.run_no),
   {chain_head}
@@ -311,19 +308,10 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
-    statements = dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
-    for name, sql in _expected_statements().items():
-        if statements.get(name) != sql:
+    actual = definitions(connection)
+    for (kind, name), sql in new_definitions().items():
+        if kind in ("table", "index") and actual.get((kind, name)) != sql:
             raise LedgerError(
                 f"{path} is not a ledger that labledger created: {name} differs or is missing",
                 hint="import the ledger from which this one was made",
             )
-
-
-@cache
-def _expected_statements() -> dict[str, str]:
-    """Return the CREATE statements of a new ledger's tables and indexes, by name."""
-    fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
-    with fresh.connect() as connection, connection.begin():
-        migrations.create_tables(connection)
-        return dict(map(tuple, connection.execute(_SCHEMA_SQL).all()))
