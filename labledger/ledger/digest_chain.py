@@ -33,60 +33,41 @@ PART_COLUMNS = COLUMNS["run_part"][1:-1]
 
 
 class PlannedRows:
-    """A digest of prices, variants, tasks and slots, computed while their rows are streamed."""
+    """A digest of prices, variants, tasks and slots, computed while their rows are streamed.
 
-    def __init__(self, heading: bytes) -> None:
+    The genesis digest of a run covers the columns of its row, then these rows, each kind in order.
+    The digest of a part of its schedule covers the rows that the part added, then the columns of
+    the part's row.
+    """
+
+    def __init__(self, run: Mapping[str, str] | None = None) -> None:
+        """`run` has the columns of the run's row; None begins the digest of a part."""
+        heading = b"labledger part 1\n" if run is None else b"labledger genesis 1\n"
         self._hasher = hashlib.sha256(heading)
+        if run is not None:
+            self._add(dict(run))
 
-    def add_price(self, *columns: str | int | None) -> None:
-        """Add a row of `model_price`, without the run's number and its own."""
-        self._add(["model_price", *columns])
+    def add(self, kind: str, *columns: Any) -> None:
+        """Add a row of one of the kinds of `planned_parts`.
 
-    def add_variant(self, variant_id: str, role: str, bindings: str) -> None:
-        self._add([variant_id, role, bindings])
+        `columns` are those without the run's number and the row's own. Of a task these are its id
+        and digests, of a slot the numbers of its cell, and the slot that it supersedes.
+        """
+        if kind == "slot":
+            *cell, supersedes = columns
+            line = b"%d,%d,%d" % tuple(cell)
+            self._hasher.update(line + (b"\n" if supersedes is None else b",%d\n" % supersedes))
+        else:
+            self._add(["model_price", *columns] if kind == "price" else columns)
 
-    def add_task(self, task_id: str, digest: str, payload_digest: str) -> None:
-        self._add([task_id, digest, payload_digest])
-
-    def add_slot(
-        self, variant_idx: int, task_idx: int, repl_idx: int, supersedes: int | None = None
-    ) -> None:
-        line = b"%d,%d,%d" % (variant_idx, task_idx, repl_idx)
-        self._hasher.update(line + (b"\n" if supersedes is None else b",%d\n" % supersedes))
+    def hexdigest(self, part: Mapping[str, object] | None = None) -> str:
+        """Return the digest; `part` has the columns of a part without `run_no` and `digest`."""
+        if part is not None:
+            self._add(dict(part))
+        return self._hasher.hexdigest()
 
     def _add(self, value: object) -> None:
         self._hasher.update(canonical_json.dump_bytes(value) + b"\n")
-
-
-class Genesis(PlannedRows):
-    """The digest of what a run was created with.
-
-    It covers the columns of the run's row, then its prices of models, variants, tasks and slots,
-    each in order.
-    """
-
-    def __init__(self, run: Mapping[str, str]) -> None:
-        super().__init__(b"labledger genesis 1\n")
-        self._add(dict(run))
-
-    def hexdigest(self) -> str:
-        return self._hasher.hexdigest()
-
-
-class AppendedPart(PlannedRows):
-    """The digest of a part of a run's schedule.
-
-    It covers the prices, variants, tasks and slots that the part added, and then the columns of its
-    row.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(b"labledger part 1\n")
-
-    def hexdigest(self, row: Mapping[str, object]) -> str:
-        """Return the digest; `row` has the columns of the part without `run_no` and `digest`."""
-        self._add(dict(row))
-        return self._hasher.hexdigest()
 
 
 def payload_digest(records: SlotRecords) -> str:
@@ -193,6 +174,7 @@ SCHEMA = "chain_record_v1"
 
 COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
 PRICE_COLUMNS = COLUMNS["model_price"][2:]
+VARIANT_COLUMNS = COLUMNS["run_variant"][2:]
 SLOT_COLUMNS = COLUMNS["slot"][1:]
 SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 PART_ROW_COLUMNS = COLUMNS["run_part"][1:]
@@ -218,7 +200,7 @@ _PLANNED_SQL = {
 """The rows of what a part of the schedule adds, by the type of their records."""
 _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
     "price": (None, *PRICE_COLUMNS),
-    "variant": (None, *COLUMNS["run_variant"][2:]),
+    "variant": (None, *VARIANT_COLUMNS),
     "task": (None, "task_id", "digest", None, "payload"),
     "slot": SLOT_COLUMNS,
 }

@@ -25,7 +25,7 @@ from labledger.ledger.database import migrations, statements, views_and_triggers
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.table_rows import DIGESTED
-from labledger.ledger.digest_chain import AppendedPart, Genesis
+from labledger.ledger.digest_chain import PlannedRows
 from labledger.ledger.slot_checks import UNREADABLE, Message
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult, EventFile
@@ -116,28 +116,22 @@ _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 def check_schedule(connection: Connection, run_no: int) -> Iterator[Message]:
     """Yield the problems of a run's row, prices, variants, tasks with payloads, slots and parts."""
     row = connection.execute(_RUN_SQL, (run_no,)).one()
-    genesis = Genesis(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
+    genesis = PlannedRows(dict(zip(digest_chain.RUN_COLUMNS, row, strict=True)))
     rows = [tuple(row) for row in connection.execute(_PARTS_SQL, (run_no,))]
     appended = [dict(zip(digest_chain.PART_COLUMNS, row, strict=False)) for row in rows]
     total, genesis_digest = connection.execute(_SCHEDULE_SQL, (run_no,)).one()
-    added = [AppendedPart() for _ in appended]
+    added = [PlannedRows() for _ in appended]
     is_numbered, end, ends = True, 0, []
     parts = digest_chain.planned_parts(connection, run_no, appended)
     for digest, part_rows in zip((genesis, *added), parts, strict=True):
         for kind, number, (idx, *values) in part_rows:
             is_numbered &= idx == number
-            if kind == "price":
-                digest.add_price(*values)
-            elif kind == "variant":
-                digest.add_variant(*values)
-            elif kind == "slot":
-                digest.add_slot(*values)
-                end += 1
-            else:
-                task_id, task_digest, payload_digest, body = values
-                digest.add_task(task_id, task_digest, payload_digest)
-                if canonical_json.sha256_hex(body.encode()) != payload_digest:
-                    yield None, f"the payload of task {task_id} was changed"
+            if kind == "task":
+                body = values.pop()
+                if canonical_json.sha256_hex(body.encode()) != values[-1]:
+                    yield None, f"the payload of task {values[0]} was changed"
+            digest.add(kind, *values)
+            end += kind == "slot"
         ends.append(end)
     if (end, genesis.hexdigest()) != (total, genesis_digest) or not is_numbered:
         yield None, "the run's row, prices of models, variants, tasks or slots were changed"

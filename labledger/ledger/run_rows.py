@@ -18,7 +18,7 @@ from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Variant
-from labledger.ledger.digest_chain import AppendedPart, Genesis, PlannedRows
+from labledger.ledger.digest_chain import PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.model_costs import ModelPrice, PriceTable, price_order
@@ -166,13 +166,8 @@ def register(
     run_no = connection.execute(NEXT_RUN_NO).scalar_one()
     row = {name: _as_text(getattr(run, name, now)) for name in digest_chain.RUN_COLUMNS}
     connection.execute(statements.insert("run"), (run_no, *row.values()))
-    genesis = Genesis(row)
-    _insert_prices(connection, run_no, 1, run.prices, genesis)
-    variants: dict[str, int] = {}
-    task_idx_by_id: dict[str, int] = {}
-    _insert_variants(connection, run_no, run.variants, variants, genesis)
-    _insert_tasks(connection, run_no, tasks, task_idx_by_id, genesis)
-    total = _insert_slots(connection, run_no, slots, 0, variants, task_idx_by_id, genesis)
+    genesis = PlannedRows(row)
+    *_, total = _insert_planned(connection, run_no, 1, run, tasks, slots, 0, genesis)
     connection.execute(statements.insert("schedule"), (run_no, total, genesis.hexdigest()))
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
     connection.execute(statements.insert("schedule_progress"), progress)
@@ -202,15 +197,11 @@ def append(
             "this part was planned; nothing was added",
             hint="plan it again: the same command, once more",
         )
-    variants = _numbers(connection, _VARIANTS_SQL, run_no)
-    task_idx_by_id = _numbers(connection, _TASKS_SQL, run_no)
-    before = (len(variants), len(task_idx_by_id))
-    digest = AppendedPart()
+    digest = PlannedRows()
     number = connection.execute(_NEXT_PART_SQL, (run_no,)).scalar_one()
-    _insert_prices(connection, run_no, number, part.prices, digest)
-    _insert_variants(connection, run_no, part.variants, variants, digest)
-    _insert_tasks(connection, run_no, tasks, task_idx_by_id, digest)
-    end = _insert_slots(connection, run_no, slots, total, variants, task_idx_by_id, digest)
+    new_variants, new_tasks, end = _insert_planned(
+        connection, run_no, number, part, tasks, slots, total, digest
+    )
     if end == total:
         raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
     revision = part.revision
@@ -218,8 +209,8 @@ def append(
         "part": number,
         "kind": part.kind,
         "first_idx": total,
-        "variant_count": len(variants) - before[0],
-        "task_count": len(task_idx_by_id) - before[1],
+        "variant_count": new_variants,
+        "task_count": new_tasks,
         "slot_count": end - total,
         "resolved": revision and canonical_json.dumps(revision.resolved),
         "authored": revision and revision.authored,
@@ -236,9 +227,28 @@ def append(
     return int(number)
 
 
-def _numbers(connection: Connection, sql: str, run_no: int) -> dict[str, int]:
-    """Return the numbers of a run's variants or tasks by their ids."""
-    return dict(map(tuple, connection.execute(sql, (run_no,))))
+def _insert_planned(
+    connection: Connection,
+    run_no: int,
+    part: int,
+    planned: NewRun | NewPart,
+    tasks: Iterable[TaskRow],
+    slots: Iterable[Slot],
+    first_idx: int,
+    digest: PlannedRows,
+) -> tuple[int, int, int]:
+    """Insert what a part of a run's schedule adds.
+
+    Returns the number of new variants, of new tasks, and the number after the last slot.
+    """
+    variants = dict(map(tuple, connection.execute(_VARIANTS_SQL, (run_no,))))
+    task_idx_by_id = dict(map(tuple, connection.execute(_TASKS_SQL, (run_no,))))
+    before = (len(variants), len(task_idx_by_id))
+    _insert_prices(connection, run_no, part, planned.prices, digest)
+    _insert_variants(connection, run_no, planned.variants, variants, digest)
+    _insert_tasks(connection, run_no, tasks, task_idx_by_id, digest)
+    end = _insert_slots(connection, run_no, slots, first_idx, variants, task_idx_by_id, digest)
+    return len(variants) - before[0], len(task_idx_by_id) - before[1], end
 
 
 def _as_text(value: str | JsonObject) -> str:
@@ -260,7 +270,7 @@ def _insert_prices(
     for idx, price in enumerate(sorted(new, key=price_order), next_idx):
         columns = (part, *(getattr(price, name) for name in _PRICE_FIELDS))
         row = (*columns, prices.source, prices.digest)
-        digest.add_price(*row)
+        digest.add("price", *row)
         connection.execute(statements.insert("model_price"), (run_no, idx, *row))
 
 
@@ -274,7 +284,7 @@ def _insert_variants(
     """Insert variants after those of `idx_by_id`, and add their numbers to it."""
     for variant in variants:
         bindings = canonical_json.dumps(variant.bindings)
-        digest.add_variant(variant.variant_id, variant.role, bindings)
+        digest.add("variant", variant.variant_id, variant.role, bindings)
         row = (run_no, len(idx_by_id), variant.variant_id, variant.role, bindings)
         connection.execute(statements.insert("run_variant"), row)
         idx_by_id[variant.variant_id] = len(idx_by_id)
@@ -294,7 +304,7 @@ def _insert_tasks(
         for task_id, task_digest, payload in batch:
             body = canonical_json.dumps(payload)
             payload_digest = canonical_json.sha256_hex(body.encode())
-            digest.add_task(task_id, task_digest, payload_digest)
+            digest.add("task", task_id, task_digest, payload_digest)
             payloads.append((payload_digest, body))
             rows.append((run_no, len(idx_by_id), task_id, task_digest, payload_digest))
             idx_by_id[task_id] = len(idx_by_id)
@@ -322,7 +332,7 @@ def _insert_slots(
             task_idx = tasks.get(slot.task_id)
             if slot.schedule_idx != end or variant_idx is None or task_idx is None:
                 raise LedgerError(f"slot {end} of the schedule cannot be stored: it is {slot}")
-            digest.add_slot(variant_idx, task_idx, slot.repl_idx, slot.supersedes)
+            digest.add("slot", variant_idx, task_idx, slot.repl_idx, slot.supersedes)
             rows.append((run_no, end, variant_idx, task_idx, slot.repl_idx, slot.supersedes))
             end += 1
         connection.execute(statements.insert("slot"), rows)

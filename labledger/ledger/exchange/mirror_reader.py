@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +26,7 @@ from labledger.ledger.digest_chain import (
     SCHEDULE_COLUMNS,
     SCHEMA,
     SLOT_COLUMNS,
+    VARIANT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import MAX_LINE_BYTES, MAX_RECORD_DEPTH, ONLY_IF_ANY
@@ -68,20 +69,17 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
     run = next(records, None)
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
         raise InvalidMirrorLine(f"the file does not begin with the run of a {SCHEMA}")
-    columns = [
-        canonical_json.dumps(run[name]) if name in JSON_COLUMNS else run[name]
-        for name in digest_chain.RUN_COLUMNS
-    ]
+    columns = [_column("run", run, name) for name in digest_chain.RUN_COLUMNS]
     connection.execute(statements.insert("run"), (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
     connection.execute(statements.insert("schedule"), (_RUN_NO, *schedule))
     total = schedule[0]
-    counts = dict.fromkeys(_WRITERS, 0)
+    counts = dict.fromkeys(_RECORDS, 0)
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
-        if kind not in _WRITERS:
+        if kind not in _RECORDS:
             raise InvalidMirrorLine(f"{kind[:40]!r} is not a type of {SCHEMA}")
         for batch in batched(group, _ROWS_PER_BATCH):
-            _WRITERS[kind](connection, batch, counts[kind])
+            _write_batch(connection, kind, batch, counts[kind])
             counts[kind] += len(batch)
             total += sum(record["slot_count"] for record in batch if kind == "part")
     connection.execute(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], total))
@@ -95,80 +93,41 @@ def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -
     run_rows.add_tags(connection, _RUN_NO, map(str, tags), created_at)
 
 
-def _write_prices(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
-    connection.execute(
-        statements.insert("model_price"),
-        [
-            (_RUN_NO, idx, *(row[name] for name in PRICE_COLUMNS))
-            for idx, row in enumerate(batch, first_idx)
-        ],
-    )
-
-
-def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
-    connection.execute(
-        statements.insert("run_variant"),
-        [
-            (_RUN_NO, idx, row["variant_id"], row["role"], canonical_json.dumps(row["bindings"]))
-            for idx, row in enumerate(batch, first_idx)
-        ],
-    )
-
-
-def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
-    bodies = [canonical_json.dumps(row["payload"]) for row in batch]
-    digests = [canonical_json.sha256_hex(body.encode()) for body in bodies]
-    connection.execute(
-        statements.insert("task_payload", unless_exists="payload_digest"),
-        list(zip(digests, bodies, strict=True)),
-    )
-    connection.execute(
-        statements.insert("run_task"),
-        [
-            (_RUN_NO, idx, row["task_id"], row["digest"], digest)
-            for (idx, row), digest in zip(enumerate(batch, first_idx), digests, strict=True)
-        ],
-    )
-
-
-def _write_slots(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
-    connection.execute(
-        statements.insert("slot"),
-        [(_RUN_NO, *(_slot_value(row, name) for name in SLOT_COLUMNS)) for row in batch],
-    )
-
-
-def _slot_value(row: JsonObject, name: str) -> Any:
-    """Return a value of a slot, whose record has `supersedes` only if it supersedes another."""
-    return row.get(name) if name == "supersedes" else row[name]
-
-
-def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
-    for row in batch:
-        values = [
-            canonical_json.dumps(row[name])
-            if name in JSON_COLUMNS and name in row
-            else row.get(name)
-            for name in PART_ROW_COLUMNS
-        ]
-        connection.execute(statements.insert("run_part"), (_RUN_NO, *values))
-
-
-def _write_commits(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
-    connection.execute(
-        statements.insert("slot_commit"),
-        [(_RUN_NO, *(row[name] for name in COMMIT_COLUMNS)) for row in batch],
-    )
-
-
-_WRITERS: dict[str, Callable[[Connection, list[JsonObject], int], None]] = {
-    "price": _write_prices,
-    "variant": _write_variants,
-    "task": _write_tasks,
-    "slot": _write_slots,
-    "part": _write_parts,
-    "commit": _write_commits,
+_RECORDS = {
+    "price": ("model_price", PRICE_COLUMNS),
+    "variant": ("run_variant", VARIANT_COLUMNS),
+    "task": ("run_task", ("task_id", "digest")),
+    "slot": ("slot", SLOT_COLUMNS),
+    "part": ("run_part", PART_ROW_COLUMNS),
+    "commit": ("slot_commit", COMMIT_COLUMNS),
 }
+"""The table of each type of record, and those of its columns that the record has."""
+_NUMBERED = frozenset({"price", "variant", "task"})
+"""Types of records whose number is their place in the file."""
+
+
+def _write_batch(
+    connection: Connection, kind: str, batch: list[JsonObject], first_idx: int
+) -> None:
+    """Write records of one type; the first of them has the number `first_idx` in the file."""
+    table, names = _RECORDS[kind]
+    rows: list[list[Any]] = [[_column(kind, each, name) for name in names] for each in batch]
+    if kind in _NUMBERED:
+        rows = [[number, *row] for number, row in enumerate(rows, first_idx)]
+    if kind == "task":
+        bodies = [canonical_json.dumps(each["payload"]) for each in batch]
+        payloads = [(canonical_json.sha256_hex(body.encode()), body) for body in bodies]
+        insert = statements.insert("task_payload", unless_exists="payload_digest")
+        connection.execute(insert, payloads)
+        rows = [[*row, digest] for row, (digest, _) in zip(rows, payloads, strict=True)]
+    connection.execute(statements.insert(table), [(_RUN_NO, *row) for row in rows])
+
+
+def _column(kind: str, record: JsonObject, name: str) -> Any:
+    """Return a column of a record. Parts and slots leave out what is null."""
+    is_optional = kind == "part" or name == "supersedes"
+    value = record.get(name) if is_optional else record[name]
+    return canonical_json.dumps(value) if name in JSON_COLUMNS and name in record else value
 
 
 def _write_records(
