@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,6 +20,7 @@ from labledger.export import inspect_logs, mirrors, otel_spans, summary, traject
 from labledger.export.data_frames import require_parquet
 from labledger.files.durable_files import open_output, replace_output
 from labledger.ledger import committed_rows
+from labledger.ledger.committed_rows import Column, ColumnType
 from labledger.ledger.database.connection import batched
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
@@ -54,11 +55,13 @@ def write_table(
     """
     if form == "parquet":
         require_parquet()
-    rows = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
+    columns = committed_rows.TABLES[kind].columns
+    stored = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
+    rows = _with_booleans(columns, stored)
     run_id = RUN_SEPARATOR.join(run_ids)
     with open_output(out) as handle:
         if form == "csv":
-            _write_csv(committed_rows.TABLES[kind].columns, rows, handle)
+            _write_csv(columns, rows, handle)
         elif isinstance(out, Path):
             _write_parquet(run_id, kind, rows, handle)
         else:
@@ -69,18 +72,28 @@ def write_table(
                 shutil.copyfileobj(file, handle)
 
 
+def _with_booleans(columns: Sequence[Column], rows: Iterator[Row]) -> Iterator[Row]:
+    """Return the rows with 0 and 1 as booleans, which SQLite does not have."""
+    indexes = {n for n, column in enumerate(columns) if column.type is ColumnType.BOOLEAN}
+    if not indexes:
+        return rows
+    return (
+        tuple(
+            bool(value) if n in indexes and value is not None else value
+            for n, value in enumerate(row)
+        )
+        for row in rows
+    )
+
+
 # -- CSV
 
 
-def _write_csv(
-    columns: Sequence[committed_rows.Column], rows: Iterator[Row], out: BinaryIO
-) -> None:
+def _write_csv(columns: Sequence[Column], rows: Iterator[Row], out: BinaryIO) -> None:
     """Write CSV by RFC 4180 in UTF-8. Null is an empty field; empty text is two quotes."""
     out.write(_csv_line([column.name for column in columns]).encode())
-    boolean_indexes = _boolean_indexes(columns)
     out.writelines(
-        "".join(_csv_line(_with_booleans(row, boolean_indexes)) for row in batch).encode()
-        for batch in batched(rows, _ROWS_PER_BATCH)
+        "".join(map(_csv_line, batch)).encode() for batch in batched(rows, _ROWS_PER_BATCH)
     )
 
 
@@ -105,11 +118,10 @@ def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -
     from pyarrow import parquet
 
     schema = parquet_schema(run_id, kind)
-    boolean_indexes = _boolean_indexes(committed_rows.TABLES[kind].columns)
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
         group: list[pyarrow.RecordBatch] = []
         size = 0
-        for batch in _record_batches(pyarrow, schema, rows, boolean_indexes):
+        for batch in _record_batches(pyarrow, schema, rows):
             group.append(batch)
             size += batch.nbytes
             if size >= _MAX_GROUP_BYTES or len(group) * _ROWS_PER_BATCH >= _MAX_GROUP_ROWS:
@@ -124,10 +136,10 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
     import pyarrow
 
     types = {
-        committed_rows.ColumnType.TEXT: pyarrow.string(),
-        committed_rows.ColumnType.INTEGER: pyarrow.int64(),
-        committed_rows.ColumnType.REAL: pyarrow.float64(),
-        committed_rows.ColumnType.BOOLEAN: pyarrow.bool_(),
+        ColumnType.TEXT: pyarrow.string(),
+        ColumnType.INTEGER: pyarrow.int64(),
+        ColumnType.REAL: pyarrow.float64(),
+        ColumnType.BOOLEAN: pyarrow.bool_(),
     }
     metadata = {
         "labledger.format": committed_rows.FORMAT,
@@ -141,30 +153,14 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
 
 
 def _record_batches(
-    arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row], boolean_indexes: Sequence[int]
+    arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row]
 ) -> Iterator[pyarrow.RecordBatch]:
     for batch in batched(rows, _ROWS_PER_BATCH):
-        columns = zip(*(_with_booleans(row, boolean_indexes) for row in batch), strict=True)
+        columns = zip(*batch, strict=True)
         arrays = [
             arrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
         ]
         yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _boolean_indexes(columns: Sequence[committed_rows.Column]) -> list[int]:
-    return [
-        n for n, column in enumerate(columns) if column.type is committed_rows.ColumnType.BOOLEAN
-    ]
-
-
-def _with_booleans(row: Row, indexes: Sequence[int]) -> Row:
-    """Return a row with 0 and 1 as booleans, which SQLite does not have."""
-    if not indexes:
-        return row
-    values = list(row)
-    for idx in indexes:
-        values[idx] = None if values[idx] is None else bool(values[idx])
-    return tuple(values)
 
 
 def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
@@ -236,16 +232,24 @@ def stream_records(
     if what == "inspect":
         message = "logs of Inspect are several files; expected a folder"
         raise InvalidInput("the export", [Problem(Parameter("out"), message)])
-    if what == "summary":
-        stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
-    elif what == "chain":
-        mirrors.write_chain(reader, run_id, stream)
-    elif what == "trajectories":
-        trajectories.write_lines(reader, run_id, stream)
-    elif what == "spans":
-        otel_spans.write_spans(reader, run_id, stream)
-    else:
+    if what in mirrors.ALL_PATHS:
         mirrors.rebuild(reader, run_id, what, stream)
+    else:
+        _, write = _BESIDE_MIRRORS[what]
+        write(reader, run_id, stream)
+
+
+def _write_summary(reader: LedgerReader, run_id: str, stream: BinaryIO) -> None:
+    stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
+
+
+_BESIDE_MIRRORS: dict[str, tuple[Path, Callable[[LedgerReader, str, BinaryIO], None]]] = {
+    "summary": (summary.PATH, _write_summary),
+    "chain": (mirrors.CHAIN_PATH, mirrors.write_chain),
+    "trajectories": (trajectories.PATH, trajectories.write_lines),
+    "spans": (otel_spans.PATH, otel_spans.write_spans),
+}
+"""The other files of `jsonl`, below the run folder, and what writes each."""
 
 
 def _paths(form: str) -> dict[str, Path]:
@@ -256,10 +260,7 @@ def _paths(form: str) -> dict[str, Path]:
     if form == "jsonl":
         return {
             **mirrors.ALL_PATHS,
-            "summary": summary.PATH,
-            "chain": mirrors.CHAIN_PATH,
-            "trajectories": trajectories.PATH,
-            "spans": otel_spans.PATH,
+            **{what: path for what, (path, _) in _BESIDE_MIRRORS.items()},
             "inspect": inspect_logs.PATH,
         }
     if form not in TABULAR:

@@ -173,7 +173,7 @@ class MirrorWriter:
             self._begin_mirrors(records)
         for kind, mirror in self._mirrors.items():
             lines = records.lines(kind)
-            try:
+            with _file_errors_reported(mirror.path):
                 if not isinstance(lines, tuple):
                     # Too many for one write; if it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
@@ -183,8 +183,6 @@ class MirrorWriter:
                         os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
                         fault_points.fault_point("inside_mirror_line", records.schedule_idx)
                     mirror.write_whole(content)
-            except OSError as error:
-                raise _write_error(mirror.path, error) from error
 
     def _begin_mirrors(self, records: SlotRecords) -> None:
         """Create the mirrors of `ONLY_IF_ANY` that these records are the first of."""
@@ -405,14 +403,10 @@ def _file_errors_reported(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(path, error) from error
-
-
-def _write_error(path: Path, error: OSError) -> LedgerError:
-    return LedgerError(
-        f"could not write the mirror {path}: {error.strerror}",
-        hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
-    )
+        raise LedgerError(
+            f"could not write the mirror {path}: {error.strerror}",
+            hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
+        ) from error
 
 
 # -- comparing files of a run folder with the ledger

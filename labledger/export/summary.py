@@ -6,7 +6,6 @@ A session writes it when it ends; `export` and `import` write it too, and `verif
 from __future__ import annotations
 
 import json
-from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
             **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
-            **_coverage(_total(counts)),
+            **_coverage(*counts),
             **({"replays": run.replays} if run.replays else {}),
             **_spending(reader, run),
             **_model_usage(reader, run),
@@ -157,27 +156,20 @@ def _variant(count: VariantCounts, metric: PrimaryMetric | None) -> dict[str, An
     }
 
 
-def _coverage(count: VariantCounts) -> dict[str, Any]:
-    return {
-        "scheduled": count.scheduled,
-        "committed": count.committed,
-        "scored": count.scored,
-        "unscored": count.committed - count.scored,
-        "not_committed": count.scheduled - count.committed,
-        "statuses": {status.value: count.statuses.get(status.value, 0) for status in SlotStatus},
-    }
-
-
-def _total(counts: list[VariantCounts]) -> VariantCounts:
-    statuses: Counter[str] = Counter()
-    verdicts: Counter[str] = Counter()
-    for count in counts:
-        statuses.update(count.statuses)
-        verdicts.update(count.verdicts)
-    return VariantCounts(
-        "",
-        sum(count.scheduled for count in counts),
-        sum(count.committed for count in counts),
-        statuses,
-        verdicts,
+def _coverage(*counts: VariantCounts) -> dict[str, Any]:
+    """Return how many slots of these variants together are scheduled, committed and scored."""
+    scheduled, committed, scored = (
+        sum(getattr(count, name) for count in counts)
+        for name in ("scheduled", "committed", "scored")
     )
+    return {
+        "scheduled": scheduled,
+        "committed": committed,
+        "scored": scored,
+        "unscored": committed - scored,
+        "not_committed": scheduled - committed,
+        "statuses": {
+            status.value: sum(count.statuses.get(status.value, 0) for count in counts)
+            for status in SlotStatus
+        },
+    }

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import SlotRecords, digest_of
+from labledger.records.json_codec import members
 
 SCHEMA = "trajectory_record_v1"
 PATH = Path("trajectories.jsonl")
@@ -40,18 +41,10 @@ class StoredTrajectory:
     """Of the document, in hex."""
 
     def as_json(self) -> JsonObject:
-        """Return all but the document."""
-        return {
-            "schema_version": SCHEMA,
-            "ids": self.ids,
-            "schedule_idx": self.schedule_idx,
-            "attempt": self.attempt,
-            "status": self.status,
-            "verdict": self.verdict,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "origin": self.origin,
-        }
+        """Return all but the document and its digest."""
+        document = {"schema_version": SCHEMA, **members(self)}
+        del document["sha256"]
+        return document
 
 
 def stored_trajectories(reader: LedgerReader, run_id: str) -> Iterator[StoredTrajectory]:

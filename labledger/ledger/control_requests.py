@@ -25,13 +25,10 @@ from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import counted
 
-_COLUMNS = (
-    *("request_no", "requested_at", "requested_by", "kind", "what", "because"),
-    *("asked_epoch", "applied_at", "applied_epoch", "outcome"),
-)
 _SELECT_SQL = statements.select_with_digest("control_request")
 _ALL_SQL = f"{_SELECT_SQL} ORDER BY request_no"
 _WAITING_SQL = f"{_SELECT_SQL} AND applied_at IS NULL ORDER BY request_no"
+_APPLIED_SQL = f"{statements.select('control_request', start=1)} AND applied_at IS NOT NULL"
 _NEXT_SQL = "SELECT coalesce(max(request_no), 0) + 1 FROM control_request WHERE run_no = ?"
 _PROGRESS_SQL = """
 SELECT epoch, next_schedule_idx = (SELECT total_slots FROM schedule WHERE schedule.run_no = ?1)
@@ -318,9 +315,7 @@ def budget_of(request: ControlRequest) -> dict[str, float]:
 def copy_requests(source: Connection, source_no: int, target: Connection, target_no: int) -> None:
     """Copy the applied requests of a run of another ledger, unless the run has their numbers."""
     known = {request.number for request in read_requests(target, target_no)}
-    columns = ", ".join(_COLUMNS)
-    sql = f"SELECT {columns} FROM control_request WHERE run_no = ? AND applied_at IS NOT NULL"  # noqa: S608
-    for row in source.execute(sql, (source_no,)):
+    for row in source.execute(_APPLIED_SQL, (source_no,)):
         if row.request_no not in known:
             target.execute(statements.insert("control_request"), (target_no, *row))
 

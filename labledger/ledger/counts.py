@@ -27,7 +27,7 @@ from labledger.ledger.database.model import (
     Spent,
     VariantCounts,
 )
-from labledger.ledger.model_usage import read_prices
+from labledger.ledger.model_usage import has_calls, read_prices
 from labledger.ledger.slot_rows import spent_by_metrics
 from labledger.ledger.stored_runs import read_variants
 from labledger.records.attempt_result import AttemptResult
@@ -211,7 +211,6 @@ AND NOT EXISTS (
 _WITHOUT_CALLS_SQL = {
     kind: _committed_sql(metric_ids, _WITHOUT_CALLS) for kind, metric_ids in SPENT_METRICS.items()
 }
-_HAS_CALLS_SQL = "SELECT 1 FROM model_call WHERE run_no = ? LIMIT 1"
 _OF_CALLS_SQL = f"""
 SELECT total(cost) / {PICODOLLARS}.0, sum(cost_is_known), total(tokens), sum(tokens_are_known)
 FROM (
@@ -245,7 +244,7 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
         texts = connection.execute(_SPENT_EARLIER_SQL, (run_no,)).scalars()
         of_earlier = [_metrics_spending(json.loads(text)) for text in texts]
     of_calls, statements_by_kind = {}, _COMMITTED_SQL
-    if connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None:
+    if has_calls(connection, run_no):
         statements_by_kind = _WITHOUT_CALLS_SQL
         cost, costs_known, tokens, tokens_known = connection.execute(_OF_CALLS_SQL, (run_no,)).one()
         of_calls = {"cost_usd": (cost, costs_known), "tokens": (tokens, tokens_known)}

@@ -117,7 +117,13 @@ _PRICES_SQL = (
     f"SELECT {', '.join(field.name for field in fields(ModelPrice))} FROM model_price "  # noqa: S608
     "WHERE run_no = ? ORDER BY price_idx"
 )
+_HAS_CALLS_SQL = "SELECT 1 FROM model_call WHERE run_no = ? LIMIT 1"
 _SOURCES_SQL = "SELECT source FROM model_price WHERE run_no = ? GROUP BY source ORDER BY min(part)"
+
+
+def has_calls(connection: Connection, run_no: int) -> bool:
+    """Return whether an agent of a run has asked a model through the gateway."""
+    return connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None
 
 
 def read_prices(connection: Connection, run_no: int) -> PriceTable:
@@ -196,12 +202,13 @@ def use_of_trial(
     variant_id: str, calls: Iterable[ModelCall], prices: PriceTable
 ) -> Iterator[ModelUse]:
     """Yield what one trial of a variant used of each model."""
-    of_model: dict[tuple[str, str], ModelUse] = {}
-    for call in calls:
-        key = call.provider, call.model
-        use = ModelUse(variant_id, *key, **_of_call(call, call_cost(call, prices)))
-        of_model[key] = _plus(of_model[key], use) if key in of_model else use
-    yield from (replace(use, trials=1) for use in of_model.values())
+    uses = (
+        ModelUse(
+            *(variant_id, call.provider, call.model), **_of_call(call, call_cost(call, prices))
+        )
+        for call in calls
+    )
+    yield from (replace(use, trials=1) for use in together(uses))
 
 
 def _of_call(call: ModelCall, cost: int | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.model_usage import has_calls
 from labledger.records.json_codec import JsonForm
 from labledger.records.model_costs import PICODOLLARS
 from labledger.records.outcomes import NEVER_RUN
@@ -442,7 +443,6 @@ _CALLS_SERIES_SQL = f"""
 SELECT schedule_idx * ?2 / ?3, total(cost) / {PICODOLLARS}.0, count(cost),
   total((1 - replayed) * (request_tokens + output_tokens)), sum(1 - is_unknown)
 FROM charged_call WHERE run_no = ?1 AND schedule_idx < ?3 GROUP BY 1"""  # noqa: S608
-_HAS_CALLS_SQL = "SELECT 1 FROM model_call WHERE run_no = ? LIMIT 1"
 
 
 def read_series(connection: Connection, run_no: int, points: int) -> Iterator[SeriesPoint]:
@@ -475,7 +475,7 @@ Amounts = Mapping[int, float]
 
 def _amounts(connection: Connection, key: tuple[int, int, int]) -> tuple[Amounts, Amounts]:
     """Return cost and tokens of each bucket in which some are known."""
-    if connection.execute(_HAS_CALLS_SQL, key[:1]).first() is not None:
+    if has_calls(connection, key[0]):
         rows = connection.execute(_CALLS_SERIES_SQL, key).all()
         return (
             {bucket: cost for bucket, cost, known, *_ in rows if known},

@@ -115,7 +115,7 @@ def query(
             views_and_triggers.select_generation(connection, generation)
 
     deadline = None if time_limit_s is None else Deadline(time_limit_s)
-    return _execute(path, sql, params, prepare, views_only=views_only, deadline=deadline)
+    return _with_columns(_rows(path, sql, params, prepare, views_only, deadline))
 
 
 def query_run(
@@ -127,7 +127,7 @@ def query_run(
     when so many slots of the run were committed.
     """
     prepare = partial(views_and_triggers.select_run, run_id=run_id, committed=committed)
-    return _execute(path, sql, params, prepare)
+    return _with_columns(_rows(path, sql, params, prepare))
 
 
 def require_names(columns: Sequence[str]) -> None:
@@ -151,18 +151,9 @@ class Deadline:
         return clock.monotonic() >= self._end
 
 
-def _execute(
-    path: Path,
-    sql: str,
-    params: Params,
-    prepare: Prepare,
-    *,
-    views_only: bool = False,
-    deadline: Deadline | None = None,
-) -> tuple[tuple[str, ...], Generator[Row]]:
-    rows = _rows(path, sql, params, prepare, views_only, deadline)
-    columns = next(rows)
-    return columns, rows
+def _with_columns(rows: Generator[Row]) -> tuple[tuple[str, ...], Generator[Row]]:
+    """Return the first of `rows`, which has the columns' names, and the others."""
+    return next(rows), rows
 
 
 def views(path: Path) -> list[ViewInfo]:
@@ -228,8 +219,8 @@ def _rows(
     sql: str,
     params: Params,
     prepare: Prepare,
-    views_only: bool,
-    deadline: Deadline | None,
+    views_only: bool = False,
+    deadline: Deadline | None = None,
 ) -> Generator[Row]:
     """Yield the column names, then each row."""
     with ExitStack() as stack:

@@ -76,11 +76,10 @@ def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in rows)
 
 
-_PART_COLUMNS = (
-    *("part", "kind", "first_idx", "slot_count"),
-    *("because", "selection", "created_at", "digest"),
+_PARTS_SQL = (
+    f"SELECT {', '.join(field.name for field in fields(RunPart))} FROM run_part "  # noqa: S608
+    "WHERE run_no = ? ORDER BY part"
 )
-_PARTS_SQL = f"SELECT {', '.join(_PART_COLUMNS)} FROM run_part WHERE run_no = ? ORDER BY part"  # noqa: S608
 _REVISIONS_SQL = """
 SELECT 1, resolved, authored, digest, source_path, images FROM run WHERE run_no = ?1
 UNION ALL SELECT part, resolved, authored, run_digest, source_path, images FROM run_part
@@ -89,14 +88,11 @@ WHERE run_no = ?1 AND kind = 'extended' ORDER BY 1"""
 
 def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
     """Return the parts of a run's schedule after the first, in order."""
-    parts = []
-    for row in connection.execute(_PARTS_SQL, (run_no,)):
-        part, kind, first_idx, slot_count, because, selection, created_at, digest = row
-        chosen = None if selection is None else json.loads(selection)
-        parts.append(
-            RunPart(part, kind, first_idx, slot_count, because, chosen, created_at, digest)
-        )
-    return tuple(parts)
+    rows = connection.execute(_PARTS_SQL, (run_no,))
+    return tuple(
+        RunPart(**row._asdict() | {"selection": row.selection and json.loads(row.selection)})
+        for row in rows
+    )
 
 
 def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:

@@ -38,7 +38,7 @@ class Slot(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialIds:
+class TrialIds(JsonForm):
     """The `ids` of every record: the run, trial and cell that it is about."""
 
     run_id: str
@@ -51,15 +51,6 @@ class TrialIds:
     def of(cls, run_id: str, slot: Slot) -> Self:
         trial_id = f"{run_id}-s{slot.schedule_idx:06d}"
         return cls(run_id, trial_id, slot.variant_id, slot.task_id, slot.repl_idx)
-
-    def as_json(self) -> JsonObject:
-        return {
-            "run_id": self.run_id,
-            "trial_id": self.trial_id,
-            "variant_id": self.variant_id,
-            "task_id": self.task_id,
-            "repl_idx": self.repl_idx,
-        }
 
 
 def slot_commit_id(run_id: str, schedule_idx: int) -> str:

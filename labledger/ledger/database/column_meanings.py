@@ -294,8 +294,3 @@ _EXCEPTIONS = {
 def meaning(view: str, column: str) -> str:
     """Return the meaning of a column in one line. Raises `KeyError` if it has none."""
     return _EXCEPTIONS.get(f"{view}.{column}") or _COMMON[column]
-
-
-def documented_names() -> set[str]:
-    """Return every name that has a meaning here: ``column`` or ``view.column``."""
-    return {*_COMMON, *_EXCEPTIONS}
