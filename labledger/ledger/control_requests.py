@@ -33,9 +33,12 @@ _NEXT_SQL = "SELECT coalesce(max(request_no), 0) + 1 FROM control_request WHERE 
 _PROGRESS_SQL = """
 SELECT epoch, next_schedule_idx = (SELECT total_slots FROM schedule WHERE schedule.run_no = ?1)
 FROM schedule_progress WHERE run_no = ?1"""
-_APPLY_SQL = (
-    statements.update("control_request", applied_at="?1", applied_epoch="?2", outcome="?3")
-    + " WHERE run_no = ?4 AND request_no = ?5 AND applied_at IS NULL"
+_APPLY_SQL = statements.update(
+    "control_request",
+    "run_no = ?4 AND request_no = ?5 AND applied_at IS NULL",
+    applied_at="?1",
+    applied_epoch="?2",
+    outcome="?3",
 )
 
 SCOPES = ("run", "variant", "task", "host")

@@ -29,44 +29,41 @@ from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
 """Returns whether an owner's process has certainly ended."""
-_ADVANCE = (
-    statements.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
-    + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"
+_ADVANCE = statements.update(
+    "schedule_progress",
+    "run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5",
+    next_schedule_idx="?1",
+    updated_at="?2",
 )
 _SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
 _SELECT_LEASE = (
     f"SELECT run.run_id, {statements.columns('lease', start=1, qualified=True)} "  # noqa: S608
     "FROM lease JOIN run ON run.run_no = lease.run_no WHERE lease.run_no = ?"
 )
-_RENEW_LEASE = (
-    statements.update("lease", renewed_at="?1", expires_at="?2")
-    + " WHERE run_no = ?3 AND epoch = ?4"
+_RENEW_LEASE = statements.update(
+    "lease", "run_no = ?3 AND epoch = ?4", renewed_at="?1", expires_at="?2"
 )
 _DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
 _SELECT_CLAIM = statements.select("claim", start=1)
 _DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
-_BEGIN_EPOCH = (
-    statements.update(
-        "schedule_progress",
-        epoch="?1",
-        status="'running'",
-        updated_at="?2",
-        ended_at="NULL",
-        stop_cause="NULL",
-        stop_message="NULL",
-    )
-    + " WHERE run_no = ?3"
+_BEGIN_EPOCH = statements.update(
+    "schedule_progress",
+    "run_no = ?3",
+    epoch="?1",
+    status="'running'",
+    updated_at="?2",
+    ended_at="NULL",
+    stop_cause="NULL",
+    stop_message="NULL",
 )
-_END_EPOCH = (
-    statements.update(
-        "schedule_progress",
-        status="?1",
-        updated_at="?2",
-        ended_at="?3",
-        stop_cause="?4",
-        stop_message="?5",
-    )
-    + " WHERE run_no = ?6"
+_END_EPOCH = statements.update(
+    "schedule_progress",
+    "run_no = ?6",
+    status="?1",
+    updated_at="?2",
+    ended_at="?3",
+    stop_cause="?4",
+    stop_message="?5",
 )
 
 

@@ -214,19 +214,15 @@ WHERE waiting.due_at IS NOT NULL AND (?1 IS NULL OR waiting.due_at <= ?1)
 ORDER BY waiting.run_no, waiting.notification_no"""
 _PAYLOAD_SQL = """
 SELECT payload FROM notification WHERE run_no = ? AND notification_no = ? AND due_at IS NOT NULL"""
-_SETTLE = (
-    statements.update(
-        "notification",
-        attempts="attempts + 1",
-        due_at="?1",
-        delivered_at="?2",
-        problem="?3",
-    )
-    + " WHERE run_no = ?4 AND notification_no = ?5 AND due_at IS NOT NULL"
+_SETTLE = statements.update(
+    "notification",
+    "run_no = ?4 AND notification_no = ?5 AND due_at IS NOT NULL",
+    attempts="attempts + 1",
+    due_at="?1",
+    delivered_at="?2",
+    problem="?3",
 )
-_DISCARD = (
-    statements.update("notification", due_at="NULL") + " WHERE due_at IS NOT NULL AND run_no = ?1"
-)
+_DISCARD = statements.update("notification", "due_at IS NOT NULL AND run_no = ?1", due_at="NULL")
 
 
 def delivery_is_needed(path: Path, run_id: str) -> bool:

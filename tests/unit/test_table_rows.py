@@ -61,7 +61,7 @@ def test_rows_that_change_are_written_with_their_digest() -> None:
     replaced = statements.upsert("lease")
     assert replaced.startswith(f"{inserted} ON CONFLICT (run_no) DO UPDATE SET epoch = ")
     assert replaced.endswith("row_digest = excluded.row_digest")
-    assert statements.update("lease", expires_at="?9") == (
+    assert statements.update("lease", "run_no = ?1", expires_at="?9") == (
         f"UPDATE lease SET expires_at = ?9, row_digest = row_digest('lease', "
-        f"{names.replace('expires_at', '?9')})"
+        f"{names.replace('expires_at', '?9')}) WHERE run_no = ?1"
     )

@@ -68,11 +68,12 @@ def upsert(table: str) -> str:
 
 
 @cache
-def update(table: str, **changes: str) -> str:
-    """Return the beginning of an UPDATE that sets columns to SQL expressions, and the digest."""
+def update(table: str, condition: str, **changes: str) -> str:
+    """Return the SQL that sets columns of some rows to SQL expressions, and their digests."""
     values = ", ".join(changes.get(name, name) for name in COLUMNS[table])
     pairs = ", ".join(f"{name} = {value}" for name, value in changes.items())
-    return f"UPDATE {table} SET {pairs}, row_digest = row_digest('{table}', {values})"  # noqa: S608
+    digest = f"row_digest('{table}', {values})"
+    return f"UPDATE {table} SET {pairs}, row_digest = {digest} WHERE {condition}"  # noqa: S608
 
 
 _FRAGMENT = re.compile(r"^-- (\w+)((?: [A-Z]+)*): .*\n((?:(?!--).+\n)+)", re.MULTILINE)

@@ -68,6 +68,12 @@ def _clustered(name: str, *items: SchemaItem) -> Table:
     return _table(name, *items, sqlite_with_rowid=False)
 
 
+def _of_run(name: str, *items: SchemaItem, clustered: bool = True) -> Table:
+    """Return a table with rows of runs: its key begins with the run's number."""
+    key, reference = _integers("run_no", key=True), _references("run", "run_no")
+    return _table(name, *key, *items, reference, sqlite_with_rowid=not clustered)
+
+
 def _integers(*names: str, key: bool = False, null: bool = False) -> list[Column[int]]:
     return [Column(name, Integer, primary_key=key, nullable=null) for name in names]
 
@@ -127,14 +133,13 @@ run = _table(
     Index("ix_run_experiment_id", "experiment_id"),
 )
 
-grading = _table(
+grading = _of_run(
     "grading",
-    *_integers("run_no", key=True),
     *_texts("root_id"),
     *_integers("generation"),
     UniqueConstraint("root_id", "generation", name="uq_grading_generation"),
-    _references("run", "run_no"),
     _check("grading_generation", "generation >= 1"),
+    clustered=False,
 )
 """Each run's generation of scores and root run, which is the run itself unless it regrades."""
 
@@ -148,12 +153,11 @@ counted = _table(
 )
 """The run with the current grading of each root: the root, or its newest complete regrading."""
 
-run_variant = _clustered(
+run_variant = _of_run(
     "run_variant",
-    *_integers("run_no", "variant_idx", key=True),
+    *_integers("variant_idx", key=True),
     *_texts("variant_id", "role", "bindings"),
     UniqueConstraint("run_no", "variant_id", name="uq_run_variant_variant_id"),
-    _references("run", "run_no"),
     _check("run_variant_role", "role IN ('baseline', 'treatment')"),
 )
 
@@ -163,12 +167,11 @@ task_payload = _table(
     *_texts("body"),
 )
 
-run_task = _clustered(
+run_task = _of_run(
     "run_task",
-    *_integers("run_no", "task_idx", key=True),
+    *_integers("task_idx", key=True),
     *_texts("task_id", "digest", "payload_digest"),
     UniqueConstraint("run_no", "task_id", name="uq_run_task_task_id"),
-    _references("run", "run_no"),
     _references("task_payload", "payload_digest"),
     Index("ix_run_task_task_id", "task_id"),
 )
@@ -197,16 +200,15 @@ slot = _clustered(
 A trigger refuses a second slot of a cell that supersedes none.
 """
 
-model_price = _clustered(
+model_price = _of_run(
     "model_price",
-    *_integers("run_no", "price_idx", key=True),
+    *_integers("price_idx", key=True),
     *_integers("part"),
     *_texts("provider", "model"),
     *_integers("from_tokens"),
     *_integers(*_PRICES, null=True),
     *_texts("source", "digest"),
     UniqueConstraint("run_no", "provider", "model", "from_tokens", name="uq_model_price_model"),
-    _references("run", "run_no"),
     _check("model_price_part", "part >= 1"),
     _check("model_price_from_tokens", "from_tokens >= 0"),
 )
@@ -216,23 +218,21 @@ The part of the schedule that first asked for a model brought its prices. `diges
 table that they were taken from, `source` says where that came from.
 """
 
-schedule = _table(
+schedule = _of_run(
     "schedule",
-    *_integers("run_no", key=True),
     *_integers("total_slots"),
     *_texts("genesis_digest"),
-    _references("run", "run_no"),
+    clustered=False,
 )
 
-run_part = _table(
+run_part = _of_run(
     "run_part",
-    *_integers("run_no", "part", key=True),
+    *_integers("part", key=True),
     *_texts("kind"),
     *_integers("first_idx", "variant_count", "task_count", "slot_count"),
     *_texts("resolved", "authored", "run_digest", "source_path", "images", null=True),
     *_texts("because", "selection", null=True),
     *_texts("labledger_version", "created_at", "digest"),
-    _references("run", "run_no"),
     _check("run_part_part", "part >= 2"),
     _check("run_part_kind", "kind IN ('extended', 'rerun')"),
     _check("run_part_slot_count", "slot_count >= 1"),
@@ -243,6 +243,7 @@ run_part = _table(
         "AND (resolved IS NULL) = (run_digest IS NULL) "
         "AND (resolved IS NULL) = (source_path IS NULL) AND (resolved IS NULL) = (images IS NULL)",
     ),
+    clustered=False,
 )
 """The parts of a run's schedule after the first, which is what the run was created with.
 
@@ -251,45 +252,40 @@ run had then; the slots begin at `first_idx`. A part that extends the run has th
 experiment as it is from then on, a rerun has none. `digest` covers the row and all that was added.
 """
 
-schedule_progress = _table(
+schedule_progress = _of_run(
     "schedule_progress",
-    *_integers("run_no", key=True),
     *_integers("next_schedule_idx", "epoch"),
     *_texts("status", "updated_at"),
     *_texts("ended_at", "stop_cause", "stop_message", null=True),
     _row_digest(),
-    _references("run", "run_no"),
     _one_of("schedule_progress", "status", RunStatus),
+    clustered=False,
 )
 
-lease = _table(
+lease = _of_run(
     "lease",
-    *_integers("run_no", key=True),
     *_integers("epoch"),
     *_texts("host"),
     *_integers("pid"),
     *_texts("process_token", "acquired_at", "renewed_at", "expires_at"),
     _row_digest(),
-    _references("run", "run_no"),
+    clustered=False,
 )
 
-claim = _table(
+claim = _of_run(
     "claim",
-    *_integers("run_no", key=True),
     *_texts("host"),
     *_integers("pid"),
     *_texts("process_token", "claimed_at", "expires_at"),
     _row_digest(),
-    _references("run", "run_no"),
+    clustered=False,
 )
 
-budget = _clustered(
+budget = _of_run(
     "budget",
-    *_integers("run_no", key=True),
     *_texts("kind", key=True),
     Column("amount", REAL, nullable=False),
     _row_digest(),
-    _references("run", "run_no"),
     _check("budget_kind", "kind IN ('cost_usd', 'tokens')"),
     _check("budget_amount", "amount >= 0"),
 )
@@ -299,33 +295,28 @@ A budget is a setting that may change, not a result: the chain does not cover it
 copy it.
 """
 
-run_note = _clustered(
+run_note = _of_run(
     "run_note",
-    *_integers("run_no", "note_no", key=True),
+    *_integers("note_no", key=True),
     *_texts("noted_at", "note"),
     _row_digest(),
-    _references("run", "run_no"),
     _check("run_note_note_no", "note_no >= 1"),
 )
 """What people wrote about a run. Notes say nothing about results: the chain does not cover them."""
 
-run_tag = _clustered(
+run_tag = _of_run(
     "run_tag",
-    *_integers("run_no", key=True),
     *_texts("tag", key=True),
     *_texts("tagged_at"),
     _row_digest(),
-    _references("run", "run_no"),
 )
 """The tags of a run: first those of its experiment, then what people added and removed."""
 
-run_setting = _clustered(
+run_setting = _of_run(
     "run_setting",
-    *_integers("run_no", key=True),
     *_texts("name", key=True),
     *_texts("value"),
     _row_digest(),
-    _references("run", "run_no"),
     _check("run_setting_name", "name IN ('on', 'window')"),
 )
 """Where a run's trials run, and how far dispatch may be ahead: options that `resume` uses again.
@@ -333,12 +324,10 @@ run_setting = _clustered(
 Like a budget, a setting may change: the chain does not cover it, and imports do not copy it.
 """
 
-run_receiver = _clustered(
+run_receiver = _of_run(
     "run_receiver",
-    *_integers("run_no", key=True),
     *_texts("source", "receiver", key=True),
     _row_digest(),
-    _references("run", "run_no"),
     _check("run_receiver_source", "source IN ('run', 'lab')"),
 )
 """Who is told what happens to a run: receivers of its command, and of the lab's settings.
@@ -347,15 +336,14 @@ A receiver is the JSON text of a command or a URL, in which names of the environ
 secrets. Like a setting, it may change: the chain does not cover it, and imports do not copy it.
 """
 
-notification = _clustered(
+notification = _of_run(
     "notification",
-    *_integers("run_no", "notification_no", key=True),
+    *_integers("notification_no", key=True),
     *_texts("receiver", "event", "subject", "happened_at", "payload"),
     *_integers("attempts"),
     *_texts("due_at", "delivered_at", "problem", null=True),
     _row_digest(),
     UniqueConstraint(*("run_no", "receiver", "event", "subject"), name="uq_notification_receiver"),
-    _references("run", "run_no"),
     _check("notification_notification_no", "notification_no >= 1"),
     _check("notification_attempts", "attempts >= 0"),
     _check("notification_delivered", "due_at IS NULL OR delivered_at IS NULL"),
@@ -370,19 +358,17 @@ A row waits while it has a `due_at`, when it is tried next. One without it was d
 somebody has given it up. `problem` says why the last attempt failed.
 """
 
-host_fence = _clustered(
+host_fence = _of_run(
     "host_fence",
-    *_integers("run_no", key=True),
     *_texts("host", key=True),
     *_texts("declared_at", "because"),
     _row_digest(),
-    _references("run", "run_no"),
 )
 """The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
 
-control_request = _clustered(
+control_request = _of_run(
     "control_request",
-    *_integers("run_no", "request_no", key=True),
+    *_integers("request_no", key=True),
     *_texts("requested_at", "requested_by", "kind", "what"),
     *_texts("because", null=True),
     *_integers("asked_epoch"),
@@ -390,7 +376,6 @@ control_request = _clustered(
     *_integers("applied_epoch", null=True),
     *_texts("outcome", null=True),
     _row_digest(),
-    _references("run", "run_no"),
     _one_of("control_request", "kind", RequestKind),
     _check("control_request_request_no", "request_no >= 1"),
     _check(
@@ -444,14 +429,12 @@ staged_result = _table(
     _check("staged_result_final", "final IN (0, 1)"),
 )
 
-run_tally = _clustered(
+run_tally = _of_run(
     "run_tally",
-    *_integers("run_no", key=True),
     *_texts("table_name", key=True),
     *_integers("row_count"),
     *_texts("content"),
     _row_digest(),
-    _references("run", "run_no"),
 )
 """How many rows a run has in each table that the chain does not cover, and the exclusive or of
 their digests. Triggers keep it."""

@@ -102,17 +102,15 @@ _PROGRESS_SQL = statements.select("schedule_progress", start=1)
 _ADVANCE_SQL = (
     "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 )
-_UPDATE_PROGRESS = (
-    statements.update(
-        "schedule_progress",
-        epoch="max(epoch, ?2) + 1",
-        status="?3",
-        updated_at="?4",
-        ended_at="?5",
-        stop_cause="?6",
-        stop_message="?7",
-    )
-    + " WHERE run_no = ?1"
+_UPDATE_PROGRESS = statements.update(
+    "schedule_progress",
+    "run_no = ?1",
+    epoch="max(epoch, ?2) + 1",
+    status="?3",
+    updated_at="?4",
+    ended_at="?5",
+    stop_cause="?6",
+    stop_message="?7",
 )
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _DELETE_LEASE = "DELETE FROM lease WHERE run_no = ?"
