@@ -29,7 +29,7 @@ from labledger.ledger.counts import (
 )
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.model import Dispatch, Graded, RunInfo, StagedAttempt
+from labledger.ledger.database.model import Graded
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.digest_chain import (
     find_chain_problems,
@@ -55,7 +55,6 @@ from labledger.ledger.model_usage import (
 )
 from labledger.ledger.notifications import read_receivers
 from labledger.ledger.progress_rows import (
-    ProgressRow,
     find_tasks,
     read_committed_slots,
     read_failures,
@@ -72,6 +71,11 @@ from labledger.ledger.progress_rows import (
     read_variant_amounts,
 )
 from labledger.ledger.run_rows import read_hosts, read_notes
+from labledger.ledger.slot_commits import (
+    count_stopped_attempts,
+    read_last_dispatches,
+    read_staged,
+)
 from labledger.ledger.stored_runs import (
     read_gradings,
     read_lost_hosts,
@@ -86,7 +90,6 @@ from labledger.ledger.stored_runs import (
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.identity import Slot
-from labledger.records.outcomes import Reason
 
 _SLOTS_SQL = statements.expand("""
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
@@ -111,9 +114,6 @@ JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
 _TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
-_STOPPED_SQL = """
-SELECT count(*) FROM staged_result
-WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' = ?"""
 _SLOT_COUNTS_SQL = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
@@ -152,6 +152,19 @@ def _row_query(
             yield from read(connection, run_no, *args, **options)
 
     return of_run
+
+
+def _ledger_query(
+    action: str, read: Callable[Concatenate[Connection, P], T]
+) -> Callable[Concatenate[LedgerReader, P], T]:
+    """Return a query of the whole ledger as a method. If SQLite fails, it could not `action`."""
+
+    @wraps(read)
+    def of_ledger(self: LedgerReader, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._snapshot(action) as connection:
+            return read(connection, *args, **options)
+
+    return of_ledger
 
 
 class LedgerReader:
@@ -197,7 +210,15 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what the query functions read of a run, by its id
+    # -- what the query functions read of all runs
+
+    runs = _ledger_query("list the runs", read_runs)
+    costs = _ledger_query("read what the runs cost", read_costs)
+    progress = _ledger_query("read the progress of the runs", read_progress)
+    runs_at_work = _ledger_query("read which runs are at work", read_runs_at_work)
+    recent_commits = _ledger_query("read the newest commits", read_recent_commits)
+
+    # -- what they read of a run, by its id
 
     run = _query(read_run)
     resolved_revisions = _query(read_revisions)
@@ -222,6 +243,9 @@ class LedgerReader:
     model_usage = _query(read_model_usage)
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
+    staged = _query(read_staged)
+    count_stopped = _query(count_stopped_attempts)
+    last_dispatches = _query(read_last_dispatches)
     committed_slots = _query(read_committed_slots)
     last_failed = _query(read_last_failed)
     open_slots = _query(read_open_slots)
@@ -240,34 +264,6 @@ class LedgerReader:
     flat_rows = _row_query(read_table)
 
     # -- runs
-
-    def runs(self) -> list[RunInfo]:
-        """Return every run, the newest first."""
-        with self._snapshot("list the runs") as connection:
-            return read_runs(connection)
-
-    def costs(self) -> dict[str, float]:
-        """Return the known cost of the trials of each run in USD, by the run's id."""
-        with self._snapshot("read what the runs cost") as connection:
-            return read_costs(connection)
-
-    def progress(self) -> list[ProgressRow]:
-        """Return how far every run is."""
-        with self._snapshot("read the progress of the runs") as connection:
-            return read_progress(connection)
-
-    def runs_at_work(self) -> list[str]:
-        """Return the runs that somebody owns, or that have results which wait to be committed."""
-        with self._snapshot("read which runs are at work") as connection:
-            return read_runs_at_work(connection)
-
-    def recent_commits(self, run_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """Return how many slots of each run were committed since a time, and that time.
-
-        A run without commits is missing.
-        """
-        with self._snapshot("read the newest commits") as connection:
-            return read_recent_commits(connection, run_ids)
 
     def deleted_run_ids(self) -> list[str]:
         """Return the ids of the runs that were deleted and not imported again."""
@@ -357,26 +353,6 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
-    # -- staged results and dispatches
-
-    def staged(self, run_id: str) -> dict[int, StagedAttempt]:
-        """Return the newest staged result of each slot that has one, by `schedule_idx`."""
-        with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ? "
-                "ORDER BY schedule_idx, attempt",
-                (run_no,),
-            ).all()
-            return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
-
-    def count_stopped(self, run_id: str, schedule_idx: int) -> int:
-        """Return how many staged attempts of a slot ended because a person stopped the run."""
-        with self._of_run(run_id) as (connection, run_no):
-            count = connection.execute(
-                _STOPPED_SQL, (run_no, schedule_idx, Reason.RUN_STOPPED)
-            ).scalar_one()
-            return int(count)
-
     def staged_result(self, run_id: str, schedule_idx: int) -> AttemptResult | None:
         """Return the newest staged result of a slot, without the contents of its artifacts."""
         with self._of_run(run_id) as (connection, run_no):
@@ -388,16 +364,6 @@ class LedgerReader:
         if payload is None:
             return None
         return AttemptResult.from_json(json.loads(payload), self._store.staged_events)
-
-    def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
-        """Return the newest dispatch of each slot from `start` on, by `schedule_idx`."""
-        with self._of_run(run_id) as (connection, run_no):
-            rows = connection.execute(
-                "SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch "
-                "WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch",
-                (run_no, start),
-            ).all()
-            return {row[0]: Dispatch(*row) for row in rows}
 
     # -- committed records
 

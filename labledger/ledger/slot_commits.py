@@ -1,4 +1,4 @@
-"""The rows of results and commits, inside a transaction of the run's owner.
+"""The rows of dispatches, staged results and commits, which only the run's owner writes.
 
 Before its turn a slot has dispatches and staged results; its commit turns the results into the
 rows of the slot and its link of the digest chain. `LedgerWriter` begins and ends the transactions,
@@ -17,18 +17,28 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
-from labledger.ledger.database.model import Dispatch, Lease
+from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
+from labledger.records.outcomes import Reason
 
 _ROWS_PER_BATCH = 1000
 _SELECT_STAGED = (
     f"{statements.select_with_digest('staged_result')} AND schedule_idx = ? ORDER BY attempt"
 )
 _DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = ?"
+_STAGED_ATTEMPTS_SQL = """
+SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ?
+ORDER BY schedule_idx, attempt"""
+_STOPPED_SQL = """
+SELECT count(*) FROM staged_result
+WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' = ?"""
+_DISPATCHES_SQL = """
+SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch
+WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch"""
 _SELECT_SLOT = statements.expand("""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
   coalesce(
@@ -178,6 +188,26 @@ def insert_dispatches(connection: Connection, lease: Lease, dispatches: Sequence
         for d in dispatches
     ]
     _insert_many(connection, statements.insert("dispatch"), rows)
+
+
+def read_staged(connection: Connection, run_no: int) -> dict[int, StagedAttempt]:
+    """Return the newest staged result of each slot that has one, by `schedule_idx`."""
+    rows = connection.execute(_STAGED_ATTEMPTS_SQL, (run_no,))
+    return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
+
+
+def count_stopped_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:
+    """Return how many staged attempts of a slot ended because a person stopped the run."""
+    key = (run_no, schedule_idx, Reason.RUN_STOPPED)
+    return int(connection.execute(_STOPPED_SQL, key).scalar_one())
+
+
+def read_last_dispatches(
+    connection: Connection, run_no: int, start: int = 0
+) -> dict[int, Dispatch]:
+    """Return the newest dispatch of each slot from `start` on, by `schedule_idx`."""
+    rows = connection.execute(_DISPATCHES_SQL, (run_no, start))
+    return {row[0]: Dispatch(*row) for row in rows}
 
 
 def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:

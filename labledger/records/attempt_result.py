@@ -191,9 +191,7 @@ class AttemptResult:
                 name: [phase.exit_status, phase.duration_ms, phase.timed_out]
                 for name, phase in self.phases.items()
             },
-            "predictions": list(self.predictions),
-            "scores": list(self.scores),
-            "evidence": list(self.evidence),
+            **{name: list(getattr(self, name)) for name in _RECORD_FIELDS},
             "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
             "events": (
                 self.events.as_json()
@@ -218,9 +216,7 @@ class AttemptResult:
                 "ids": TrialIds(**data["ids"]),
                 "status": SlotStatus(data["status"]),
                 "phases": {name: Phase(*values) for name, values in data["phases"].items()},
-                "predictions": tuple(data["predictions"]),
-                "scores": tuple(data["scores"]),
-                "evidence": tuple(data["evidence"]),
+                **{name: tuple(data[name]) for name in _RECORD_FIELDS},
                 "metrics": tuple(Metric(*values) for values in data["metrics"]),
                 "events": (
                     tuple(Event(*values) for values in data["events"])
@@ -240,13 +236,14 @@ class AttemptResult:
         )
 
 
+_RECORD_FIELDS = ("predictions", "scores", "evidence")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in fields(AttemptResult)
     if field.name
     not in {
-        *("ids", "status", "phases", "predictions", "scores", "evidence"),
-        *("metrics", "events", "artifacts", "model_calls"),
+        *("ids", "status", "phases", "metrics", "events", "artifacts", "model_calls"),
+        *_RECORD_FIELDS,
     }
 )
 """Fields whose JSON form is their value. A field that is added to `AttemptResult` becomes one."""

@@ -14,7 +14,7 @@ since the beginning of the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import ClassVar
@@ -197,11 +197,7 @@ class Amounts(Section):
 
     def combined(self, function: Callable[..., int], *others: Amounts) -> Amounts:
         """Return what a function makes of each of the three numbers, with those of others."""
-        return Amounts(
-            function(self.requests, *(each.requests for each in others)),
-            function(self.tokens, *(each.tokens for each in others)),
-            function(self.cost, *(each.cost for each in others)),
-        )
+        return Amounts(*map(function, *map(astuple, (self, *others))))
 
 
 NOTHING = Amounts()

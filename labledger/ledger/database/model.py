@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Annotated, ClassVar
 
 from labledger.records import JsonObject
@@ -417,9 +418,7 @@ class Spent(JsonForm):
 
     def plus(self, other: Spent) -> Spent:
         """Return both together."""
-        return Spent(
-            self.total + other.total, self.known + other.known, self.unknown + other.unknown
-        )
+        return Spent(*map(add, astuple(self), astuple(other)))
 
     @property
     def amount(self) -> float | None:
