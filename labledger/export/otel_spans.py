@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -260,13 +261,10 @@ class _Trace:
 
 def _with_next_time(steps: Iterable[Step], end: int) -> Iterator[tuple[Step, int]]:
     """Yield each step with the time of the next one that has a time, in nanoseconds."""
-    before: Step | None = None
-    for step in steps:
-        if before is not None:
-            yield before, _time_of(step, end)
-        before = step
-    if before is not None:
-        yield before, end
+    with_last: Iterable[Step | None] = chain(steps, (None,))
+    for step, following in pairwise(with_last):
+        if step is not None:
+            yield step, end if following is None else _time_of(following, end)
 
 
 def _time_of(step: Step, default: int) -> int:

@@ -20,6 +20,7 @@ from labledger.ledger import slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import (
+    KEYS,
     AttemptRow,
     EventRow,
     MetricRow,
@@ -38,22 +39,17 @@ from labledger.records.outcomes import SlotStatus
 _IN_RANGE = "{0}.run_no = ? AND {0}.schedule_idx >= ? AND {0}.schedule_idx < ?"
 
 
-def _rows_sql(table: str, order: str) -> str:
+def _rows_sql(table: str) -> str:
     """Return SQL that reads the rows of `table` in record order, `schedule_idx` second."""
     return (
         f"SELECT {statements.columns(table)} FROM {table} WHERE {_IN_RANGE.format(table)} "  # noqa: S608
-        f"ORDER BY run_no, schedule_idx, {order}"
+        f"ORDER BY {', '.join(KEYS[table])}"
     )
 
 
 _SQL = {
-    "predictions": _rows_sql("prediction", "row_seq"),
-    "scores": _rows_sql("score", "row_seq"),
-    "evidence": _rows_sql("evidence_record", "attempt, row_seq"),
-    "trials": _rows_sql("attempt", "attempt"),
-    "metrics": _rows_sql("metric", "row_seq"),
-    "events": _rows_sql("event", "row_seq"),
-    "model_calls": _rows_sql("model_call", "attempt, call"),
+    "trials": _rows_sql("attempt"),
+    **{kind: _rows_sql(table) for kind, (table, _) in slot_rows.ROW_TABLES.items()},
 }
 _TRIALS_SQL = statements.expand(f"""
 SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
@@ -159,7 +155,7 @@ def lines_by_slot(
     slot is requested.
     """
     key = (run_no, start, _AFTER_LAST_SLOT)
-    trials = None if kind in _VERBATIM else _InOrder(_trials(connection, run_id, key))
+    trials = None if kind in slot_rows.TEXT_TABLES else _InOrder(_trials(connection, run_id, key))
     for idx, group in _rows_by_slot(connection, kind, key, holds_events=False):
         lines = _lines(kind, None if trials is None else trials.of_slot(idx), group)
         if lines != ():
@@ -236,13 +232,9 @@ def _trials(connection: RowSource, run_id: str, key: _Key) -> Iterator[tuple[int
         )
 
 
-_VERBATIM = frozenset({"predictions", "scores", "evidence"})
-"""The kinds whose records are stored as text, in the last column."""
-
-
 def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[str]:
     """Return the records of a slot of one kind, made from its trial and its rows of that kind."""
-    if kind in _VERBATIM:
+    if kind in slot_rows.TEXT_TABLES:
         return tuple(row[-1] for row in rows)
     if trial is None:
         return ()
@@ -303,11 +295,12 @@ def _computed(column_type: ColumnType, name: str, sql: str) -> tuple[Column, ...
     return (Column(name, column_type, sql),)
 
 
-def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
-    """Return the table `name`, whose rows are sorted by run, slot and the columns in `order`.
+def _table(name: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
+    """Return the table `name`, whose rows are sorted by their key.
 
     CROSS JOIN makes SQLite read the rows in key order, so that nothing has to be sorted.
     """
+    key = KEYS[name]
     identity = (
         *_text("run", "run_id"),
         *_integer(name, "schedule_idx"),
@@ -317,10 +310,11 @@ def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") 
         *_text("run_variant", "variant_id"),
         *_text("run_task", "task_id"),
         *_integer("slot", "repl_idx"),
+        *_integer(name, *key[2:]),
     )
     columns = (*identity, *(column for group in groups for column in group))
     select_list = ", ".join(column.sql for column in columns)
-    order = ", ".join(f"{name}.{column}" for column in ("run_no", "schedule_idx", *order.split()))
+    order = ", ".join(f"{name}.{column}" for column in key)
     sql = statements.expand(f"""
 SELECT {select_list} FROM {name}
 CROSS JOIN run ON run.run_no = {name}.run_no
@@ -342,8 +336,6 @@ def _phases() -> tuple[Column, ...]:
 TABLES: dict[str, FlatTable] = {
     "predictions": _table(
         "prediction",
-        "row_seq",
-        _integer("prediction", "row_seq"),
         _text("prediction", "kind"),
         _computed(ColumnType.TEXT, "value", "prediction.record ->> '$.prediction.value'"),
         _computed(
@@ -353,8 +345,6 @@ TABLES: dict[str, FlatTable] = {
     ),
     "scores": _table(
         "score",
-        "row_seq",
-        _integer("score", "row_seq"),
         _text("score", "verdict", "primary_metric_name"),
         _columns(ColumnType.REAL, "score", "primary_metric_value"),
         _text("trial", "status"),
@@ -366,15 +356,12 @@ TABLES: dict[str, FlatTable] = {
     ),
     "evidence": _table(
         "evidence_record",
-        "attempt row_seq",
-        _integer("evidence_record", "attempt", "row_seq"),
         _computed(ColumnType.TEXT, "executor", "evidence_record.record ->> '$.runtime.executor'"),
         _computed(ColumnType.TEXT, "evidence", "evidence_record.record -> '$.evidence'"),
         _text("evidence_record", "record"),
     ),
     "trials": _table(
         "slot_commit",
-        "",
         _text("slot_commit", "status", "reason"),
         _text("trial", "message", "verdict"),
         _text("score", "primary_metric_name"),
@@ -394,8 +381,6 @@ TABLES: dict[str, FlatTable] = {
     ),
     "attempts": _table(
         "attempt",
-        "attempt",
-        _integer("attempt", "attempt"),
         _text("attempt", "status", "reason", "message"),
         _integer("attempt", "exit_status"),
         _text("attempt", "started_at", "ended_at"),
@@ -404,8 +389,6 @@ TABLES: dict[str, FlatTable] = {
     ),
     "metrics": _table(
         "metric",
-        "row_seq",
-        _integer("metric", "row_seq"),
         _text("metric", "metric_id", "source"),
         _computed(
             ColumnType.REAL,
@@ -421,8 +404,6 @@ TABLES: dict[str, FlatTable] = {
     ),
     "model_calls": _table(
         "model_call",
-        "attempt call",
-        _integer("model_call", "attempt", "call"),
         _text("model_call", "started_at", "provider", "api", "model", "model_served", "state"),
         _integer("model_call", "status"),
         _text("model_call", "reason"),
@@ -438,12 +419,11 @@ TABLES: dict[str, FlatTable] = {
     ),
     "events": _table(
         "event",
-        "row_seq",
-        _integer("event", "row_seq"),
         _text("event", "type", "body"),
     ),
 }
-"""The tables by kind; all begin with the columns of run, slot, trial, variant and task."""
+"""The tables by kind; all begin with the columns of run, slot, trial, variant and task, then those
+of the rest of their key."""
 
 
 def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.table_rows import COLUMNS
+from labledger.ledger.database.table_rows import COLUMNS, KEYS
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import ONLY_IF_ANY, RECORD_KINDS, SlotRecords
 from labledger.records.identity import slot_commit_id
@@ -188,14 +188,23 @@ _RUN_SQL = (
     f"{statements.columns('schedule', start=1, qualified=True)} "
     "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
 )
+PLANNED_TABLES = {
+    "price": "model_price",
+    "variant": "run_variant",
+    "task": "run_task",
+    "slot": "slot",
+}
+"""The tables that grow when a part is appended, in the order in which they are written, by the type
+of their records."""
 _PLANNED_SQL = {
-    "price": f"{statements.select('model_price', start=1)} ORDER BY price_idx",
-    "variant": f"{statements.select('run_variant', start=1)} ORDER BY variant_idx",
+    **{
+        kind: f"{statements.select(table, start=1)} ORDER BY {KEYS[table][1]}"
+        for kind, table in PLANNED_TABLES.items()
+    },
     "task": statements.expand(
         f"SELECT {statements.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
         "FROM run_task {task_payload} WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
     ),
-    "slot": f"{statements.select('slot', start=1)} ORDER BY schedule_idx",
 }
 """The rows of what a part of the schedule adds, by the type of their records."""
 _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
@@ -205,12 +214,8 @@ _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
     "slot": SLOT_COLUMNS,
 }
 """The names that these rows' columns have in a record; None for those that it lacks."""
-_COUNTS_SQL = (
-    "SELECT (SELECT count(*) FROM model_price WHERE run_no = ?1), "
-    "(SELECT count(*) FROM run_variant WHERE run_no = ?1), "
-    "(SELECT count(*) FROM run_task WHERE run_no = ?1), "
-    "(SELECT count(*) FROM slot WHERE run_no = ?1)"
-)
+_COUNTS = [f"(SELECT count(*) FROM {table} WHERE run_no = ?1)" for table in PLANNED_TABLES.values()]  # noqa: S608
+_COUNTS_SQL = f"SELECT {', '.join(_COUNTS)}"
 _PRICES_BY_PART_SQL = "SELECT part, count(*) FROM model_price WHERE run_no = ? GROUP BY part"
 _PARTS_SQL = f"{statements.select('run_part', start=1)} ORDER BY part"
 _CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx"

@@ -203,7 +203,8 @@ def find_problems(
 ) -> Iterator[Message]:
     """Yield every problem of a run's rows.
 
-    The files of events of staged results are checked if their `store` is given.
+    With a `store`, the files of events of staged results are checked, and what the run was started
+    with: its frozen files, and the root run of a regrading.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
         ("row, variants, tasks or slots", partial(check_schedule, connection, run_no)),
@@ -224,6 +225,9 @@ def find_problems(
     )
     for name, check in checks:
         yield from guarded(f"the run's {name} cannot be read", check)
+    if store is not None:
+        check = partial(_check_start, connection, run_no, run_id, store)
+        yield from guarded("what it was started with cannot be read", check)
 
 
 def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Message]:
@@ -234,7 +238,17 @@ def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Me
         yield None, f"{failure}: {error}"
 
 
-def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
+def _check_start(
+    connection: Connection, run_no: int, run_id: str, store: ArtifactStore
+) -> Iterator[Message]:
+    for message in _find_missing_files(connection, store, run_no):
+        yield None, message
+    for name, root_id in stored_runs.find_orphan_regradings(connection):
+        if name == run_id:
+            yield None, f"it regrades {root_id}, which the ledger does not hold"
+
+
+def _find_missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
     """Yield the frozen files of a run and its tasks that are missing from the store or changed."""
     try:
         frozen = [*_frozen_files(connection, run_no), *_tars_of_tasks(connection, run_no)]

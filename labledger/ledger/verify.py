@@ -23,7 +23,7 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import lookup, run_checks, stored_runs
+from labledger.ledger import lookup, run_checks
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
@@ -154,8 +154,6 @@ class _Checker:
                 store = None if path is None else self._store
                 problems = run_checks.find_problems(self._connection, run_no, run_id, store)
                 findings += [Finding(run_id, idx, message) for idx, message in problems]
-                if path is not None:
-                    findings += self._start_findings(run_no, run_id)
             by_range = finish(lambda slot_range: self._slots.check(*slot_range))
         totals = {run_id: CheckedSlots() for _, run_id in runs}
         slot_findings: list[Finding] = []
@@ -197,20 +195,6 @@ class _Checker:
 
         for _, message in run_checks.guarded("SQLite cannot check the file", problems):
             yield Finding(None, None, message)
-
-    def _start_findings(self, run_no: int, run_id: str) -> Iterator[Finding]:
-        """Check what the run was started with, and that a regrading has its root run."""
-
-        def problems() -> Iterator[Message]:
-            assert self._store is not None
-            for message in run_checks.find_missing_files(self._connection, self._store, run_no):
-                yield None, message
-            for name, root_id in stored_runs.find_orphan_regradings(self._connection):
-                if name == run_id:
-                    yield None, f"it regrades {root_id}, which the ledger does not hold"
-
-        for _, message in run_checks.guarded("what it was started with cannot be read", problems):
-            yield Finding(run_id, None, message)
 
     def _ranges(self, run_no: int, run_id: str) -> list[SlotRange]:
         """Return ranges that together contain every commit of a run."""

@@ -23,6 +23,8 @@ from labledger.records.model_calls import ModelCall, Usage
 
 PICODOLLARS = 10**12
 """How many picodollars a dollar has."""
+PRICED = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+"""The kinds of tokens that have a price: fields of `Usage` and of `ModelPrice`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +42,13 @@ class ModelPrice(Section):
     cache_write: int | None = None
     cache_write_1h: int | None = None
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset(
-        {"from_tokens", "input", "output", "cache_read", "cache_write", "cache_write_1h"}
-    )
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"from_tokens", *PRICED})
 
     def cost_of(self, usage: Usage) -> int | None:
         """Return the cost in picodollars; None if a kind of tokens was used that has no price."""
         cost = 0
-        for tokens, price in (
-            (usage.input, self.input),
-            (usage.output, self.output),
-            (usage.cache_read, self.cache_read),
-            (usage.cache_write, self.cache_write),
-            (usage.cache_write_1h, self.cache_write_1h),
-        ):
+        for kind in PRICED:
+            tokens, price = getattr(usage, kind), getattr(self, kind)
             if tokens and price is None:
                 return None
             cost += tokens * (price or 0)

@@ -10,6 +10,7 @@ rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import (
@@ -30,8 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
-from labledger.records.model_calls import CallState
-from labledger.records.model_costs import USUAL_METRICS
+from labledger.records.model_calls import CallState, Usage
+from labledger.records.model_costs import PRICED, USUAL_METRICS
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, Verdict
 
 
@@ -111,11 +112,7 @@ _PHASE_COLUMNS = [
     for name in ("exit_status", "duration_ms", "timed_out")
 ]
 
-_PRICES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
-_TOKEN_COLUMNS = (
-    *("input_tokens", "cache_read_tokens", "cache_write_tokens", "cache_write_1h_tokens"),
-    *("output_tokens", "reasoning_tokens"),
-)
+_TOKEN_COLUMNS = tuple(f"{field.name}_tokens" for field in fields(Usage))
 """All of a call's are null if its usage is not known."""
 
 ledger_meta = _clustered(
@@ -206,7 +203,7 @@ model_price = _of_run(
     *_integers("part"),
     *_texts("provider", "model"),
     *_integers("from_tokens"),
-    *_integers(*_PRICES, null=True),
+    *_integers(*PRICED, null=True),
     *_texts("source", "digest"),
     UniqueConstraint("run_no", "provider", "model", "from_tokens", name="uq_model_price_model"),
     _check("model_price_part", "part >= 1"),

@@ -15,6 +15,7 @@ from typing import Any
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, Result
+from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.lookup import Tombstone, find_run_no, newest_tombstone, run_number
 
 
@@ -79,10 +80,8 @@ _COMMITS_SQL = (
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
 _PART_QUERIES = {
-    "price": f"{statements.select('model_price', start=2)} ORDER BY price_idx",
-    "variant": f"{statements.select('run_variant', start=2)} ORDER BY variant_idx",
-    "task": f"{statements.select('run_task', start=2)} ORDER BY task_idx",
-    "slot": f"{statements.select('slot', start=2)} ORDER BY schedule_idx",
+    kind: f"{statements.select(table, start=2)} ORDER BY {KEYS[table][1]}"
+    for kind, table in digest_chain.PLANNED_TABLES.items()
 }
 
 

@@ -22,7 +22,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS, SLOT_TABLES
-from labledger.ledger.digest_chain import read_chain_head
+from labledger.ledger.digest_chain import PLANNED_TABLES, read_chain_head
 from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation, StoredRun
 from labledger.ledger.exchange.source import Source
@@ -82,9 +82,6 @@ _FROZEN_DIGEST = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 
 _TEXTS_PER_BATCH = 100
 _ROWS_PER_BATCH = 2_000
-
-_PLANNED_TABLES = ("model_price", "run_variant", "run_task", "slot")
-"""Tables that grow when a part is appended, in the order in which they are written."""
 
 _PAYLOADS_SQL = statements.expand(
     "SELECT task_payload.payload_digest, task_payload.body FROM run_task {task_payload} "
@@ -267,7 +264,7 @@ def _copy_parts(source: StoredRun, target: StoredRun) -> None:
     """Copy the prices, variants, tasks, slots and parts of the schedule that the target lacks."""
     starts = {
         table: target.execute(f"SELECT count(*) FROM {table} WHERE run_no = ?").scalar_one()  # noqa: S608
-        for table in _PLANNED_TABLES
+        for table in PLANNED_TABLES.values()
     }
     insert = statements.insert("task_payload", unless_exists="payload_digest")
     for batch in batched(source.execute(_PAYLOADS_SQL, starts["run_task"]), _TEXTS_PER_BATCH):
