@@ -2,8 +2,8 @@
 
 The columns and keys are read from `table_rows.json`, which `python scripts/table_rows.py` generates
 from `tables.py`: in the order of the table, without the columns that SQLite fills in and without
-`row_digest`. `statements` makes SQL of them. What a commit publishes is passed on as rows with
-names and types, which a test compares with the declared tables.
+`row_digest`. `statements` makes SQL of them. The columns of what a commit publishes are declared
+here, as rows with names and types.
 """
 
 from __future__ import annotations

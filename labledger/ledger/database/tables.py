@@ -1,8 +1,8 @@
 """The one declaration of the ledger's tables, as SQLAlchemy metadata.
 
 Alembic creates the tables, and a test compares what it creates with this module. Importing
-SQLAlchemy takes longer than most commands: everything else uses `table_rows`, whose columns
-`scripts/table_rows.py` generates from here.
+SQLAlchemy takes longer than most commands: everything else uses `table_rows`, which also has the
+columns of what a commit publishes; `scripts/table_rows.py` generates those of the other tables.
 
 A run has a small number (`run_no`) inside the ledger; the views show its `run_id`. Tables whose
 rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits append.
@@ -11,7 +11,7 @@ rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from sqlalchemy import (
     REAL,
@@ -31,6 +31,17 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import UserDefinedType
 
+from labledger.ledger.database.table_rows import (
+    AttemptRow,
+    EventRow,
+    EvidenceRow,
+    MetricRow,
+    ModelCallRow,
+    PredictionRow,
+    ScoreRow,
+    SlotCommitRow,
+    TrialRow,
+)
 from labledger.records.model_calls import CallState, Usage
 from labledger.records.model_costs import PRICED, USUAL_METRICS
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, Verdict
@@ -83,6 +94,24 @@ def _texts(*names: str, key: bool = False, null: bool = False) -> list[Column[st
     return [Column(name, Text, primary_key=key, nullable=null) for name in names]
 
 
+_TYPES: dict[Any, Any] = {
+    int: Integer,
+    str: Text,
+    float: REAL,
+    float | int | str: AnyValue,
+}
+
+
+def _columns(row_type: type[tuple[Any, ...]], key: int) -> list[Column[Any]]:
+    """Return the columns of a type of rows; the first `key` of them are the primary key."""
+    columns: list[Column[Any]] = []
+    for number, (name, hint) in enumerate(get_type_hints(row_type).items()):
+        null = type(None) in get_args(hint)
+        column_type = _TYPES[get_args(hint)[0] if null else hint]
+        columns.append(Column(name, column_type, primary_key=number < key, nullable=null))
+    return columns
+
+
 def _row_digest() -> Column[str]:
     """The digest of the other columns (`row_digest`); null if an older labledger wrote the row."""
     return Column("row_digest", Text)
@@ -105,12 +134,6 @@ def _one_of(
     literals = ", ".join(f"'{value.value}'" for value in values)
     return _check(f"{table}_{column}", f"{column} IN ({literals})")
 
-
-_PHASE_COLUMNS = [
-    f"{phase}_{name}"
-    for phase in ("setup", "agent", "grader")
-    for name in ("exit_status", "duration_ms", "timed_out")
-]
 
 _TOKEN_COLUMNS = tuple(f"{field.name}_tokens" for field in fields(Usage))
 """All of a call's are null if its usage is not known."""
@@ -438,11 +461,7 @@ their digests. Triggers keep it."""
 
 slot_commit = _clustered(
     "slot_commit",
-    *_integers("run_no", "schedule_idx", key=True),
-    *_texts("slot_commit_id", "status"),
-    *_texts("reason", null=True),
-    *_integers("epoch"),
-    *_texts("committed_at", "payload_digest", "chain_digest"),
+    *_columns(SlotCommitRow, key=2),
     UniqueConstraint("slot_commit_id"),
     _references("slot", "run_no", "schedule_idx"),
     _one_of("slot_commit", "status", SlotStatus),
@@ -450,16 +469,7 @@ slot_commit = _clustered(
 
 trial = _clustered(
     "trial",
-    *_integers("run_no", "schedule_idx", key=True),
-    *_integers("attempt"),
-    *_texts("status"),
-    *_texts("reason", "message", "verdict", "outcome", null=True),
-    *_integers("exit_status", null=True),
-    *_texts("started_at", "ended_at"),
-    *_integers("duration_ms"),
-    *_integers(*_PHASE_COLUMNS, null=True),
-    *_texts("image_ref", "image_id"),
-    *_integers("events_dropped"),
+    *_columns(TrialRow, key=2),
     _references("slot_commit", "run_no", "schedule_idx"),
     _one_of("trial", "status", SlotStatus),
     _one_of("trial", "verdict", Verdict),
@@ -467,13 +477,7 @@ trial = _clustered(
 
 attempt = _clustered(
     "attempt",
-    *_integers("run_no", "schedule_idx", "attempt", key=True),
-    *_texts("status"),
-    *_texts("reason", "message", null=True),
-    *_integers("exit_status", null=True),
-    *_texts("started_at", "ended_at"),
-    *_integers("duration_ms"),
-    *_texts("container", "image_id"),
+    *_columns(AttemptRow, key=3),
     _references("trial", "run_no", "schedule_idx"),
     _check("attempt_attempt", "attempt >= 1"),
     _one_of("attempt", "status", SlotStatus),
@@ -481,9 +485,7 @@ attempt = _clustered(
 
 metric = _clustered(
     "metric",
-    *_integers("run_no", "schedule_idx", "row_seq", key=True),
-    *_texts("metric_id", "source"),
-    Column("value", AnyValue, nullable=False),
+    *_columns(MetricRow, key=3),
     _references("trial", "run_no", "schedule_idx"),
     Index(
         *("ix_metric_usual", "run_no", "metric_id", "schedule_idx", "value"),
@@ -493,25 +495,20 @@ metric = _clustered(
 
 event = _clustered(
     "event",
-    *_integers("run_no", "schedule_idx", "row_seq", key=True),
-    *_texts("body"),
+    *_columns(EventRow, key=3),
     Column("type", Text, Computed(EVENT_TYPE, persisted=False), nullable=True),
     _references("trial", "run_no", "schedule_idx"),
 )
 
 prediction = _table(
     "prediction",
-    *_integers("run_no", "schedule_idx", "row_seq", key=True),
-    *_texts("kind", "record"),
+    *_columns(PredictionRow, key=3),
     _references("trial", "run_no", "schedule_idx"),
 )
 
 score = _table(
     "score",
-    *_integers("run_no", "schedule_idx", "row_seq", key=True),
-    *_texts("verdict", "primary_metric_name"),
-    Column("primary_metric_value", REAL, nullable=False),
-    *_texts("record"),
+    *_columns(ScoreRow, key=3),
     _references("trial", "run_no", "schedule_idx"),
     _one_of("score", "verdict", Verdict),
     Index(
@@ -522,25 +519,13 @@ score = _table(
 
 evidence_record = _table(
     "evidence_record",
-    *_integers("run_no", "schedule_idx", "attempt", "row_seq", key=True),
-    *_texts("record"),
+    *_columns(EvidenceRow, key=4),
     _references("trial", "run_no", "schedule_idx"),
 )
 
 model_call = _clustered(
     "model_call",
-    *_integers("run_no", "schedule_idx", "attempt", "call", key=True),
-    *_texts("started_at", "provider", "api", "model"),
-    *_texts("model_served", null=True),
-    *_texts("state"),
-    *_integers("status", null=True),
-    *_texts("reason", null=True),
-    *_integers(*_TOKEN_COLUMNS, null=True),
-    *_texts("raw_usage", null=True),
-    *_integers("first_byte_ms", "duration_ms", null=True),
-    *_integers("waited_ms"),
-    *_texts("request_id", "reserved", null=True),
-    *_integers("replayed"),
+    *_columns(ModelCallRow, key=4),
     _references("attempt", "run_no", "schedule_idx", "attempt"),
     _check("model_call_call", "call >= 1"),
     _one_of("model_call", "state", CallState),
