@@ -37,7 +37,7 @@ from labledger.trajectories.atif import Result, Step, text_of
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalResults, EvalSample
-    from inspect_ai.model import ChatMessage, ChatMessageAssistant, Content, ModelOutput, ModelUsage
+    from inspect_ai.model import ChatMessage, ChatMessageAssistant, Content, ModelUsage
     from inspect_ai.scorer import Score
 
 PATH = Path("inspect")
@@ -55,17 +55,12 @@ _STATUSES: Mapping[RunStatus, Literal["success", "started", "cancelled"]] = {
 }
 
 
-def require_inspect() -> None:
-    """Raise `ExtraMissing` if Inspect is not installed."""
-    require_for("writing logs of Inspect", "inspect", "inspect_ai")
-
-
 def write_logs(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
     """Write ``RUN.VARIANT.eval`` for each variant of a run into a folder, and return the files.
 
     A file appears whole or not at all. Raises `ExtraMissing` and `LedgerError`.
     """
-    require_inspect()
+    require_for("writing logs of Inspect", "inspect", "inspect_ai")
     run = reader.run(run_id)
     counts = {count.variant_id: count for count in reader.counts(run_id)}
     files = []
@@ -186,7 +181,7 @@ class _Sample:
 
     def build(self) -> EvalSample:
         from inspect_ai.log import EvalSample
-        from inspect_ai.model import ChatMessageUser, ModelOutput
+        from inspect_ai.model import ChatCompletionChoice, ChatMessageUser, ModelOutput
 
         trial, ids = self._trial, self._trial["ids"]
         task = _task_text(self._reader.task(ids["run_id"], ids["task_id"]))
@@ -194,7 +189,10 @@ class _Sample:
         if self._trajectory is not None:
             with self._reader.open_artifact(self._trajectory.sha256) as file:
                 conversation.take(AgentDocument(file).steps())
-        answer = conversation.last_answer
+        output, answer = ModelOutput(), conversation.last_answer
+        if answer is not None:
+            choices = [ChatCompletionChoice(message=answer)]
+            output = ModelOutput(model=answer.model or "", choices=choices)
         return EvalSample(
             id=ids["task_id"],
             epoch=ids["repl_idx"] + 1,
@@ -202,7 +200,7 @@ class _Sample:
             input=task,
             target="",
             messages=conversation.messages or [ChatMessageUser(id="task", content=task)],
-            output=ModelOutput() if answer is None else _output(answer),
+            output=output,
             scores=self._scores(),
             model_usage=_sums(self._usage()),
             metadata=self._metadata(conversation),
@@ -379,13 +377,6 @@ class _Conversation:
         text = json.dumps(arguments, ensure_ascii=False)
         self._size += min(len(text), _MAX_TEXT)
         return arguments if len(text) <= _MAX_TEXT else {"beginning": f"{text[:_MAX_TEXT]}…"}
-
-
-def _output(answer: ChatMessageAssistant) -> ModelOutput:
-    """Return a message of the assistant as the output of a sample."""
-    from inspect_ai.model import ChatCompletionChoice, ModelOutput
-
-    return ModelOutput(model=answer.model or "", choices=[ChatCompletionChoice(message=answer)])
 
 
 def _task_text(row: JsonObject) -> str:

@@ -238,11 +238,14 @@ def _start_workers(
         thread.start()
 
     def finish(check: Callable[[SlotRange], CheckedSlots]) -> list[CheckedSlots]:
-        _check_waiting(waiting, results, check)
+        def check_rest() -> None:
+            for number, slot_range in _take(waiting):
+                results[number] = check(slot_range)
+
+        check_rest()
         for thread in threads:
             thread.join()
-        # Workers that failed have put their ranges back.
-        _check_waiting(waiting, results, check)
+        check_rest()  # Workers that failed have put their ranges back.
         return [results[number] for number in range(len(ranges))]
 
     try:
@@ -254,17 +257,11 @@ def _start_workers(
             worker.communicate()
 
 
-def _check_waiting(
-    waiting: deque[tuple[int, SlotRange]],
-    results: dict[int, CheckedSlots],
-    check: Callable[[SlotRange], CheckedSlots],
-) -> None:
-    while True:
-        try:
-            number, slot_range = waiting.popleft()
-        except IndexError:
-            return
-        results[number] = check(slot_range)
+def _take(waiting: deque[tuple[int, SlotRange]]) -> Iterator[tuple[int, SlotRange]]:
+    """Take one range after the other, until none is left. Other threads do the same."""
+    with suppress(IndexError):
+        while True:
+            yield waiting.popleft()
 
 
 def _start_worker(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
@@ -290,11 +287,7 @@ def _feed(
     stdin, stdout = worker.stdin, worker.stdout
     if stdin is None or stdout is None:
         return
-    while True:
-        try:
-            number, slot_range = waiting.popleft()
-        except IndexError:
-            return
+    for number, slot_range in _take(waiting):
         try:
             results[number] = _request(stdin, stdout, slot_range)
         except (OSError, ValueError, TypeError):
