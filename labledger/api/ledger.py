@@ -264,7 +264,7 @@ class Ledger:
 
     def task_ids(self, run_id: str) -> list[str]:
         """Return the ids of a run's tasks, in the order of the dataset."""
-        return list(self._reader.task_ids(run_id))
+        return list(self._reader.task_digests(run_id))
 
     def open_slots(self, run_id: str) -> list[tuple[Slot, str, str]]:
         """Return each slot whose trial was dispatched and has no result yet, with host and time."""

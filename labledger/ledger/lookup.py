@@ -157,6 +157,8 @@ class Tombstone:
 _ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
 LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
 _LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
+_DELETED_SQL = """
+SELECT DISTINCT run_id FROM deleted_run WHERE run_id NOT IN (SELECT run_id FROM run) ORDER BY 1"""
 _NUMBERS_SQL = """
 SELECT number FROM (
   SELECT run_no AS number FROM run UNION ALL SELECT former_run_no FROM deleted_run)
@@ -168,6 +170,11 @@ def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
     sql = f"{_ALL_SQL} WHERE run_id = ? ORDER BY deletion_no DESC LIMIT 1"
     row = connection.execute(sql, (run_id,)).first()
     return None if row is None else Tombstone(*row[:-1])
+
+
+def read_deleted_ids(connection: Connection) -> list[str]:
+    """Return the ids of the runs that were deleted and not imported again."""
+    return list(connection.execute(_DELETED_SQL).scalars())
 
 
 def last_digest(connection: Connection) -> str:

@@ -43,6 +43,7 @@ from labledger.ledger.lookup import (
     ledger_id,
     open_artifact,
     read_artifact,
+    read_deleted_ids,
     run_number,
     unchanged,
 )
@@ -85,6 +86,9 @@ from labledger.ledger.stored_runs import (
     read_revisions,
     read_run,
     read_runs,
+    read_scheduled,
+    read_task_digests,
+    read_task_row_digests,
     with_regradings,
 )
 from labledger.records import JsonObject
@@ -113,15 +117,6 @@ SELECT task_payload.body FROM run
 JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_id = ?2
 {task_payload}
 WHERE run.run_id = ?1""")
-_TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
-_SLOT_COUNTS_SQL = statements.expand("""
-SELECT run_variant.variant_id, run_task.task_id, count(*)
-FROM slot
-{slot_names}
-WHERE slot.run_no = ? AND slot.supersedes IS NULL
-GROUP BY slot.variant_idx, slot.task_idx""")
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -217,6 +212,7 @@ class LedgerReader:
     progress = _ledger_query("read the progress of the runs", read_progress)
     runs_at_work = _ledger_query("read which runs are at work", read_runs_at_work)
     recent_commits = _ledger_query("read the newest commits", read_recent_commits)
+    deleted_run_ids = _ledger_query("list the deleted runs", read_deleted_ids)
 
     # -- what they read of a run, by its id
 
@@ -228,6 +224,9 @@ class LedgerReader:
     control_requests = _query(read_requests)
     unchanged_requests = _query(read_unchanged_requests)
     receivers = _query(read_receivers)
+    task_digests = _query(read_task_digests)
+    task_row_digests = _query(read_task_row_digests)
+    scheduled = _row_query(read_scheduled)
     reruns = _query(read_reruns)
     pending_reruns = _query(read_pending_slots)
     replacement = _query(read_replacement)
@@ -265,15 +264,6 @@ class LedgerReader:
 
     # -- runs
 
-    def deleted_run_ids(self) -> list[str]:
-        """Return the ids of the runs that were deleted and not imported again."""
-        with self._snapshot("list the deleted runs") as connection:
-            sql = (
-                "SELECT DISTINCT run_id FROM deleted_run "
-                "WHERE run_id NOT IN (SELECT run_id FROM run) ORDER BY 1"
-            )
-            return list(connection.execute(sql).scalars())
-
     def with_regradings(self, run_id: str) -> list[str]:
         """Return the ids of a run and its regradings. Raises `InvalidInput` for a regrading."""
         with self._snapshot(f"read run {run_id}") as connection:
@@ -309,14 +299,6 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             return [Slot(*row) for row in connection.execute(_REPLACING_VERDICTS_SQL, (run_no,))]
 
-    def scheduled(self, run_id: str) -> Iterator[tuple[str, str, int]]:
-        """Yield variant id, task id and the number of cells of each that have any.
-
-        A slot that supersedes another one is of the same cell.
-        """
-        with self._of_run(run_id) as (connection, run_no):
-            yield from connection.execute(_SLOT_COUNTS_SQL, (run_no,))
-
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
         """Return one slot. Raises `SlotNotFound`."""
         slot = next(self.slots(run_id, schedule_idx), None)
@@ -337,21 +319,6 @@ class LedgerReader:
                 raise LedgerError(f"run {run_id} has no task {task_id!r}")
         row: JsonObject = json.loads(body)
         return row
-
-    def task_ids(self, run_id: str) -> Iterator[str]:
-        """Yield the id of each task, in the order of the dataset."""
-        with self._of_run(run_id) as (connection, run_no):
-            yield from connection.execute(_TASKS_SQL, (run_no,)).scalars()
-
-    def task_digests(self, run_id: str) -> dict[str, str]:
-        """Return the digest of each task by its id, in the order of the dataset."""
-        with self._of_run(run_id) as (connection, run_no):
-            return {row[0]: row[1] for row in connection.execute(_TASKS_SQL, (run_no,))}
-
-    def task_row_digests(self, run_id: str) -> dict[str, str]:
-        """Return the digest of each task's whole frozen row by the task's id."""
-        with self._of_run(run_id) as (connection, run_no):
-            return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
 
     def staged_result(self, run_id: str, schedule_idx: int) -> AttemptResult | None:
         """Return the newest staged result of a slot, without the contents of its artifacts."""

@@ -1,4 +1,4 @@
-"""Read a run as `RunInfo`, and its gradings and reruns; check regradings against what they regrade.
+"""Read a run as `RunInfo`, its tasks, gradings and reruns; check regradings against their roots.
 
 All queries run inside the caller's snapshot. The experiment of a run that was extended is that of
 its newest part which extends it. A regrading stores the chain head that its root had, so it belongs
@@ -132,6 +132,33 @@ def _run_info(connection: Connection, row: Any) -> RunInfo:
         "takeover_request": read_request(connection, row.run_no),
     }
     return RunInfo(**values)
+
+
+_TASKS_SQL = f"{statements.select('run_task', start=2)} ORDER BY task_idx"
+_SCHEDULED_SQL = statements.expand("""
+SELECT run_variant.variant_id, run_task.task_id, count(*)
+FROM slot
+{slot_names}
+WHERE slot.run_no = ? AND slot.supersedes IS NULL
+GROUP BY slot.variant_idx, slot.task_idx""")
+
+
+def read_task_digests(connection: Connection, run_no: int) -> dict[str, str]:
+    """Return the digest of each task by its id, in the order of the dataset."""
+    return {row[0]: row[1] for row in connection.execute(_TASKS_SQL, (run_no,))}
+
+
+def read_task_row_digests(connection: Connection, run_no: int) -> dict[str, str]:
+    """Return the digest of each task's whole frozen row by the task's id."""
+    return {row[0]: row[2] for row in connection.execute(_TASKS_SQL, (run_no,))}
+
+
+def read_scheduled(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
+    """Yield variant id, task id and the number of cells of each that have any.
+
+    A slot that supersedes another one is of the same cell.
+    """
+    yield from connection.execute(_SCHEDULED_SQL, (run_no,))
 
 
 # -- gradings

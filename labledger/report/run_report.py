@@ -128,7 +128,9 @@ def collect(
     if not rows_by_task:
         comparisons = tuple(map(_without_task_rows, comparisons))
     run_ids = [part.graded.run.run_id for part in parts]
-    texts: Texts = {task_id: task_id for run_id in run_ids for task_id in reader.task_ids(run_id)}
+    texts: Texts = {
+        task_id: task_id for run_id in run_ids for task_id in reader.task_digests(run_id)
+    }
     task_ids = list(texts)
     tally = Tally()
     trials = _worst(tally.counting(_trials(parts, texts)), max_trials)
