@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 
 from labledger import clock
@@ -247,7 +248,7 @@ def store_request(
     expires_at = clock.later(now, ttl_s)
     connection.execute(
         statements.upsert("claim"),
-        (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
+        (run_no, *astuple(owner), since, expires_at),
     )
 
 
@@ -300,10 +301,8 @@ class LeaseWriter:
         with self._work.transaction(
             f"withdraw the takeover request for run {run_id}"
         ) as connection:
-            connection.execute(
-                _DELETE_CLAIM,
-                (run_number(connection, run_id), owner.host, owner.pid, owner.process_token),
-            )
+            key = (run_number(connection, run_id), *astuple(owner))
+            connection.execute(_DELETE_CLAIM, key)
 
     def renew(self, lease: Lease, *, is_dead: IsDead = lambda _: False) -> Renewal:
         """Extend the lease to `ttl_s` from now, unless a live process has requested the run.
@@ -376,10 +375,8 @@ def _acquire(
     refuse_other_requester(request, owner, run_id)
     connection.execute("DELETE FROM claim WHERE run_no = ?", (run_no,))
     epoch = connection.execute(_SELECT_PROGRESS, (run_no,)).one()[0] + 1
-    process = (owner.host, owner.pid, owner.process_token)
-    connection.execute(
-        statements.upsert("lease"), (run_no, epoch, *process, now, now, clock.later(now, ttl_s))
-    )
+    row = (run_no, epoch, *astuple(owner), now, now, clock.later(now, ttl_s))
+    connection.execute(statements.upsert("lease"), row)
     connection.execute(_BEGIN_EPOCH, (epoch, now, run_no))
     return Lease(run_no, run_id, epoch, ttl_s)
 

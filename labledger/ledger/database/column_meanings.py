@@ -165,7 +165,6 @@ _COMMON = {
     "unpaired": "scheduled slots that are not in a pair",
     "unscored": "committed slots that are not scored",
     "updated_at": "when the run's progress was last updated (UTC)",
-    "value": "the value",
     "variant_id": "the variant's id",
     "variants": "number of different variants with a committed slot of it",
     "verdict": "the grader's verdict; null without a score or in a `grade_error`",
@@ -173,7 +172,6 @@ _COMMON = {
     "waited_ms": "how long it was held back for limits of the provider; part of `duration_ms`",
     "replayed": "1 if the answer came from the record of another run, which cost nothing",
     "why": "for an `unpaired` slot: which side is left out, and its status or `not_committed`",
-    "wins": "pairs that are an `improvement`",
 }
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
 _WITH_EVERY_SCORE = ("trials", "all_trials", "scores", "all_scores")

@@ -185,19 +185,6 @@ def _engine(
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
     reading = not pragmas
 
-    def set_up(connection: Any) -> None:
-        for pragma in (*_PRAGMAS, *pragmas):
-            connection.execute(pragma)
-        connection.create_function("regexp", 2, _regexp, deterministic=True)
-        if DRIVER.sqlite_version_info < _FIRST_WITH_UNHEX:
-            connection.create_function("unhex", 1, _unhex, deterministic=True)
-        if not reading:
-            connection.create_function("row_digest", -1, row_digest, deterministic=True)
-            connection.create_function("combine", 2, combine, deterministic=True)
-            connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
-        if not foreign_keys:
-            connection.execute("PRAGMA foreign_keys = OFF")
-
     def connect() -> Any:
         connection = DRIVER.connect(
             uri,
@@ -207,8 +194,17 @@ def _engine(
             check_same_thread=not reading,
         )
         try:
-            set_up(connection)
+            for pragma in (*_PRAGMAS, *pragmas):
+                connection.execute(pragma)
+            connection.create_function("regexp", 2, _regexp, deterministic=True)
+            if DRIVER.sqlite_version_info < _FIRST_WITH_UNHEX:
+                connection.create_function("unhex", 1, _unhex, deterministic=True)
+            if not foreign_keys:
+                connection.execute("PRAGMA foreign_keys = OFF")
             if not reading:
+                connection.create_function("row_digest", -1, row_digest, deterministic=True)
+                connection.create_function("combine", 2, combine, deterministic=True)
+                connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
                 _store_log(connection, path)
         except BaseException:
             connection.close()
