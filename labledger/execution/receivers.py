@@ -29,7 +29,6 @@ from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.exit_codes import Exit
 from labledger.experiment import name_references
 from labledger.files.lab_folder import LabFolder
-from labledger.files.lab_settings import read_settings
 from labledger.ledger.notifications import ReceiverSource
 from labledger.records import JsonObject, canonical_json
 from labledger.text import escape_line, quoted
@@ -193,7 +192,7 @@ def given_receivers(
     """
     of_lab = tuple(
         Receiver.of_setting(each).found_in(lab.root, values).stored()
-        for each in read_settings(lab).notify
+        for each in lab.read_settings().get("notify", ())
     )
     if not notify:
         return GivenReceivers(None, of_lab)

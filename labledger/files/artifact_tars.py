@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, BinaryIO, Self
+from typing import IO, BinaryIO
 
 from labledger.errors import LabLedgerError
 from labledger.files.tars import (
@@ -31,7 +31,6 @@ from labledger.files.tars import (
     each_member,
     open_stream,
     padded,
-    read_whole,
     tar_chunks,
 )
 from labledger.files.untrusted_files import (
@@ -94,18 +93,6 @@ class PackedArtifact:
         if self.left_out_total:
             facts |= {"left_out": dict(self.left_out), "left_out_total": self.left_out_total}
         return facts
-
-    @classmethod
-    def from_json(cls, facts: JsonObject) -> Self:
-        return cls(
-            facts["path"],
-            facts["to"],
-            facts["kind"],
-            facts.get("members", 0),
-            facts.get("bytes", 0),
-            dict(facts.get("left_out", {})),
-            facts.get("left_out_total", 0),
-        )
 
 
 @dataclass(slots=True)
@@ -221,21 +208,11 @@ class _Exclusions:
 def _members(stream: Readable, path: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield the members of a tar that is read once. Raises `ArtifactsRefused`."""
     try:
-        with open_stream(_Blocks(stream)) as archive:
+        with open_stream(stream) as archive:
             for member in each_member(archive):
                 yield archive, member
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise ArtifactsRefused(f"the artifact {path} cannot be read as a tar: {error}") from error
-
-
-@dataclass(slots=True)
-class _Blocks:
-    """A stream whose `read` returns as much as it was asked for, as the tar library expects."""
-
-    stream: Readable
-
-    def read(self, size: int) -> bytes:
-        return read_whole(self.stream, size)
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
@@ -345,16 +322,11 @@ def _header_size(name: str, entry: Entry) -> int:
     return BLOCK + sum(BLOCK + padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
 
 
-def tar_of(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
-    """Yield a tar of files, links and folders of a workspace in pieces.
+def tar_of(entries: Mapping[str, Entry], paths: Mapping[str, Path]) -> Iterator[bytes]:
+    """Yield a tar of files, links and folders in pieces, each from its own path.
 
     Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
     """
-    yield from tar_of_paths(entries, {name: workspace / name for name in entries})
-
-
-def tar_of_paths(entries: Mapping[str, Entry], paths: Mapping[str, Path]) -> Iterator[bytes]:
-    """Yield a tar of files, links and folders, each from its own path, as `tar_of` does."""
     try:
         yield from tar_chunks(
             _member(paths[name], name, entry) for name, entry in sorted(entries.items())

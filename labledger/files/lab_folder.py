@@ -6,6 +6,10 @@ working directory. It is closed to other users of the machine. A ledger on a net
 refused before it is created, upgraded or opened for writing: SQLite's shared memory and locks do
 not work between machines, and WAL mode can lose commits there.
 
+`settings.yaml` in the lab folder, which a person writes, has what is set for every run. A lab
+without it has no settings. An unknown field, or a version that this labledger does not know, is an
+error: a setting that was misspelled must not be ignored.
+
 Only speed depends on a file of the cache: one is used if it is complete and belongs to this user.
 Its name contains a digest of everything that the content depends on. A temporary folder is locked
 by the process that made it, and removed when that process is done; the folder of a process that was
@@ -22,12 +26,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import LedgerError
+from labledger.errors import InvalidInput, LedgerError, Problem
 from labledger.files.durable_files import make_folder, write_file
+from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
+SETTINGS_SCHEMA = "lab_settings_v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,29 @@ class LabFolder:
         ignore = self.root / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", "utf-8")
+
+    def read_settings(self) -> JsonObject:
+        """Return the settings of the lab. Raises `InvalidInput` with every problem of the file."""
+        path = self.settings
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            message = error.strerror or str(error)
+            raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
+        # Imported late: few labs have the file, and every command finds the lab.
+        import yaml
+
+        from labledger.records import json_schemas
+
+        try:
+            document: JsonObject = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            problem = Problem(str(path), f"is not YAML: {error}")
+            raise InvalidInput(f"cannot read {path}", [problem]) from error
+        json_schemas.refuse_problems(path, json_schemas.problems(document, SETTINGS_SCHEMA))
+        return document
 
 
 NETWORK = frozenset(

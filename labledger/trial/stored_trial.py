@@ -24,7 +24,7 @@ from labledger.files import artifact_tars, patches
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import ArtifactsRefused
 from labledger.files.tars import content_of, each_member, open_stream
-from labledger.files.untrusted_files import MIB
+from labledger.files.untrusted_files import MIB, parents
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import REFERENCE, Artifact, Metric, Phase
@@ -39,7 +39,6 @@ from labledger.trial.evidence.container_changes import (
     ChangeList,
     Exclusions,
     is_exact,
-    parents_of,
 )
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 
@@ -290,7 +289,7 @@ def _require_restorable(stored: StoredArtifacts, changes: ChangeList, recorded: 
             problems[path] = "a secret was redacted in its name"
         elif any(
             (above := changes.changes.get(parent)) is not None and above.kind != "folder"
-            for parent in parents_of(path)
+            for parent in parents(path)
         ):
             problems[path] = "no file can be at this path"
         elif not change.is_stored:
@@ -345,13 +344,8 @@ def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
 
 
 def _as_change(member: tarfile.TarInfo, change: Change) -> Change:
-    kinds = {
-        tarfile.REGTYPE: "file",
-        tarfile.DIRTYPE: "folder",
-        tarfile.SYMTYPE: "link",
-        tarfile.FIFOTYPE: "fifo",
-    }
-    kind = kinds.get(member.type)
+    kinds = (kind for kind, flag in engine_archives.TYPES.items() if flag == member.type)
+    kind = next(kinds, None)
     if kind is None or member.sparse:
         raise EvidenceIncomplete(f"the snapshot has something else at {shortened(member.name)}")
     return replace(

@@ -297,7 +297,7 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
     for n in (1, 99, 100, 101, 3000):
         (tmp_path / f"link{n}").symlink_to("\udcff" * n)
         entries[f"link{n}"] = Entry("link", n)
-    packed = b"".join(artifact_tars.tar_of(tmp_path, entries))
+    packed = b"".join(artifact_tars.tar_of(entries, {name: tmp_path / name for name in entries}))
     assert len(packed) == artifact_tars.size_of(entries)
     found = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))

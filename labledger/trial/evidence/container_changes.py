@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from labledger.engine.container_files import ChangeKind
 from labledger.errors import MalformedJson
-from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name
+from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name, parents
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
@@ -153,12 +153,12 @@ class Exclusions:
     def of(cls, mounts: Iterable[str]) -> Self:
         """Exclude mounts at absolute paths, besides what every container has."""
         mounted = {path.strip("/") for path in mounts} - {""}
-        parents = {parent for path in mounted for parent in parents_of(path)}
+        above = {parent for path in mounted for parent in parents(path)}
         excluded = {*mounted, *_FOLDERS_OF_SYSTEM, *_FILES_OF_ENGINE}
-        return cls(frozenset(excluded), frozenset(parents))
+        return cls(frozenset(excluded), frozenset(above))
 
     def excludes(self, path: str) -> bool:
-        return path in self.paths or any(parent in self.paths for parent in parents_of(path))
+        return path in self.paths or not self.paths.isdisjoint(parents(path))
 
     def is_above(self, path: str) -> bool:
         """Return True if something below a folder is mounted."""
@@ -171,12 +171,6 @@ class Exclusions:
             and (change.change, change.kind) == ("added", "folder")
             and (change.mode, change.uid, change.gid) == (0o755, 0, 0)
         )
-
-
-def parents_of(path: str) -> Iterator[str]:
-    """Yield the folders above a relative path, the nearest first."""
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 class ChangesReader(Protocol):

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from labledger.engine.container_files import ChangeKind, ContainerFiles
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.files.tars import END, TarEntry, content_of, each_member, open_stream, padded
-from labledger.files.untrusted_files import MIB, printable
+from labledger.files.untrusted_files import MIB, parents, printable
 from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
     MAX_NAMES,
@@ -31,7 +31,6 @@ from labledger.trial.evidence.container_changes import (
     Change,
     Exclusions,
     is_exact,
-    parents_of,
 )
 from labledger.trial.evidence.redaction import Redactor
 
@@ -52,6 +51,7 @@ _KINDS = {
     tarfile.SYMTYPE: "link",
     tarfile.FIFOTYPE: "fifo",
 }
+"""What an engine may have for each kind."""
 
 HelperContainer = Callable[[], AbstractContextManager[ContainerFiles]]
 """Makes a container of the image that never runs, and removes it."""
@@ -208,7 +208,7 @@ def _requests(
     costs: dict[str, int] = defaultdict(int)
     """How many requests each path needs, with everything below it."""
     whole: set[str] = set()
-    nodes = wanted.keys() | {parent for path in wanted for parent in parents_of(path)}
+    nodes = wanted.keys() | {parent for path in wanted for parent in parents(path)}
     for path in sorted(nodes, key=lambda path: -path.count("/")):
         costs[path] += path in wanted
         is_new = wanted.get(path) == "added"
@@ -219,7 +219,7 @@ def _requests(
     return [
         _Request(path, path in whole)
         for path in sorted(wanted.keys() | whole, key=order)
-        if whole.isdisjoint(parents_of(path))
+        if whole.isdisjoint(parents(path))
     ]
 
 
@@ -249,19 +249,20 @@ def _content(
 CAP = 256 * MIB
 """The limit of a snapshot in bytes."""
 
-_TYPES = {
+TYPES = {
     "file": tarfile.REGTYPE,
     "folder": tarfile.DIRTYPE,
     "link": tarfile.SYMTYPE,
     "fifo": tarfile.FIFOTYPE,
 }
+"""What a snapshot has for each kind."""
 
 
 def header(change: Change) -> bytes:
     """Return the header of a change's member, with those of a long name or target."""
     return TarEntry(
         change.path,
-        _TYPES[change.kind or ""],
+        TYPES[change.kind or ""],
         change.size,
         target=change.target,
         mode=change.mode,

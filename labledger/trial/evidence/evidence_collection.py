@@ -13,7 +13,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -37,13 +37,18 @@ from labledger.trial.evidence.grading import (
     parse_json,
 )
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.trial_outputs import OutputFiles, TrialOutputs, read_events
+from labledger.trial.evidence.trial_outputs import (
+    OutputFiles,
+    TrialOutputs,
+    holds_secret,
+    read_events,
+)
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
-_MAX_IN_MEMORY = 256 * 1024
+MAX_IN_MEMORY = 256 * 1024
 """Content of more bytes is stored in pieces."""
 _RESERVED_EXT_KEYS = ("isolation", "regrades")
 """Keys of `ext`, in scores and evidence, that only labledger sets."""
@@ -86,7 +91,7 @@ class EvidenceCollector:
 
     def add_pieces(self, chunks: Iterator[bytes], size: int) -> str:
         """Add content of about `size` bytes that is given in pieces."""
-        if size <= _MAX_IN_MEMORY:
+        if size <= MAX_IN_MEMORY:
             return self.add_artifact(b"".join(chunks))
         return self.add_stream(chunks)
 
@@ -233,7 +238,9 @@ class EvidenceCollector:
             self.add_problem("workspace_files", problem)
             return
         try:
-            with_secret = sorted(n for n, e in files.items() if self._holds_secret(folder, n, e))
+            with_secret = sorted(
+                n for n, e in files.items() if holds_secret(self.redactor, n, folder / n, e)
+            )
             if with_secret:
                 problem = (
                     f"{len(with_secret):,} files hold secrets, the first of them {with_secret[0]}"
@@ -242,7 +249,7 @@ class EvidenceCollector:
             storable = {name: entry for name, entry in files.items() if name not in with_secret}
             if not storable:
                 return
-            chunks = artifact_tars.tar_of(folder, storable)
+            chunks = artifact_tars.tar_of(storable, {name: folder / name for name in storable})
             self.references["workspace_files"] = self.add_pieces(chunks, size)
         except UnsafeFile as error:
             self.add_problem("workspace_files", error.message)
@@ -260,16 +267,6 @@ class EvidenceCollector:
                 self.references[name] = self.add_pieces(files.chunks(), files.size)
             except UnsafeFile as error:
                 self.add_problem(name, error.message)
-
-    def _holds_secret(self, folder: Path, name: str, entry: Entry) -> bool:
-        path = folder / name
-        if entry.kind == "folder":
-            content: Iterable[bytes] = ()
-        elif entry.kind == "link":
-            content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
-        else:
-            content = UntrustedFile(path.parent, path.name).chunks(entry.size)
-        return self.redactor.contains_secret(chain([name.encode(), b"\n"], content))
 
     def add_facts_to_score(self, score: JsonObject, grader: GraderIdentity) -> None:
         """Add to `ext` of a score what only labledger says, and its grader.

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
+from labledger.engine.container_files import ChangeKind
 from labledger.files.untrusted_files import head_chunks
 from labledger.records import JsonObject
 from labledger.trial.evidence.container_changes import (
@@ -23,6 +24,7 @@ from labledger.trial.evidence.container_changes import (
     Exclusions,
     kind_of,
 )
+from labledger.trial.evidence.tampering import is_whiteout
 
 _OPAQUE, _REDIRECT, _METACOPY = (
     f"trusted.overlay.{name}" for name in ("opaque", "redirect", "metacopy")
@@ -143,21 +145,21 @@ class OverlayReader:
             original, below = _below(layers, name)
             if original is not None:
                 self._note_original(path, layers, name)
-            if _is_whiteout(status):
+            if is_whiteout(status):
                 if original is not None:
                     yield Change(path, "deleted"), ()
                 continue
-            change = "added" if original is None else "changed"
+            change: ChangeKind = "added" if original is None else "changed"
             yield self._change(path, change, status), below
 
-    def _change(self, path: str, change: str, status: os.stat_result) -> Change:
+    def _change(self, path: str, change: ChangeKind, status: os.stat_result) -> Change:
         kind = kind_of(status.st_mode)
         full = f"{self.upper}/{path}"
         if kind == "file" and _METACOPY in os.listxattr(full, follow_symlinks=False):
             raise OverlayUnusable
         return Change(
             path,
-            "added" if change == "added" else "changed",
+            change,
             kind,
             stat.S_IMODE(status.st_mode),
             status.st_uid,
@@ -218,10 +220,6 @@ def _is_opaque(folder: str) -> bool:
         return False
 
 
-def _is_whiteout(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
 def _below(layers: Layers, name: str) -> tuple[os.stat_result | None, Layers]:
     """Return what merged folders show under a name, and the folders of that name below it."""
     first: os.stat_result | None = None
@@ -232,7 +230,7 @@ def _below(layers: Layers, name: str) -> tuple[os.stat_result | None, Layers]:
             status = os.lstat(path)
         except OSError:
             continue
-        if _is_whiteout(status):
+        if is_whiteout(status):
             break
         first = first or status
         if not stat.S_ISDIR(status.st_mode):

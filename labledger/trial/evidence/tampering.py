@@ -99,12 +99,13 @@ def _changed_by(agent: AgentPhase, path: str) -> bool:
     if stat.S_ISDIR(status.st_mode):
         return False  # A folder changes with its content; only the deletion of a whole one counts.
     # Newer kernels give all deleted files one inode, which has the time of the last deletion.
-    if _is_whiteout(status) and status.st_nlink > 1 and agent.after_setup:
+    if is_whiteout(status) and status.st_nlink > 1 and agent.after_setup:
         return False
     return agent.begin <= status.st_ctime < agent.end
 
 
-def _is_whiteout(status: os.stat_result) -> bool:
+def is_whiteout(status: os.stat_result) -> bool:
+    """Return True for the mark of a deleted file in a layer of an overlay file system."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
@@ -118,7 +119,7 @@ def _is_in(layers: Sequence[str], path: str) -> bool:
             status = os.lstat(f"{layer}{path}")
         except OSError:
             continue
-        return not _is_whiteout(status)
+        return not is_whiteout(status)
     return False
 
 

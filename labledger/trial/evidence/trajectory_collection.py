@@ -26,7 +26,7 @@ from labledger.trajectories.json_reading import LogFacts
 from labledger.trajectories.recorded_calls import MatchedCalls, read_record
 from labledger.trajectories.trajectory_writer import DocumentWriter
 from labledger.trial import contract
-from labledger.trial.evidence.evidence_collection import EvidenceCollector
+from labledger.trial.evidence.evidence_collection import MAX_IN_MEMORY, EvidenceCollector
 
 NAME = "trajectory"
 """The document in the evidence."""
@@ -34,7 +34,6 @@ INDEX = "trajectory_steps"
 """Its index in the evidence."""
 STDOUT = "stdout"
 """The log that is the agent's output."""
-_MAX_IN_MEMORY = 256 << 10
 _MAX_LOG = 1 << 30
 """How many bytes a log may have."""
 _MAX_UNREAD = 10
@@ -183,15 +182,11 @@ class _Collector:
         for piece in pieces:
             beginning.append(piece)
             size += len(piece)
-            if size > _MAX_IN_MEMORY:
+            if size > MAX_IN_MEMORY:
                 break
         if not beginning:
             return False
-        reference = (
-            self._evidence.add_stream(chain(beginning, pieces))
-            if size > _MAX_IN_MEMORY
-            else self._evidence.add_artifact(b"".join(beginning))
-        )
+        reference = self._evidence.add_pieces(chain(beginning, pieces), size)
         self._evidence.references[NAME] = reference
         self._evidence.references[INDEX] = self._evidence.add_inline(writer.index)
         self.problems += source.problems + _losses(writer, source.facts)

@@ -191,6 +191,21 @@ class _Reader:
             self.file.write(line)
 
 
+def holds_secret(redactor: Redactor, name: str, path: Path, entry: Entry) -> bool:
+    """Return whether the name or the content of a file, link or folder holds a secret.
+
+    Raises `UnsafeFile` or `OSError` if it cannot be read.
+    """
+    match entry.kind:
+        case "file":
+            content: Iterable[bytes] = UntrustedFile(path.parent, path.name).chunks(entry.size)
+        case "link":
+            content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
+        case _:
+            content = ()
+    return redactor.contains_secret(chain([name.encode(), b"\n"], content))
+
+
 @dataclass(slots=True)
 class OutputFiles:
     """The files of a phase's output folders by their names in the tar."""
@@ -214,7 +229,7 @@ class OutputFiles:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the tar in pieces. Raises `UnsafeFile` or `OSError`."""
-        return artifact_tars.tar_of_paths(self.entries, self.paths)
+        return artifact_tars.tar_of(self.entries, self.paths)
 
     @property
     def size(self) -> int:
@@ -251,24 +266,10 @@ class OutputFiles:
     def _leave_out_secrets(self, redactor: Redactor) -> None:
         for name, entry in list(self.entries.items()):
             try:
-                holds_secret = redactor.contains_secret(
-                    chain([name.encode(), b"\n"], self._content(name, entry))
-                )
+                if holds_secret(redactor, name, self.paths[name], entry):
+                    self._leave_out(name, "holds a secret")
             except (UnsafeFile, OSError):
                 self._leave_out(name, "could not be read")
-                continue
-            if holds_secret:
-                self._leave_out(name, "holds a secret")
-
-    def _content(self, name: str, entry: Entry) -> Iterable[bytes]:
-        path = self.paths[name]
-        match entry.kind:
-            case "file":
-                return UntrustedFile(path.parent, path.name).chunks(entry.size)
-            case "link":
-                return [os.fsencode(os.readlink(path))]  # noqa: PTH115
-            case _:
-                return ()
 
     def _leave_out_largest(self) -> None:
         size = len(END)
