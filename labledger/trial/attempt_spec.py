@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading_settings import GradingMode, Sealing
@@ -23,9 +23,7 @@ from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.trial import contract
-from labledger.trial.evidence.container_exit import (
-    ContainerExit,
-)
+from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 if TYPE_CHECKING:
@@ -246,15 +244,10 @@ class AttemptSpec:
 class TrialKind(ABC):
     """What is different in trials of one kind. Immutable; can be pickled."""
 
-    @property
-    @abstractmethod
-    def phases(self) -> tuple[str, ...]:
-        """The phases that can run in the container, in their order."""
-
-    @property
-    @abstractmethod
-    def exit_statuses(self) -> frozenset[int]:
-        """The statuses with which `trial.sh` can end a container that is started once."""
+    phases: ClassVar[tuple[str, ...]]
+    """The phases that can run in the container, in their order."""
+    exit_statuses: ClassVar[frozenset[int]]
+    """The statuses with which `trial.sh` can end a container that is started once."""
 
     @property
     def earlier_phases(self) -> Mapping[str, Phase]:

@@ -35,7 +35,6 @@ from labledger.trial.evidence.evidence_collection import (
 )
 from labledger.trial.evidence.gateway_calls import ModelUse, collect_record
 from labledger.trial.evidence.grading import (
-    NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradedTrial,
@@ -258,7 +257,7 @@ def graded_outcome(
     `limits_s` are the time limits of its phases, in seconds.
     """
     outcome = outcome_by_exit_status(exit_status, limits_s, trial.outputs.folder)
-    if exit_status not in NOT_GRADED:
+    if exit_status not in ExitStatus.NOT_GRADED:
         judge: Judge = find_reader(trial.source.source).judge or grade
         judge(trial, outcome)
     return outcome

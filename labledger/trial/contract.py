@@ -41,7 +41,7 @@ systems choose by themselves, and registered for nothing."""
 ENTRYPOINT = "entrypoint"
 """Names the output of the image's entrypoint, as a phase names its own."""
 
-PHASE_NAMES = ("setup", "agent", "grader")
+PHASE_NAMES: tuple[str, ...] = ("setup", "agent", "grader")
 
 OUTER_MARGIN_S = 120.0
 """Seconds that a container may run beyond the trial's time limits before the host kills it."""
@@ -73,8 +73,9 @@ class ExitStatus:
     """Those of a start that only grades: the second of a two-part trial, or a regrading."""
     SINGLE_START = ALL - {50, 51, 73}
     """Those of a trial whose container is started once, with its grader's files."""
-    BEFORE_DELIVERY = ALL - {0, 10, 11, 40, 41, 50}
-    """Those of a `delivered` trial to which the grader's files were not delivered."""
+    NOT_GRADED = ALL - {0, 10, 11, 40, 41, 50}
+    """Those of a trial in which no grader ran to its end. A `delivered` one has no other before the
+    grader's files were delivered to it."""
     AFTER_DELIVERY = GRADER_PART | {51, 72, 73}
     """Those of a `delivered` trial to which they were."""
 

@@ -15,13 +15,13 @@ import errno
 import math
 import os
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger import clock
-from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.errors import DiskFull, LabLedgerError
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
@@ -103,46 +103,46 @@ class OutputUnreadable(LabLedgerError):
     """A trial has ended and cannot be read on this host. Its container and folder stay."""
 
 
+@contextmanager
+def trial_stays(
+    spec: AttemptSpec, full_disks: FullDisks, *, waits_for_grader: bool = False
+) -> Iterator[None]:
+    """Raise `OutputUnreadable` or `DiskFull` for what this host cannot do with a trial.
+
+    The trial has not failed by that: its containers and its folder stay. `waits_for_grader` is as
+    for `output_unreadable_error`. `NoSuchContainer` is raised as it is.
+    """
+    try:
+        yield
+    except NoSuchContainer:
+        raise
+    except (OSError, ContainerFailed) as error:
+        full_disks.record_write_error(spec.plan.run_dir, error)
+        raise output_unreadable_error(spec, error, waits_for_grader=waits_for_grader) from error
+
+
 def output_unreadable_error(
-    spec: AttemptSpec, error: OSError | ContainerFailed
+    spec: AttemptSpec, error: OSError | ContainerFailed, *, waits_for_grader: bool = False
 ) -> OutputUnreadable | DiskFull:
-    """Return the exception to raise if `error` occurs while an ended trial is collected."""
-    problem = _problem(spec, error)
-    message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
-    hint = (
-        f"fix that, then `labledger resume {spec.run_id}`: the container still exists and will not "
-        "be run again"
-    )
-    return _error(error, message, hint)
+    """Return the exception to raise if `error` occurs while an ended trial is collected.
 
-
-def not_delivered_error(
-    spec: AttemptSpec, error: OSError | ContainerFailed
-) -> OutputUnreadable | DiskFull:
-    """Return the exception to raise if `error` occurs while a grader's files are delivered."""
-    message = (
-        f"slot {spec.slot.schedule_idx} waits for its grader's files, which could not be "
-        f"delivered: {_problem(spec, error)}"
-    )
-    hint = (
-        f"fix that, then `labledger resume {spec.run_id}`: the container waits, and will not be "
-        "run again"
-    )
-    return _error(error, message, hint)
-
-
-def _problem(spec: AttemptSpec, error: OSError | ContainerFailed) -> str:
+    With `waits_for_grader` the container runs, and its grader's files could not be delivered.
+    """
     if isinstance(error, OSError):
-        return f"{error.strerror} ({error.filename or spec.folder})"
-    return error.message
-
-
-def _error(
-    error: OSError | ContainerFailed, message: str, hint: str
-) -> OutputUnreadable | DiskFull:
+        problem = f"{error.strerror} ({error.filename or spec.folder})"
+    else:
+        problem = error.message
+    what, state = "has ended and could not be collected", "still exists and"
+    if waits_for_grader:
+        what, state = "waits for its grader's files, which could not be delivered", "waits, and"
+    message = f"slot {spec.slot.schedule_idx} {what}: {problem}"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return DiskFull(message)
-    return OutputUnreadable(message, hint=hint)
+    return OutputUnreadable(
+        message,
+        hint=f"fix that, then `labledger resume {spec.run_id}`: the container {state} will not be "
+        "run again",
+    )
 
 
 MIN_FREE_BYTES = 512 << 20

@@ -16,6 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from labledger import clock
 from labledger.engine.engine import Engine
@@ -65,13 +66,8 @@ from labledger.trial.stored_trial import (
 class FreshTrial(TrialKind):
     """A trial that runs every phase in a workspace filled from its seed."""
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return PHASE_NAMES
-
-    @property
-    def exit_statuses(self) -> frozenset[int]:
-        return ExitStatus.SINGLE_START
+    phases = PHASE_NAMES
+    exit_statuses = ExitStatus.SINGLE_START
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         if spec.has_mounted_workspace:
@@ -101,13 +97,8 @@ class GraderPart(FreshTrial):
     """In the format of `trial.sh`."""
     artifacts: TakenArtifacts | None = None
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return ("grader",)
-
-    @property
-    def exit_statuses(self) -> frozenset[int]:
-        return ExitStatus.GRADER_PART
+    phases = ("grader",)
+    exit_statuses = ExitStatus.GRADER_PART
 
     def fill(self, _spec: AttemptSpec, folder: Path) -> None:
         attempt_notes.provide_phases(folder, self.phases_so_far)
@@ -199,13 +190,8 @@ class RegradedTrial(TrialKind):
 
     stored: StoredTrial
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        return ("grader",)
-
-    @property
-    def exit_statuses(self) -> frozenset[int]:
-        return ExitStatus.GRADER_PART
+    phases = ("grader",)
+    exit_statuses = ExitStatus.GRADER_PART
 
     @property
     def earlier_phases(self) -> Mapping[str, Phase]:
@@ -237,16 +223,17 @@ class RegradedTrial(TrialKind):
         record = self.stored.record
         evidence = self.evidence(spec, redactor_for(spec))
         evidence.refer_to_everything()
-        outcome = _Outcome(
-            SlotStatus(record["status"]),
-            record["reason"],
-            record["message"],
-            record["exit_status"],
-            record["ended_at"],
-            record["duration_ms"],
-            self.stored.phases,
+        return _result(
+            spec,
+            evidence,
+            status=SlotStatus(record["status"]),
+            reason=record["reason"],
+            message=record["message"],
+            exit_status=record["exit_status"],
+            ended_at=record["ended_at"],
+            duration_ms=record["duration_ms"],
+            phases=self.stored.phases,
         )
-        return _result(spec, evidence, outcome)
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         restore_trial_folder(spec, self.stored, folder)
@@ -272,16 +259,16 @@ class RegradedTrial(TrialKind):
         evidence.collect_workspace()
         duration_ms = self._before_grading_ms
         started_at = clock.parse(self.stored.record["started_at"])
-        outcome = _Outcome(
-            SlotStatus.GRADE_ERROR,
-            Reason.EVIDENCE_INCOMPLETE,
-            redactor.redact_message(why),
-            None,
-            clock.iso(started_at + timedelta(milliseconds=duration_ms)),
-            duration_ms,
-            self.stored.phases_before_grading,
+        return _result(
+            spec,
+            evidence,
+            status=SlotStatus.GRADE_ERROR,
+            reason=Reason.EVIDENCE_INCOMPLETE,
+            message=redactor.redact_message(why),
+            ended_at=clock.iso(started_at + timedelta(milliseconds=duration_ms)),
+            duration_ms=duration_ms,
+            phases=self.stored.phases_before_grading,
         )
-        return _result(spec, evidence, outcome)
 
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
         duration_ms = self._before_grading_ms + container_exit.duration_ms
@@ -305,20 +292,18 @@ class RegradedTrial(TrialKind):
         return RegradedEvidence(spec, redactor, self.stored)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The fields of a result that differ between carried-over and incomplete trials."""
+def _result(
+    spec: AttemptSpec,
+    evidence: RegradedEvidence,
+    *,
+    phases: dict[str, Phase],
+    duration_ms: int,
+    **fields: Any,
+) -> AttemptResult:
+    """Return the result of a trial that was not graded again.
 
-    status: SlotStatus
-    reason: str | None
-    message: str | None
-    exit_status: int | None
-    ended_at: str
-    duration_ms: int
-    phases: dict[str, Phase]
-
-
-def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) -> AttemptResult:
+    `fields` are those that differ between carried-over and incomplete trials.
+    """
     record = evidence.stored.trial.record
     result: JsonObject | None = None
     events: tuple[Event, ...] | EventFile = ()
@@ -328,22 +313,18 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
     with suppress(EvidenceIncomplete):
         events, dropped = evidence.collect_events()
     add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
-    sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
+    sources = metrics.Sources(result, None, events, phases, duration_ms)
     return attempt_result(
         spec,
         evidence,
-        status=outcome.status,
-        reason=outcome.reason,
-        message=outcome.message,
         started_at=record["started_at"],
-        ended_at=outcome.ended_at,
-        duration_ms=outcome.duration_ms,
+        duration_ms=duration_ms,
         image_ref=record["image"]["ref"],
         image_id=record["image"]["id"],
-        exit_status=outcome.exit_status,
         outcome=record["outcome"],
-        phases=outcome.phases,
+        phases=phases,
         metrics=trial_metrics(spec, sources, spec.kind.counted),
         events=events,
         events_dropped=dropped,
+        **fields,
     )

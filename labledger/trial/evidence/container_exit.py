@@ -27,18 +27,10 @@ from labledger.trial.evidence.tampering import (
 
 _ROOT_USERS = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
 
-_UNGRADED = frozenset(
-    {
-        ExitStatus.SETUP_FAILED,
-        ExitStatus.SETUP_TIMED_OUT,
-        ExitStatus.AGENT_FAILED,
-        ExitStatus.AGENT_TIMED_OUT,
-        ExitStatus.AGENT_ENDED,
-        ExitStatus.DELIVERY_TIMED_OUT,
-        ExitStatus.SCRIPT_HINDERED,
-        ExitStatus.AGENT_END_FORGED,
-    }
-)
+_GRADER_HAD_NOT_BEGUN = (ExitStatus.NOT_GRADED | {ExitStatus.AGENT_ENDED}) - {
+    ExitStatus.SCRIPT_FAILED,
+    ExitStatus.DISK_FULL,
+}
 
 
 def facts_of_trial(
@@ -49,8 +41,8 @@ def facts_of_trial(
     Its file system is inspected now unless that was done before grading.
     Raises `EngineUnavailable`.
     """
-    ungraded = container_exit.exit_status in _UNGRADED
-    when: Checked = "before_grading" if ungraded else "after_grading"
+    is_before = container_exit.exit_status in _GRADER_HAD_NOT_BEGUN
+    when: Checked = "before_grading" if is_before else "after_grading"
     changes = container_exit.changes
     if changes is None:
         container = container_exit.container_id
@@ -58,9 +50,7 @@ def facts_of_trial(
             changes = FilesystemChanges(None, unchecked="its container is gone")
         else:
             changes = inspect_changes(engine, isolation, container, when)
-    facts = _facts(
-        isolation, _agent_user(isolation, engine.image_user(isolation.image_id)), changes
-    )
+    facts = _facts(isolation, _agent_user(isolation, engine), changes)
     if container_exit.unchecked_processes is not None:
         facts["unchecked_processes"] = container_exit.unchecked_processes
     if container_exit.processes_left is not None:
@@ -76,7 +66,7 @@ def facts_of_separate_grader(
     What the agent changed in its container is recorded apart from what is suspected: the grader's
     container got only the artifacts. Raises `EngineUnavailable`.
     """
-    user = _agent_user(isolation, engine.image_user(isolation.image_id))
+    user = _agent_user(isolation, engine)
     agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
     own = _facts(isolation, user, agents)
     keys = ("checked", "tampering_suspected", "tampering_total", "unchecked")
@@ -94,7 +84,7 @@ def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObje
     image what the agent changed there. `recorded` are the facts of the agent's container, {} if
     they are not known. Raises `EngineUnavailable`.
     """
-    user = recorded.get("agent_user", _agent_user(isolation, engine.image_user(isolation.image_id)))
+    user = recorded.get("agent_user", _agent_user(isolation, engine))
     is_separate = isolation.mode is GradingMode.SEPARATE
     sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
     facts = _facts(isolation, user, FilesystemChanges("before_grading"))
@@ -139,9 +129,14 @@ def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChan
     return facts
 
 
-def _agent_user(isolation: Isolation, image_user: str | None) -> str | None:
-    """Return the user that the agent ran as; None if only an image that is gone defines it."""
-    user = isolation.agent_user or image_user
+def _agent_user(isolation: Isolation, engine: Engine | None) -> str | None:
+    """Return the user that the agent ran as; None if only an image that is gone defines it.
+
+    Without an engine, nobody is asked what the image says.
+    """
+    user = isolation.agent_user
+    if not user and engine is not None:
+        user = engine.image_user(isolation.image_id)
     return "root" if user in _ROOT_USERS else user
 
 

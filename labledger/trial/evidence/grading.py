@@ -89,22 +89,6 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
         outcome.score = None
 
 
-NOT_GRADED = frozenset(
-    {
-        ExitStatus.SETUP_FAILED,
-        ExitStatus.SETUP_TIMED_OUT,
-        ExitStatus.AGENT_FAILED,
-        ExitStatus.AGENT_TIMED_OUT,
-        ExitStatus.DELIVERY_TIMED_OUT,
-        ExitStatus.SCRIPT_FAILED,
-        ExitStatus.DISK_FULL,
-        ExitStatus.SCRIPT_HINDERED,
-        ExitStatus.AGENT_END_FORGED,
-    }
-)
-"""The exit statuses of trials in which no grader ran to its end."""
-
-
 def outcome_by_exit_status(
     exit_status: int, limits_s: Mapping[str, float], folder: Path
 ) -> GradingOutcome:

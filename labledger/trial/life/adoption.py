@@ -8,13 +8,11 @@ left to run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
+from labledger.engine.engine_errors import NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import Sealing
 from labledger.trial import attempt_notes
@@ -22,7 +20,7 @@ from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.free_disk_space import output_unreadable_error
+from labledger.trial.free_disk_space import trial_stays
 from labledger.trial.life import (
     container_start,
     delivery,
@@ -64,7 +62,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
 
 def _finish_separate_grading(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     """Continue with the grader of a trial whose artifacts are stored, and return how it ended."""
-    with _collecting_errors(spec, context):
+    with trial_stays(spec, context.full_disks):
         ended, wait_start = separate_grader.adopt(spec, context)
     return _with_disks_and_times(spec, context, ended, wait_start)
 
@@ -130,7 +128,7 @@ def finish_stopped_container(
     start the grader part.
     """
     try:
-        with _collecting_errors(spec, context):
+        with trial_stays(spec, context.full_disks):
             state = context.engine.inspect_existing(container)
             part_start = min(wait_start, container_start.monotonic_start(state))
             match spec.sealing:
@@ -146,22 +144,6 @@ def finish_stopped_container(
     except NoSuchContainer:
         return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
     return _with_disks_and_times(spec, context, ended, part_start)
-
-
-@contextmanager
-def _collecting_errors(spec: AttemptSpec, context: TrialContext) -> Iterator[None]:
-    """Raise `OutputUnreadable` or `DiskFull` for what this host cannot do.
-
-    The trial has not failed by that: its containers and its folder stay. `NoSuchContainer` is
-    raised as it is.
-    """
-    try:
-        yield
-    except NoSuchContainer:
-        raise
-    except (OSError, ContainerFailed) as error:
-        context.full_disks.record_write_error(spec.plan.run_dir, error)
-        raise output_unreadable_error(spec, error) from error
 
 
 def _with_disks_and_times(

@@ -24,7 +24,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.free_disk_space import not_delivered_error
+from labledger.trial.free_disk_space import trial_stays
 from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.start_limiter import TrialContext
@@ -63,16 +63,11 @@ def deliver_and_wait(spec: AttemptSpec, context: TrialContext, container: str) -
         )
         if not has_ended:
             return status
-    try:
+    with trial_stays(spec, context.full_disks, waits_for_grader=True):
         if agent_part is None:
             _store_agent_part(spec, context, container, report)
         if delivered_at(spec) is None:
             _deliver(spec, context, container)
-    except NoSuchContainer:
-        raise
-    except (OSError, ContainerFailed) as error:
-        context.full_disks.record_write_error(spec.plan.run_dir, error)
-        raise not_delivered_error(spec, error) from error
     fault_points.fault_point("grader_running", spec.slot.schedule_idx)
     return limiter.wait(engine, spec, container, deadline_s=spec.deadline_of("grader"))
 
@@ -224,9 +219,9 @@ def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
     """
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
-        return ContainerExit.of(state, state.exit_status, ExitStatus.BEFORE_DELIVERY)
+        return ContainerExit.of(state, state.exit_status, ExitStatus.NOT_GRADED)
     go = delivered_at(spec)
-    expected = ExitStatus.BEFORE_DELIVERY if go is None else ExitStatus.AFTER_DELIVERY
+    expected = ExitStatus.NOT_GRADED if go is None else ExitStatus.AFTER_DELIVERY
     ended = ContainerExit.of(state, state.exit_status, expected)
     elapsed = clock.parse(ended.ended_at) - clock.parse(go or ended.ended_at)
     grader_ms = max(0, round(elapsed.total_seconds() * 1000))

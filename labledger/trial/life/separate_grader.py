@@ -28,7 +28,12 @@ from labledger.trial.evidence.declared_artifacts import take_artifacts
 from labledger.trial.life import container_start, inputs, model_access, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
 from labledger.trial.life.start_limiter import TrialContext
-from labledger.trial.life.two_part_trials import AgentPart, combined_exit, inspect_agent_part
+from labledger.trial.life.two_part_trials import (
+    AgentPart,
+    combined_exit,
+    inspect_agent_part,
+    wait_for_grader,
+)
 from labledger.trial.output_folders import artifact_source
 from labledger.trial.trial_kinds import GraderPart
 
@@ -174,12 +179,8 @@ def _started_marker(part: AttemptSpec) -> Path:
 
 def _wait(part: AttemptSpec, context: TrialContext, container: str) -> ContainerExit:
     """Wait for the grader's container, and return how it ended. Raises `NoSuchContainer`."""
-    engine = context.engine
-    status = context.limiter.wait(engine, part, container)
-    if status is None:
-        container_start.kill_overdue(engine, container)
-    state = engine.inspect_existing(container)
-    ended = ContainerExit.of(state, status, part.kind.exit_statuses)
+    ended = wait_for_grader(part, context, container)
+    status = ended.exit_status
     if ended.exit_status_forged or status not in {None, *ExitStatus.ALL, *ExitStatus.OF_ENGINE}:
         # No agent comes to this container: it was the grader, or its image.
         refusal = f"the grader's container ended with status {status}, which trial.sh did not set"

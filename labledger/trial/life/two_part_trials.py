@@ -205,11 +205,16 @@ def _run_grader_part(
         )
         return _combine_parts(agent_part, grader_part)
     fault_points.fault_point("grader_running", spec.slot.schedule_idx)
-    status = context.limiter.wait(engine, spec, container, spec.deadline_of("grader"))
+    return _combine_parts(agent_part, wait_for_grader(spec, context, container))
+
+
+def wait_for_grader(spec: AttemptSpec, context: TrialContext, container: str) -> ContainerExit:
+    """Wait for a container in which only the grader runs, and return how it ended."""
+    status = context.limiter.wait(context.engine, spec, container, spec.deadline_of("grader"))
     if status is None:
-        kill_overdue(engine, container)
-    state = engine.inspect_existing(container)
-    return _combine_parts(agent_part, ContainerExit.of(state, status, ExitStatus.GRADER_PART))
+        kill_overdue(context.engine, container)
+    state = context.engine.inspect_existing(container)
+    return ContainerExit.of(state, status, ExitStatus.GRADER_PART)
 
 
 def _combine_parts(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
