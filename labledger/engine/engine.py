@@ -113,16 +113,6 @@ class Engine:
         config = self.image_config(image_id)
         return None if config is None else str(config.get("User") or "")
 
-    def image_folder(self, image_id: str) -> str | None:
-        """Return an image's WORKDIR, "/" if it sets none, or None if there is no such image."""
-        config = self.image_config(image_id)
-        return None if config is None else str(config.get("WorkingDir") or "/")
-
-    def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
-        """Return the words of an image's ENTRYPOINT, none if it sets none."""
-        config = self.image_config(image_id) or {}
-        return tuple(map(str, config.get("Entrypoint") or ()))
-
     def image_config(self, image_id: str) -> JsonObject | None:
         """Return the configuration of an image, or None if there is no such image."""
         if image_id not in self._image_configs:

@@ -201,3 +201,15 @@ def make_folders(workspace: Path, relative: Path) -> None:
         if folder.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         folder.chmod(OPEN_FOLDER)
+
+
+def make_readable_folder(folder: Path, mode: int = 0o755) -> None:
+    """Create a folder that any user of a container can read."""
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+
+
+def write_readable_file(path: Path, text: str) -> None:
+    """Write a file that any user of a container can read."""
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)

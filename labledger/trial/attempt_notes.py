@@ -25,6 +25,7 @@ from labledger.files.durable_files import (
     sync_folder,
     write_file,
 )
+from labledger.files.workspace_seed import write_readable_file
 from labledger.records.attempt_result import Phase
 from labledger.records.model_grants import WAITED
 from labledger.trial import contract
@@ -142,9 +143,7 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
 
 def provide_phases(folder: Path, phases: str) -> None:
     """Give a container with this folder the phases so far, in the format of `phase_lines`."""
-    path = folder / "in" / contract.PHASES_FILE
-    path.write_text(phases, "utf-8")
-    path.chmod(0o644)
+    write_readable_file(folder / "in" / contract.PHASES_FILE, phases)
 
 
 def phase_notes_of(phases: Mapping[str, Phase]) -> str:

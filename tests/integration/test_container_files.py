@@ -18,6 +18,7 @@ from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import NoSuchContainer
 from labledger.records import JsonObject
+from labledger.trial.trial_plan import ImageFacts
 
 pytestmark = [pytest.mark.docker]
 
@@ -132,9 +133,11 @@ def test_unreadable_tar_is_no_fault_of_the_engine(files: ContainerFiles) -> None
     assert dict(files.changes())["/usr/bin"] == "deleted"
 
 
-def test_folder_of_an_image() -> None:
-    """The WORKDIR of an image without one is the root; of no image, it is unknown."""
+def test_configuration_of_an_image() -> None:
+    """The WORKDIR of an image without one is the root; of no image, nothing is known."""
     image = ENGINE.image_id(BUSYBOX)
     assert image is not None
-    assert ENGINE.image_folder(image) == "/"
-    assert ENGINE.image_folder("sha256:" + "0" * 64) is None
+    config = ENGINE.image_config(image)
+    assert config is not None
+    assert ImageFacts.of_config(config).folder == "/"
+    assert ENGINE.image_config("sha256:" + "0" * 64) is None

@@ -8,21 +8,20 @@ runs a program of labledger's in an image with Python, as nobody, without capabi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Self
+from typing import ClassVar, Self
 
 from labledger import clock
 from labledger.engine import allowed_hosts, forwarder_program, proxy_program, relay
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed, ContainerNameTaken
-from labledger.engine.engine_facts import ContainerState
 from labledger.engine.networks import BRIDGE, Networks
 from labledger.errors import EngineUnavailable
-from labledger.files.workspace_seed import OPEN_FILE
+from labledger.files.workspace_seed import OPEN_FILE, make_readable_folder
 from labledger.records import JsonObject
 from labledger.records.model_grants import SOCKET
 from labledger.trial import contract
@@ -53,16 +52,17 @@ class HelperKind(StrEnum):
 class Helper:
     """A helper container of an attempt."""
 
+    kind: ClassVar[HelperKind]
     name: str
-    kind: HelperKind
-    attempt_labels: Mapping[str, str]
+    labels: Mapping[str, str]
+    """Those of the attempt."""
 
     @property
-    def labels(self) -> dict[str, str]:
-        return dict(self.attempt_labels) | {Labels.HELPER: self.kind.value}
+    def _own_labels(self) -> dict[str, str]:
+        return {**self.labels, Labels.HELPER: self.kind.value}
 
-    def config(self, image: str | None) -> JsonObject:
-        """Return what the configuration of each helper has; callers add program and network.
+    def _config(self, image: str | None) -> JsonObject:
+        """Return what the configuration of each helper has; each adds its program and network.
 
         `image` is the id of an image with Python. Raises `EngineUnavailable` if it is gone.
         """
@@ -76,7 +76,7 @@ class Helper:
             "User": _NOBODY,
             "Cmd": [],
             "WorkingDir": "/",
-            "Labels": self.labels,
+            "Labels": self._own_labels,
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": {
                 "CapDrop": ["ALL"],
@@ -92,28 +92,18 @@ class Helper:
             },
         }
 
-    def find(self, engine: Engine) -> ContainerState | None:
-        """Return the state of its container; None if there is none.
+    def _run(self, engine: Engine, config: JsonObject, *networks: str) -> None:
+        """Make sure that it runs and listens. Can be repeated.
 
-        Raises `ContainerNameTaken` if something else has its name.
+        It is put into `networks` in addition to that of its configuration. Raises
+        `ContainerFailed`, and `ContainerNameTaken` if something else has its name.
         """
         state = engine.inspect(self.name)
-        if state is not None and not self.labels.items() <= state.labels.items():
+        if state is not None and not self._own_labels.items() <= state.labels.items():
             raise ContainerNameTaken(
                 f"a container of something else is called {self.name}: rename or remove it"
             )
-        return state
-
-    def provide(self, engine: Engine, config: JsonObject, networks: Sequence[str] = ()) -> str:
-        """Make sure that it runs and listens, and return its container's id. Can be repeated.
-
-        It is put into `networks` in addition to that of its configuration. Raises
-        `ContainerFailed`.
-        """
-        state = self.find(engine)
-        if state is not None and state.status == "running":
-            container = state.container_id
-        else:
+        if state is None or state.status != "running":
             if state is not None:
                 # Its coordinator died before it was complete.
                 engine.remove(state.container_id)
@@ -122,11 +112,10 @@ class Helper:
                 Networks(engine).connect(container, network)
             engine.start(container)
         self._await_listening(engine)
-        return container
 
     def _await_listening(self, engine: Engine) -> None:
         deadline = clock.monotonic() + _START_TIMEOUT_S
-        while not any(row.get("what") == "listening" for row in self.log(engine)):
+        while not any(row.get("what") == "listening" for row in self._log(engine)):
             if clock.monotonic() > deadline:
                 with engine.api(f"read the output of {self.name}") as client:
                     output = client.logs(self.name, tail=5).decode("utf-8", "replace")
@@ -136,7 +125,7 @@ class Helper:
                 )
             clock.sleep(_POLL_S)
 
-    def log(self, engine: Engine) -> list[JsonObject]:
+    def _log(self, engine: Engine) -> list[JsonObject]:
         """Return what its program logged, one object a line. Raises `ContainerFailed`."""
         with engine.api(f"read the log of {self.name}") as client:
             content: bytes = client.logs(self.name, stdout=True, stderr=False)
@@ -184,7 +173,7 @@ _SOCKET_FOLDER, _, _SOCKET_NAME = SOCKET.partition("/")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelsHelper:
+class ModelsHelper(Helper):
     """The container by which a trial's agent reaches the gateway.
 
     It has the network that the container of the trial would have had, and that container joins it:
@@ -195,9 +184,7 @@ class ModelsHelper:
     A helper that died is not started again: it would have another network than the trial.
     """
 
-    name: str
-    labels: Mapping[str, str]
-    """Those of the attempt."""
+    kind = HelperKind.MODELS
     folder: Path
     """The trial's folder."""
 
@@ -206,14 +193,9 @@ class ModelsHelper:
         """Return the helper of an attempt whose agent has models."""
         return cls(f"{spec.container_name}-models", spec.labels(), spec.folder)
 
-    @property
-    def _helper(self) -> Helper:
-        return Helper(self.name, HelperKind.MODELS, self.labels)
-
     def prepare(self, folder: Path) -> None:
         """Make what it mounts in a new trial folder, in which `in` is."""
-        (folder / _SOCKET_FOLDER).mkdir()
-        (folder / _SOCKET_FOLDER).chmod(0o755)
+        make_readable_folder(folder / _SOCKET_FOLDER)
         for name in (contract.AGENT_OVER_FILE, contract.MODELS_CLOSED_FILE):
             (folder / "in" / name).touch()
             (folder / "in" / name).chmod(OPEN_FILE)
@@ -224,7 +206,7 @@ class ModelsHelper:
         `image` is the id of its image, `network` the part of `HostConfig` that says in which
         network it is. Raises `ContainerFailed`, and `EngineUnavailable` if the image is gone.
         """
-        config = self._helper.config(image)
+        config = self._config(image)
         inputs = self.folder / "in"
         over, closed = (
             f"{_DOOR}/{name}" for name in (contract.AGENT_OVER_FILE, contract.MODELS_CLOSED_FILE)
@@ -242,7 +224,7 @@ class ModelsHelper:
                 contract.mount(inputs / contract.MODELS_CLOSED_FILE, closed),
             ]
         }
-        self._helper.provide(engine, config)
+        self._run(engine, config)
 
     def mounts(self) -> list[JsonObject]:
         """Return the mounts of the trial's container by which `trial.sh` closes the port."""
@@ -269,7 +251,7 @@ class ModelsHelper:
     def report(self, engine: Engine) -> JsonObject:
         """Return what is unusual about it, for the evidence."""
         try:
-            replaced = sum(row.get("what") == "replaced" for row in self._helper.log(engine))
+            replaced = sum(row.get("what") == "replaced" for row in self._log(engine))
         except ContainerFailed as error:
             return {"problem": error.message}
         return {"forwarders_replaced": replaced} if replaced else {}
@@ -286,23 +268,16 @@ MAX_CONNECTIONS_REPORTED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class EgressProxy:
+class EgressProxy(Helper):
     """The proxy through which a container of a trial reaches hosts, and the network of both.
 
     Each container has a proxy and an internal network of its own, so that no trial reaches or
     disturbs another. The engine restarts a proxy that dies, so that trials finish with nobody
-    watching.
+    watching. The network has the name of the proxy's container.
     """
 
-    name: str
-    """Of the proxy's container, and of the network."""
-    labels: Mapping[str, str]
-    """Those of the attempt."""
+    kind = HelperKind.EGRESS
     allowed_hosts: tuple[str, ...]
-
-    @property
-    def _helper(self) -> Helper:
-        return Helper(self.name, HelperKind.EGRESS, self.labels)
 
     def provide(self, engine: Engine, image: str | None) -> None:
         """Make sure that the network exists and the proxy listens in it. Can be repeated.
@@ -310,7 +285,7 @@ class EgressProxy:
         `image` is the id of its image. Raises `ContainerFailed` if the engine cannot have it, and
         `EngineUnavailable` if the image is gone.
         """
-        config = self._helper.config(image)
+        config = self._config(image)
         network = Networks(engine).provide_internal(self.name, self.labels)
         address = str(network.first_address)
         program = program_words(proxy_program, allowed_hosts, relay)
@@ -327,13 +302,13 @@ class EgressProxy:
             "RestartPolicy": {"Name": "always"},
             **({"ExtraHosts": extra} if allowed_hosts.HOST_NAME in self.allowed_hosts else {}),
         }
-        self._helper.provide(engine, config, [BRIDGE])
+        self._run(engine, config, BRIDGE)
 
     def report(self, engine: Engine) -> JsonObject:
         """Return what the proxy did, for the evidence: refused destinations first."""
         report: JsonObject = {"allowed_hosts": list(self.allowed_hosts)}
         try:
-            log = self._helper.log(engine)
+            log = self._log(engine)
         except ContainerFailed as error:
             return report | {"problem": error.message}
         listening = sum(row.get("what") == "listening" for row in log)

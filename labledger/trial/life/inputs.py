@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from labledger.experiment import name_references
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.task_row import instruction
-from labledger.files.workspace_seed import OPEN_FOLDER
+from labledger.files.workspace_seed import OPEN_FOLDER, make_readable_folder, write_readable_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -54,9 +53,8 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
         partial.chmod(0o755)
         _fill_trial_folder(partial, spec)
         if spec.starts_entrypoint:
-            words = context.engine.image_entrypoint(spec.image_id)
-            folder = context.engine.image_folder(spec.image_id) or "/"
-            _write_entrypoint_script(spec, words, folder, partial / "in")
+            image = context.engine.image_config(spec.image_id) or {}
+            _write_entrypoint_script(spec, image, partial / "in")
         context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
@@ -70,8 +68,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     outputs = [output.name for output in output_mounts(spec)]
     workspace = ["workspace"] if spec.has_mounted_workspace else []
     for name in ("in", "out", "state", *workspace, *outputs):
-        (folder / name).mkdir(parents=True)
-        (folder / name).chmod(OPEN_FOLDER)
+        make_readable_folder(folder / name, OPEN_FOLDER)
     inputs_folder = folder / "in"
     _write_json(inputs_folder / "task.json", spec.task.visible_row())
     _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
@@ -80,8 +77,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         if _is_mounted_at_start(spec, phase):
             write_phase_script(spec, phase, inputs_folder)
     if spec.sealing is not Sealing.NONE:
-        (folder / "sealed").mkdir()
-        (folder / "sealed").chmod(0o755)
+        make_readable_folder(folder / "sealed")
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
     shared_files.unpack_agent_files(spec, folder)
@@ -111,33 +107,23 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     plan = spec.settings.phase(phase)
     if phase == "agent" and spec.uses_models:
         plan = replace(plan, env={**model_access.agent_variables(spec), **plan.env})
-    script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
-    preamble = trial_networks.phase_preamble(spec, phase) + _without_token(spec, phase)
-    write_readable_file(folder / f"{phase}.sh", preamble + script)
+    _write_script(spec, phase, plan, enter, folder)
     if phase == "grader":
         shared_files.place_grader_files(spec, folder)
 
 
-def _write_entrypoint_script(
-    spec: AttemptSpec, entrypoint: Sequence[str], working_folder: str, folder: Path
-) -> None:
-    """Write the script that starts an image's entrypoint, if the image has one."""
-    if not entrypoint:
+def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path) -> None:
+    """Write the script that starts an image's entrypoint, if the image has one.
+
+    `image` is its configuration.
+    """
+    words = tuple(map(str, image.get("Entrypoint") or ()))
+    if not words:
         return
-    command = tuple(map(name_references.escape, (*entrypoint, *_ENTRYPOINT_ARGUMENTS)))
+    command = tuple(map(name_references.escape, (*words, *_ENTRYPOINT_ARGUMENTS)))
     plan = PhasePlan(command, spec.settings.runtime.env or {}, 0)
-    script = phase_script(
-        plan,
-        contract.secret_variables(spec.plan.environment),
-        f"cd {shlex.quote(working_folder)} || exit 126",
-    )
-    preamble = _without_token(spec, contract.ENTRYPOINT)
-    write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", preamble + script)
-
-
-def _without_token(spec: AttemptSpec, phase: str) -> str:
-    """Return the shell lines with which a phase other than the agent's has no token of models."""
-    return model_access.WITHOUT_TOKEN if spec.uses_models and phase != "agent" else ""
+    enter = f"cd {shlex.quote(str(image.get('WorkingDir') or '/'))} || exit 126"
+    _write_script(spec, contract.ENTRYPOINT, plan, enter, folder)
 
 
 def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
@@ -147,9 +133,19 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
         plan = PhasePlan(collect.command, env, collect.timeout_s)
         # The agent may have deleted the folder.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
-        script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
-        preamble = _without_token(spec, f"collect_{number}")
-        write_readable_file(folder / f"collect_{number}.sh", preamble + script)
+        _write_script(spec, f"collect_{number}", plan, enter, folder)
+
+
+def _write_script(spec: AttemptSpec, name: str, plan: PhasePlan, enter: str, folder: Path) -> None:
+    """Write the script of a phase, a collect command or the entrypoint, which `name` says.
+
+    All but the agent's have no token of models.
+    """
+    script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
+    preamble = trial_networks.phase_preamble(spec, name)
+    if spec.uses_models and name != "agent":
+        preamble += model_access.WITHOUT_TOKEN
+    write_readable_file(folder / f"{name}.sh", preamble + script)
 
 
 def phase_script(
@@ -183,15 +179,6 @@ def _shell_word(text: str, variables: dict[str, str]) -> str:
 
 def _write_json(path: Path, value: JsonObject) -> None:
     write_readable_file(path, canonical_json.dumps(value) + "\n")
-
-
-def write_readable_file(path: Path, text: str) -> None:
-    """Write a file that any user of a container can read."""
-    path.write_text(text, "utf-8")
-    path.chmod(0o644)
-
-
-_READABLE_BY_ALL = 0o755
 
 
 def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
@@ -252,6 +239,5 @@ def _fill(spec: AttemptSpec, folder: Path) -> None:
     """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
-    (folder / "in").mkdir()
-    (folder / "in").chmod(_READABLE_BY_ALL)
+    make_readable_folder(folder / "in")
     write_phase_script(spec, "grader", folder / "in")

@@ -12,13 +12,11 @@ just before the command.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import posixpath
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,8 +25,15 @@ from labledger.errors import LedgerError
 from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.task_row import TaskFiles
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.durable_files import new_file, publish, sync_folder, sync_tree
-from labledger.files.workspace_seed import TarSeed
+from labledger.files.durable_files import (
+    content_digest,
+    filled_folder,
+    new_file,
+    publish,
+    sync_folder,
+    sync_tree,
+)
+from labledger.files.workspace_seed import TarSeed, make_readable_folder, write_readable_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -44,7 +49,6 @@ _COPY_FAILED = 125
 _FILES = "files"
 _UNPACKED = "unpacked"
 _COPIES = "copies"
-_READABLE = 0o755
 
 _TRIAL_SCRIPT = re.compile(r"trial-([0-9a-f]{16})\.sh")
 
@@ -204,10 +208,7 @@ def _script_changes(path: Path) -> Iterator[str]:
 
 def _digest(path: Path) -> str | None:
     """Return the SHA-256 (hex) of a regular file, None for anything else."""
-    if path.is_symlink() or not path.is_file():
-        return None
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return None if path.is_symlink() or not path.is_file() else content_digest(path)
 
 
 def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
@@ -253,16 +254,13 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
     if not graders:
         return
-    (folder / _FILES).mkdir()
-    (folder / _FILES).chmod(_READABLE)
+    make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
         source = _unpack(spec, files)
         shutil.copytree(
             source, folder / _FILES / str(index), symlinks=True, copy_function=link_or_copy
         )
-    script = folder / COPY_SCRIPT
-    script.write_text(_copy_script(graders), "utf-8")
-    script.chmod(0o644)
+    write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
 
 
 def find_changes_of_task_files(
@@ -335,15 +333,9 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
         hint = "restore .lab/artifacts from a copy; without it, start a new run"
         raise LedgerError(message, hint=hint)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{files.tar[:16]}."))
-    try:
+    with filled_folder(folder) as partial:
         TarSeed(store, files.tar).fill(partial)
-        partial.chmod(_READABLE)
+        partial.chmod(0o755)
         sync_tree(partial)
-        partial.rename(folder)
-    except (OSError, LedgerError):
-        shutil.rmtree(partial, ignore_errors=True)
-        if not folder.exists():  # Another thread may have been first.
-            raise
     sync_folder(folder.parent)
     return folder
