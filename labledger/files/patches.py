@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,20 +76,18 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
 
     Binary, large and other files are named in lines of their own between the diffs.
     """
-    result = Patch()
     names = {
         n for n in before.entries | after.entries if before.entries.get(n) != after.entries.get(n)
     }
     if before.truncated or after.truncated:
         names &= before.entries.keys() & after.entries.keys()
     if not names:
-        return result
-    old_contents = _old_contents(seed, names)
+        return Patch()
     return patch_of(
         sorted(names),
         before.entries,
         after.entries,
-        old_contents.get,
+        seeded_texts(seed, names).get,
         lambda name: _content(workspace / name),
     )
 
@@ -126,12 +124,13 @@ def patch_of(
     return result
 
 
-def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
+def seeded_texts(seed: Seed, names: Container[str] | None = None) -> dict[str, bytes]:
+    """Return the contents of a seed's files, of all or of some names, that a patch compares."""
     contents: dict[str, bytes] = {}
     bytes_left = _MAX_SEED_BYTES
     for seeded in seed.entries():
         small = len(seeded.content) <= min(MAX_PATCHED, bytes_left)
-        if seeded.name in names and small and not seeded.is_link:
+        if (names is None or seeded.name in names) and small and not seeded.is_link:
             contents[seeded.name] = seeded.content
             bytes_left -= len(seeded.content)
     return contents

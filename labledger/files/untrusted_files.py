@@ -172,7 +172,25 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
         return None, error.message
 
 
+def read_ascii(folder: Path, name: str, cap: int) -> str:
+    """Return a small text of `trial.sh`, which any process of the container could have written.
+
+    It is empty if there is none, or none that can be read safely.
+    """
+    content, _ = read_optional(folder, name, cap)
+    return (content or b"").decode("ascii", "replace")
+
+
 # -- names and links
+
+
+def is_text(name: str) -> bool:
+    """Return True for a name that is UTF-8, and of which nothing was replaced."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\ufffd" not in name
 
 
 def is_safe_name(name: str) -> bool:

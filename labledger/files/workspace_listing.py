@@ -17,7 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from labledger.errors import MalformedJson
-from labledger.files.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile, printable
+from labledger.files.untrusted_files import (
+    MAX_VALUES,
+    MIB,
+    UnsafeFile,
+    UntrustedFile,
+    is_text,
+    printable,
+)
 from labledger.files.workspace_seed import Seed, SeedEntry
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
@@ -284,17 +291,9 @@ def _child_names(
                 else:
                     contents[inner] = child
                     bytes_left -= child.stat(follow_symlinks=False).st_size
-                if bytes_left < 0 or len(contents) + len(pending) > files or not _is_text(inner):
+                if bytes_left < 0 or len(contents) + len(pending) > files or not is_text(inner):
                     return None
     return contents
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\ufffd" not in name
 
 
 def digest(entries: FolderContents) -> str:

@@ -76,10 +76,6 @@ class InlineSeed:
         for name, text in self._files.items():
             yield SeedEntry(name, text.encode())
 
-    def tar(self, workspace: str) -> Iterator[bytes]:
-        """Yield a tar that fills a folder of a container. `workspace` is its absolute path."""
-        return _tar(self.entries(), workspace)
-
 
 class TarSeed:
     """A seed stored as a tar in the artifact store. What was changed there is never used.
@@ -132,10 +128,6 @@ class TarSeed:
                     executable = bool(member.mode & 0o100)
                     yield SeedEntry(member.name, content.read(), executable=executable)
 
-    def tar(self, workspace: str) -> Iterator[bytes]:
-        """Yield a tar that fills a folder of a container. `workspace` is its absolute path."""
-        return _tar(self.entries(), workspace)
-
 
 def _fits(path: Path, member: tarfile.TarInfo, archive: tarfile.TarFile) -> bool:
     """Return whether a path is what `TarSeed.fill` makes of a member."""
@@ -153,12 +145,12 @@ def _fits(path: Path, member: tarfile.TarInfo, archive: tarfile.TarFile) -> bool
     return not member.mode & 0o100 or bool(path.stat().st_mode & 0o100)
 
 
-def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
-    """Yield a tar of a seed with names below `workspace`, open to any user of the container.
+def seed_tar(seed: Seed, workspace: str) -> Iterator[bytes]:
+    """Yield a tar that fills a folder of a container, open to any user of it.
 
-    Raises `UnsafeSeed`.
+    `workspace` is the absolute path of the folder. Raises `UnsafeSeed`.
     """
-    return tar_chunks(_members(entries, workspace.strip("/"), int(clock.unix_time())))
+    return tar_chunks(_members(seed.entries(), workspace.strip("/"), int(clock.unix_time())))
 
 
 def _members(

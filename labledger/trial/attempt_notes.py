@@ -18,20 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from labledger import clock
-from labledger.files import untrusted_files
 from labledger.files.durable_files import (
     delete_unfinished,
     make_folder,
     sync_folder,
     write_file,
 )
+from labledger.files.untrusted_files import PHASES_CAP, read_ascii
 from labledger.files.workspace_seed import write_readable_file
 from labledger.records.attempt_result import Phase
 from labledger.records.model_grants import WAITED
 from labledger.trial import contract
 
-_COLLECT = "collect_"
-_COLLECT_NAME = re.compile(r"collect_[1-9][0-9]?")
+_PHASE = re.compile("|".join(contract.PHASE_NAMES))
+_COLLECT = re.compile(r"collect_([1-9][0-9]?)")
 """The name that `trial.sh` gives a collect command."""
 
 
@@ -46,10 +46,8 @@ def read_phases(folder: Path) -> dict[str, Phase]:
 
 def read_collect_statuses(folder: Path) -> dict[int, int]:
     """Return the exit status of each collect command by its number; 124 after a time-out."""
-    return {
-        int(name.removeprefix(_COLLECT)): status
-        for name, (status, *_) in _parse(_phases_text(folder), collect=True).items()
-    }
+    statuses = _parse(_phases_text(folder), _COLLECT).items()
+    return {int(name.rpartition("_")[2]): status for name, (status, *_) in statuses}
 
 
 def has_begun(folder: Path) -> bool:
@@ -87,10 +85,7 @@ def phase_fields(folder: Path) -> dict[str, PhaseFields]:
 
 
 def _phases_text(folder: Path) -> str:
-    content, _ = untrusted_files.read_optional(
-        folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP
-    )
-    return (content or b"").decode("ascii", "replace")
+    return read_ascii(folder / "state", contract.PHASES_FILE, PHASES_CAP)
 
 
 _REPORT_END = "ended\n"
@@ -116,20 +111,15 @@ def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
     }
 
 
-def _parse(lines: str, *, collect: bool = False) -> dict[str, PhaseFields]:
-    """Return the lines of phases, or those of collect commands, by name."""
-    by_phase: dict[str, PhaseFields] = {}
-    for line in lines.splitlines():
-        fields = line.split()
-        is_collect = bool(fields) and _COLLECT_NAME.fullmatch(fields[0]) is not None
-        is_wanted = is_collect if collect else bool(fields) and fields[0] in contract.PHASE_NAMES
-        if len(fields) == 5 and is_wanted:
-            try:
-                status, start, end, timed_out = (int(text) for text in fields[1:])
-            except ValueError:
-                continue
-            by_phase[fields[0]] = (status, start, end, timed_out)
-    return by_phase
+def _parse(lines: str, wanted: re.Pattern[str] = _PHASE) -> dict[str, PhaseFields]:
+    """Return the lines with a wanted name, by name: those of phases, or of collect commands."""
+    by_name: dict[str, PhaseFields] = {}
+    for words in map(str.split, lines.splitlines()):
+        if len(words) == 5 and wanted.fullmatch(words[0]):
+            with suppress(ValueError):
+                status, start, end, timed_out = map(int, words[1:])
+                by_name[words[0]] = (status, start, end, timed_out)
+    return by_name
 
 
 def phase_lines(fields: dict[str, PhaseFields]) -> str:

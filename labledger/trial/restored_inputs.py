@@ -45,12 +45,9 @@ from labledger.trial.stored_trial import (
     require_artifacts,
 )
 
-_BAD_NAME_ERRORS = frozenset(
-    {
-        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ),
-        *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
-    }
-)
+_NAME_ERRORS = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
+"""Those for a name in a tar of output folders."""
+_BAD_NAME_ERRORS = _NAME_ERRORS | {errno.EINVAL, errno.EILSEQ}
 """The system's errors for a name that cannot exist, or that conflicts with another one."""
 
 
@@ -298,8 +295,6 @@ def _folders(top: Path) -> Iterator[str]:
 
 
 _EVIDENCE = "agent_outputs"
-_NAME_ERRORS = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
-"""The system's errors for names that conflict or cannot exist."""
 
 
 def restore_outputs(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) -> None:

@@ -24,6 +24,7 @@ from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
+from labledger.files.workspace_seed import seed_tar
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, Metric, Phase
 from labledger.records.identity import TrialIds
@@ -76,7 +77,8 @@ class FreshTrial(TrialKind):
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
         if spec.has_mounted_workspace or spec.task.workspace is None:
             return None
-        return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
+        seed = workspace_seed(spec.task.workspace, spec.plan.store_root)
+        return seed_tar(seed, spec.workspace)
 
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit

@@ -106,20 +106,14 @@ class _Collection:
                 outputs.workspace, snapshot.changes, volumes, self.reader.truncated
             )
             patch = self._patch(snapshot)
-            self._add_list(changes)
+            self.evidence.add_redacted(CHANGES, canonical_json.dump_bytes(changes.as_json()))
             if patch:
-                reference = self.evidence.add_artifact(self.evidence.redactor.redact_bytes(patch))
-                self.evidence.references[PATCH] = reference
+                self.evidence.add_redacted(PATCH, patch)
             if snapshot.size:
                 reference = self.evidence.add_pieces(snapshot.chunks(), snapshot.size)
                 self.evidence.references[SNAPSHOT] = reference
         self._add_problems(snapshot, changes)
         return self._autoloaded(snapshot)
-
-    def _add_list(self, changes: ChangeList) -> None:
-        content = canonical_json.dump_bytes(changes.as_json())
-        redacted = self.evidence.redactor.redact_bytes(content)
-        self.evidence.references[CHANGES] = self.evidence.add_artifact(redacted)
 
     def _patch(self, snapshot: SnapshotWriter) -> bytes:
         """Return the patch of texts from the task's files or the image, the workspace first."""
@@ -151,13 +145,8 @@ class _Collection:
     def _seeded(self) -> dict[str, bytes]:
         """Return the texts that the task put into the workspace, by path."""
         top = self.evidence.outputs.workspace.strip("/")
-        contents: dict[str, bytes] = {}
-        bytes_left = _MAX_ORIGINALS
-        for entry in self.evidence.outputs.seed.entries():
-            if not entry.is_link and len(entry.content) <= min(bytes_left, patches.MAX_PATCHED):
-                contents[f"{top}/{entry.name}".lstrip("/")] = entry.content
-                bytes_left -= len(entry.content)
-        return contents
+        texts = patches.seeded_texts(self.evidence.outputs.seed).items()
+        return {f"{top}/{name}".lstrip("/"): content for name, content in texts}
 
     def _order(self, path: str) -> tuple[bool, str]:
         return (not self._is_in_workspace(path), path)

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 
 from labledger.engine.container_files import ChangeKind
 from labledger.errors import MalformedJson
-from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name, parents
+from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name, is_text, parents
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
@@ -133,11 +133,7 @@ class ChangeList:
 
 def is_exact(path: str) -> bool:
     """Return True for a path that is stored as it is: UTF-8, and below the container's root."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\ufffd" not in path and is_safe_name(path)
+    return is_text(path) and is_safe_name(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,10 @@ class EvidenceCollector:
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
+    def add_redacted(self, name: str, content: bytes) -> None:
+        """Add content, redacted, as the evidence called `name`."""
+        self.references[name] = self.add_artifact(self.redactor.redact_bytes(content))
+
     def add_inline(self, content: bytes) -> str:
         """Add content that the ledger itself keeps, whatever its size, as its views read it."""
         artifact = Artifact.inline(content)
@@ -158,7 +162,7 @@ class EvidenceCollector:
             self.add_problem("trial_output", problem)
         if content is None:
             return None
-        self.references["trial_output"] = self.add_artifact(self.redactor.redact_bytes(content))
+        self.add_redacted("trial_output", content)
         return self.parse_agent_result(content)
 
     def parse_agent_result(self, content: bytes) -> JsonObject | None:
@@ -203,8 +207,7 @@ class EvidenceCollector:
         unlisted = workspace_listing.inspect_unlisted_folders(folder, after)
         after.digests = {name: workspace_listing.digest(files) for name, files in unlisted.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
-            content = self.redactor.redact_bytes(canonical_json.dump_bytes(listing.as_json()))
-            self.references[name] = self.add_artifact(content)
+            self.add_redacted(name, canonical_json.dump_bytes(listing.as_json()))
         patch = patches.patch(seed, folder, before, after)
         content = patch.content
         redacted = self.redactor.redact_bytes(content)

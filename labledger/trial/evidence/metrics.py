@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labledger.experiment.plan_sections import MetricDefinition
-from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
+from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Event, Metric, Phase
 from labledger.records.resource_pressure import FIELDS
@@ -110,20 +109,12 @@ class _EventAggregate:
 
     @property
     def value(self) -> Any:
-        match self.definition.aggregate:
-            case "last":
-                return self._last
-            case "sum" | "max" | "min" as name:
-                return _AGGREGATES[name](self._numbers) if self._numbers else None
-            case _:
-                return self._count
+        if (aggregate := _AGGREGATES.get(self.definition.aggregate)) is not None:
+            return aggregate(self._numbers) if self._numbers else None
+        return self._last if self.definition.aggregate == "last" else self._count
 
 
-_AGGREGATES: dict[str, Callable[[list[int | float]], int | float]] = {
-    "sum": sum,
-    "max": max,
-    "min": min,
-}
+_AGGREGATES: Mapping[str | None, Callable[..., Any]] = {"sum": sum, "max": max, "min": min}
 
 
 def value_at_path(value: Any, dotted: str) -> Any:
@@ -177,21 +168,15 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
 
     `grader_folder` is that of a grader that had a start or a container of its own, which is added.
     """
-    parts = [_read(folder, "pressure")]
+    texts = [read_ascii(folder / "state", "pressure", _CAP)]
     if grader_folder is not None:
-        parts.append(_read(grader_folder, "grader_pressure"))
+        texts.append(read_ascii(grader_folder / "state", "grader_pressure", _CAP))
+    parts = list(map(parse_counters, texts))
     names = [name for name in FIELDS if all(name in part for part in parts)]
     numbers = {name: sum(part[name] for part in parts) for name in names}
     if "processors" in numbers:
         numbers["processors"] = max(part["processors"] for part in parts)
     return {name: round(number, 3) for name, number in numbers.items()}
-
-
-def _read(folder: Path, name: str) -> dict[str, float]:
-    content = None
-    with suppress(UnsafeFile):
-        content = UntrustedFile(folder / "state", name).read(_CAP)
-    return parse_counters((content or b"").decode("ascii", "replace"))
 
 
 def parse_counters(text: str) -> dict[str, float]:

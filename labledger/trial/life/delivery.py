@@ -16,8 +16,8 @@ from dataclasses import replace
 from labledger import clock, fault_points
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.engine.engine_facts import ContainerState
-from labledger.files import untrusted_files
 from labledger.files.durable_files import write_file
+from labledger.files.untrusted_files import PHASES_CAP, read_ascii
 from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
@@ -93,10 +93,7 @@ class _Report:
         if not seen or (seen == self._seen and clock.monotonic() < self._check_at):
             return False
         self._seen, self._check_at = seen, clock.monotonic() + _CHECK_AGAIN_S
-        content, _ = untrusted_files.read_optional(
-            folder, contract.AGENT_ENDED_FILE, untrusted_files.PHASES_CAP
-        )
-        phases = parse_report((content or b"").decode("ascii", "replace"))
+        phases = parse_report(read_ascii(folder, contract.AGENT_ENDED_FILE, PHASES_CAP))
         if phases is None or not self._is_alone():
             return False
         # No process can set the ctime of a file.
