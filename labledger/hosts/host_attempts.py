@@ -33,6 +33,7 @@ from labledger.hosts.host_messages import (
     ForgetAttempts,
     Kill,
     Removal,
+    RunKey,
     input_digests,
 )
 from labledger.hosts.host_preparation import RunPreparation
@@ -418,10 +419,10 @@ class HostAttempts:
 
     # -- cleanup
 
-    def attempts(self, ledger_id: str, run_id: str) -> frozenset[AttemptKey]:
+    def attempts(self, run: RunKey) -> frozenset[AttemptKey]:
         """Return every attempt of the run of which this host has anything."""
         keys = self.folder.attempts() | set(self._outbox.keys())
-        labels = {Labels.LEDGER: ledger_id, Labels.RUN: run_id}
+        labels = {Labels.LEDGER: run.ledger_id, Labels.RUN: run.run_id}
         with self.engines.engine() as engine:
             for container in engine.containers_with_labels(labels):
                 if (key := attempt_of(container.labels)) is not None:
@@ -450,7 +451,7 @@ class HostAttempts:
                 self._ended.discard(key)
                 self._failures.pop(key, None)
                 self._removed[key] = self.epoch
-        if not self.attempts(request.setup.run.ledger_id, request.setup.run.run_id):
+        if not self.attempts(request.setup.run):
             with self.changed:
                 if not (self._open or self._leaving):
                     self.shared_files.delete()

@@ -91,9 +91,23 @@ class RunSetup:
         return self.models is not None or bool(self.agents)
 
     @property
-    def digests(self) -> dict[str, int]:
-        """The sizes of the staged files, by digest."""
-        return {file.sha256: file.size for files in self.files.values() for file in files}
+    def digests(self) -> frozenset[str]:
+        """The digests of the staged files, which every attempt needs."""
+        return frozenset(file.sha256 for files in self.files.values() for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A request to the process of a host that has this session. Another one refuses it."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest(HostRequest):
+    """A request for a run. A host refuses that of a coordinator which has lost the run."""
+
+    setup: RunSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +139,9 @@ class LimitsToTry:
 
 
 @dataclass(frozen=True, slots=True)
-class TryLimits:
+class TryLimits(HostRequest):
     """Have a host start a container and read which limits are in force in it."""
 
-    session: str
     limits: LimitsToTry
 
 
@@ -143,10 +156,9 @@ class TriedLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class TryModels:
+class TryModels(HostRequest):
     """Ask whether a host has what agents need for their models. It keeps no key."""
 
-    session: str
     needs: ModelNeeds
 
 
@@ -158,14 +170,12 @@ class TriedModels:
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareRun:
+class PrepareRun(RunRequest):
     """Prepare a host for the agents of a run: a gateway with the keys, and the agents' files.
 
     Can be repeated. A host in a new process has to be prepared again.
     """
 
-    session: str
-    setup: RunSetup
     keys: tuple[tuple[KeySource, str], ...] = field(default=(), repr=False)
     """The keys of providers, if the coordinator sends them. They are held in memory alone."""
     tars: Mapping[str, str] = field(default_factory=dict)
@@ -183,11 +193,9 @@ class PreparedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareCaps:
+class ShareCaps(RunRequest):
     """Give a host its shares in the caps of the run. Can be repeated."""
 
-    session: str
-    setup: RunSetup
     number: int
     """Higher than that of every earlier request of this coordinator: what arrives late is not
     carried out."""
@@ -227,11 +235,9 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(RunRequest):
     """One round between a run's coordinator and a host: orders in one direction, results back."""
 
-    session: str
-    setup: RunSetup
     grant_until: float | None
     """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
     mark: str = ""
@@ -307,10 +313,9 @@ class ExchangeReply:
 
 
 @dataclass(frozen=True, slots=True)
-class MissingInputs:
+class MissingInputs(HostRequest):
     """Ask which of these artifacts, and of these images, a host lacks."""
 
-    session: str
     digests: tuple[str, ...]
     images: tuple[tuple[str, str], ...] = ()
     """Name and id of each image. The host begins to pull what it lacks."""
@@ -328,10 +333,9 @@ class MissingReply:
 
 
 @dataclass(frozen=True, slots=True)
-class FindImages:
+class FindImages(HostRequest):
     """Ask which ids these images have on a host, by name."""
 
-    session: str
     refs: tuple[str, ...]
 
 
@@ -343,10 +347,9 @@ class FoundImages:
 
 
 @dataclass(frozen=True, slots=True)
-class PullImage:
+class PullImage(HostRequest):
     """Have a host pull an image that it lacks. Repeated until the reply says how that ended."""
 
-    session: str
     ref: str
 
 
@@ -359,10 +362,9 @@ class PulledImage:
 
 
 @dataclass(frozen=True, slots=True)
-class PutChunk:
+class PutChunk(HostRequest):
     """A piece of an artifact, or of the tar of an image, for a host."""
 
-    session: str
     name: str
     """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
     offset: int
@@ -379,10 +381,9 @@ class ChunkReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChunk:
+class ReadChunk(HostRequest):
     """Ask for a piece of an artifact of an ended attempt, or of its file of events."""
 
-    session: str
     run: RunKey
     key: AttemptKey
     sha256: str | None
@@ -411,10 +412,9 @@ class StorePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class GetInput:
+class GetInput(HostRequest):
     """Have a host get an artifact, or the tar of an image, from an object store."""
 
-    session: str
     place: StorePlace
     object_name: str
     name: str
@@ -427,10 +427,9 @@ class GetInput:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOutput:
+class PutOutput(HostRequest):
     """Have a host put an artifact of an ended attempt, or its events, into an object store."""
 
-    session: str
     place: StorePlace
     object_name: str
     run: RunKey
@@ -450,11 +449,8 @@ class StoreReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ListAttempts:
+class ListAttempts(RunRequest):
     """Ask for the attempts of a run of which a host has anything."""
-
-    session: str
-    setup: RunSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,11 +459,9 @@ class ListedAttempts:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUp:
+class CleanUp(RunRequest):
     """Remove what attempts left whose results are durable."""
 
-    session: str
-    setup: RunSetup
     durable: frozenset[AttemptKey]
     kept: frozenset[AttemptKey]
     """Those of them whose folders are retained."""
@@ -481,11 +475,9 @@ class CleanedUp:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetAttempts:
+class ForgetAttempts(RunRequest):
     """Forget what unfinished attempts have done, by request of a person: they will run again."""
 
-    session: str
-    setup: RunSetup
     keys: frozenset[AttemptKey]
     reason: str
 

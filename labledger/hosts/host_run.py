@@ -55,7 +55,6 @@ class HostRun:
 
     def exchange(self, request: Exchange) -> ExchangeReply:
         """Carry out the orders, wait for something to report, and return it."""
-        self.enter_epoch(request.setup)
         self._keep_mark(request)
         request = self._without_late_orders(request)
         attempts, limiter = self.attempts, self.attempts.limiter

@@ -21,7 +21,7 @@ from labledger.engine.engine import EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.executor import HostState
-from labledger.hosts import host_messages
+from labledger.hosts import host_messages as messages
 from labledger.hosts.host_attempts import HostAttempts
 from labledger.hosts.host_identity import (
     HostIdentity,
@@ -30,7 +30,14 @@ from labledger.hosts.host_identity import (
     serving_host,
 )
 from labledger.hosts.host_inputs import HostInputs, StoreTransfers
-from labledger.hosts.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.hosts.host_messages import (
+    HostRefused,
+    HostRequest,
+    Refusal,
+    RunKey,
+    RunRequest,
+    WrongSession,
+)
 from labledger.hosts.host_preparation import AgentFolders, RunPreparation, find_missing
 from labledger.hosts.host_run import HostRun
 from labledger.hosts.host_run_folder import HostRunFolder
@@ -103,24 +110,30 @@ class HostService:
         if not any((folder / "runs").glob("*/*/accepted/*")):
             self._agents.delete_unused()
         self._handlers: dict[type, Callable[[Any], object]] = {
-            host_messages.Describe: lambda _: self.describe(),
-            host_messages.TryLimits: self._try_limits,
-            host_messages.TryModels: lambda r: host_messages.TriedModels(find_missing(r.needs)),
-            host_messages.PrepareRun: self._prepare_run,
-            host_messages.ShareCaps: self._share_caps,
-            host_messages.Exchange: self._exchange,
-            host_messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
-            host_messages.FindImages: lambda r: host_messages.FoundImages(
-                self._inputs.find_images(r.refs)
+            messages.Describe: lambda _: self.describe(),
+            messages.TryLimits: self._try_limits,
+            messages.TryModels: lambda r: messages.TriedModels(find_missing(r.needs)),
+            messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
+            messages.FindImages: lambda r: messages.FoundImages(self._inputs.find_images(r.refs)),
+            messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
+            messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
+            messages.ReadChunk: lambda r: messages.Chunk(
+                read_chunk(self._result_file(r), r.offset, messages.CHUNK_BYTES)
             ),
-            host_messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
-            host_messages.PutChunk: lambda r: host_messages.ChunkReply(*self._inputs.put(r)),
-            host_messages.ReadChunk: self._read_chunk,
-            host_messages.GetInput: self._transfers.get_input,
-            host_messages.PutOutput: self._put_output,
-            host_messages.ListAttempts: self._list_attempts,
-            host_messages.CleanUp: self._clean_up,
-            host_messages.ForgetAttempts: self._forget_attempts,
+            messages.GetInput: self._transfers.get_input,
+            messages.PutOutput: lambda r: self._transfers.put_output(r, self._result_file(r)),
+        }
+        self._run_handlers: dict[type, Callable[[HostRun, Any], object]] = {
+            messages.PrepareRun: lambda run, r: run.attempts.preparation.prepare(r),
+            messages.ShareCaps: lambda run, r: run.attempts.preparation.share(r),
+            messages.Exchange: self._exchange,
+            messages.ListAttempts: lambda run, r: messages.ListedAttempts(
+                run.attempts.attempts(r.setup.run)
+            ),
+            messages.CleanUp: lambda run, r: messages.CleanedUp(tuple(run.attempts.clean_up(r))),
+            messages.ForgetAttempts: lambda run, r: messages.CleanedUp(
+                tuple(run.attempts.forget_attempts(r))
+            ),
         }
 
     def answer(self, request: bytes) -> bytes:
@@ -141,19 +154,21 @@ class HostService:
 
     def reply(self, request: object) -> object:
         """Carry out a request and return the reply. Raises `LabLedgerError`, and `OSError`."""
-        handler = self._handlers.get(type(request))
-        if handler is None:
-            raise HostRefused(f"the host {self.identity.name} does not know {type(request)}")
-        session = getattr(request, "session", self.session)
-        if session != self.session or self._closed:
-            raise WrongSession(f"the host {self.identity.name} has another process now")
-        return handler(request)
+        kind, name = type(request), self.identity.name
+        if kind not in self._handlers and kind not in self._run_handlers:
+            raise HostRefused(f"the host {name} does not know {kind}")
+        is_for_this = not isinstance(request, HostRequest) or request.session == self.session
+        if not is_for_this or self._closed:
+            raise WrongSession(f"the host {name} has another process now")
+        if not isinstance(request, RunRequest):
+            return self._handlers[kind](request)
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return self._run_handlers[kind](run, request)
 
-    def describe(self) -> host_messages.Described:
+    def describe(self) -> messages.Described:
         """Return which host this is, and its state."""
-        return host_messages.Described(
-            self.session, self.state(), clock.monotonic(), clock.unix_time()
-        )
+        return messages.Described(self.session, self.state(), clock.monotonic(), clock.unix_time())
 
     def state(self) -> HostState:
         """Return the state of the host."""
@@ -203,14 +218,14 @@ class HostService:
 
     # -- requests
 
-    def _try_limits(self, request: host_messages.TryLimits) -> host_messages.TriedLimits:
+    def _try_limits(self, request: messages.TryLimits) -> messages.TriedLimits:
         """Try limits, and remember which are ignored. Raises `EngineUnavailable`."""
         limits = request.limits
         with self._engines.engine() as engine:
             facts = EngineFacts.of(engine.info())
             images = (each for each in limits.images if engine.image_id(each) is not None)
             if (image := next(images, None)) is None:
-                return host_messages.TriedLimits(self._describe_limits(facts))
+                return messages.TriedLimits(self._describe_limits(facts))
 
             def run_probe(script: str, config: JsonObject) -> tuple[int, str]:
                 labels = {Labels.PROBE: "1"}
@@ -222,57 +237,20 @@ class HostService:
             try:
                 ignored = find_ignored_limits(run_probe, runtime, limits.resources)
             except LimitsRefused as error:
-                return host_messages.TriedLimits(self._describe_limits(facts), error.message)
+                return messages.TriedLimits(self._describe_limits(facts), error.message)
         in_force = limits_of(limits.resources).keys() - set(ignored)
         self._ignored_limits = (self._ignored_limits - in_force).union(ignored)
-        return host_messages.TriedLimits(self._describe_limits(facts))
+        return messages.TriedLimits(self._describe_limits(facts))
 
-    def _prepare_run(self, request: host_messages.PrepareRun) -> host_messages.PreparedRun:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
-        return run.attempts.preparation.prepare(request)
-
-    def _share_caps(self, request: host_messages.ShareCaps) -> host_messages.SharedCaps:
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
-        return run.attempts.preparation.share(request)
-
-    def _exchange(self, request: host_messages.Exchange) -> host_messages.ExchangeReply:
-        reply = self._run(request.setup.run).exchange(request)
+    def _exchange(self, run: HostRun, request: messages.Exchange) -> messages.ExchangeReply:
+        reply = run.exchange(request)
         return replace(reply, state=self.state()) if request.wants_state else reply
 
-    def _read_chunk(self, request: host_messages.ReadChunk) -> host_messages.Chunk:
-        path = self._result_file(request)
-        return host_messages.Chunk(read_chunk(path, request.offset, host_messages.CHUNK_BYTES))
-
-    def _put_output(self, request: host_messages.PutOutput) -> host_messages.StoreReply:
-        return self._transfers.put_output(request, self._result_file(request))
-
-    def _result_file(self, request: host_messages.ReadChunk | host_messages.PutOutput) -> Path:
+    def _result_file(self, request: messages.ReadChunk | messages.PutOutput) -> Path:
         path = self._run(request.run).attempts.folder.result_file(request.key, request.sha256)
         if path is None:
             raise HostRefused(f"the host has no such file of attempt {request.key}")
         return path
-
-    def _list_attempts(self, request: host_messages.ListAttempts) -> host_messages.ListedAttempts:
-        key = request.setup.run
-        attempts = self._attempts_of(request).attempts(key.ledger_id, key.run_id)
-        return host_messages.ListedAttempts(attempts)
-
-    def _clean_up(self, request: host_messages.CleanUp) -> host_messages.CleanedUp:
-        return host_messages.CleanedUp(tuple(self._attempts_of(request).clean_up(request)))
-
-    def _forget_attempts(self, request: host_messages.ForgetAttempts) -> host_messages.CleanedUp:
-        return host_messages.CleanedUp(tuple(self._attempts_of(request).forget_attempts(request)))
-
-    def _attempts_of(
-        self,
-        request: host_messages.ListAttempts | host_messages.CleanUp | host_messages.ForgetAttempts,
-    ) -> HostAttempts:
-        """Return the attempts of a request's run, in the epoch of the coordinator that asks."""
-        run = self._run(request.setup.run)
-        run.enter_epoch(request.setup)
-        return run.attempts
 
     def _run(self, key: RunKey) -> HostRun:
         """Return a run, which is opened if this process has not seen it yet."""
