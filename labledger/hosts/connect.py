@@ -6,13 +6,13 @@ is imported when the first connection is made.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
@@ -43,6 +43,7 @@ _TRY_LIMITS_S = 90.0
 """A host's engine is given up after a minute."""
 _TRY_MODELS_S = 90.0
 """A command that writes a key may take a minute."""
+_T = TypeVar("_T")
 
 
 def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
@@ -132,42 +133,34 @@ def try_limits(
     connection: ClusterConnection, hosts: Sequence[FoundHost], limits: LimitsToTry
 ) -> list[TriedLimits]:
     """Have hosts try limits. Return for each what came of it: nothing if it does not answer."""
-
-    async def ask(host: FoundHost) -> TriedLimits:
-        if host.described is None:
-            return TriedLimits()
-        request = TryLimits(host.described.session, limits)
-        try:
-            tried: TriedLimits = await connection.call(host.address, request, _TRY_LIMITS_S)
-        except LabLedgerError:
-            return TriedLimits()
-        return tried
-
-    async def ask_all() -> list[TriedLimits]:
-        return list(await asyncio.gather(*map(ask, hosts)))
-
-    return connection.run(ask_all()).result()
+    request = partial(TryLimits, limits=limits)
+    return _ask_hosts(connection, hosts, request, _TRY_LIMITS_S, TriedLimits())
 
 
 def try_models(
     connection: ClusterConnection, hosts: Sequence[FoundHost], needs: ModelNeeds
 ) -> list[TriedModels]:
     """Ask hosts whether agents would have their models. Nothing is said of one without answer."""
+    request = partial(TryModels, needs=needs)
+    return _ask_hosts(connection, hosts, request, _TRY_MODELS_S, TriedModels())
 
-    async def ask(host: FoundHost) -> TriedModels:
-        if host.described is None:
-            return TriedModels()
-        request = TryModels(host.described.session, needs)
-        try:
-            tried: TriedModels = await connection.call(host.address, request, _TRY_MODELS_S)
-        except LabLedgerError:
-            return TriedModels()
-        return tried
 
-    async def ask_all() -> list[TriedModels]:
-        return list(await asyncio.gather(*map(ask, hosts)))
-
-    return connection.run(ask_all()).result()
+def _ask_hosts(
+    connection: ClusterConnection,
+    hosts: Sequence[FoundHost],
+    request: Callable[[str], object],
+    timeout_s: float,
+    unknown: _T,
+) -> list[_T]:
+    """Return the reply of each host to a request for its session; `unknown` if it has none."""
+    requests = {
+        host.address: request(host.described.session)
+        for host in hosts
+        if host.described is not None
+    }
+    replies = connection.run(connection.call_all(requests, timeout_s)).result()
+    found = [replies.get(host.address) for host in hosts]
+    return [reply if isinstance(reply, type(unknown)) else unknown for reply in found]
 
 
 def serve(
@@ -186,18 +179,14 @@ def serve(
     require_dask()
     from labledger.hosts import dask_host
 
-    if slots < 1:
-        raise InvalidInput(
-            "the host", [Problem(Parameter("slots"), f"found {slots}; expected 1 or more")]
-        )
-    if gpus is not None and gpus < 0:
-        raise InvalidInput(
-            "the host", [Problem(Parameter("gpus"), f"found {gpus}; expected 0 or more")]
-        )
-    if not 0 <= port < 1 << 16:
-        raise InvalidInput(
-            "the host", [Problem(Parameter("port"), f"found {port}; expected 0 to 65535")]
-        )
+    for name, value, expected, is_possible in (
+        ("slots", slots, "1 or more", slots >= 1),
+        ("gpus", gpus, "0 or more", gpus is None or gpus >= 0),
+        ("port", port, "0 to 65535", 0 <= port < 1 << 16),
+    ):
+        if not is_possible:
+            problem = Problem(Parameter(name), f"found {value}; expected {expected}")
+            raise InvalidInput("the host", [problem])
     cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
     if cluster.address is None:
         problem = Problem(on, "a worker needs the `address` of a scheduler")

@@ -125,6 +125,18 @@ class ClusterConnection:
             raise BadMessage(f"the worker at {address} sent {found}, which answers nothing asked")
         return reply
 
+    async def call_all(self, requests: Mapping[str, object], timeout_s: float) -> dict[str, Any]:
+        """Return the reply of each worker to its request, or the error instead, by address."""
+
+        async def call(address: str, request: object) -> Any:
+            try:
+                return await self.call(address, request, timeout_s)
+            except LabLedgerError as error:
+                return error
+
+        replies = await asyncio.gather(*map(call, requests, requests.values()))
+        return dict(zip(requests, replies, strict=True))
+
     async def describe(self, workers: Mapping[str, str]) -> list[FoundHost]:
         """Ask workers, of which the names are given by address, which hosts they are.
 

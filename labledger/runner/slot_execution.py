@@ -184,20 +184,23 @@ class SlotExecution:
         # Imported late: runs on this machine need none of it.
         from labledger.hosts.connect import model_needs, open_executor
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
+        from labledger.hosts.host_messages import RunKey, RunSetup
 
         needs = model_needs(run.on, experiment, insecure=self.options.insecure)
-        cluster_run = ClusterRun(
-            ledger_id=self.writer.ledger_id,
-            run_id=run.run_id,
-            epoch=self.lease.epoch,
-            files=experiment.files,
-            is_sealed=experiment.is_sealed,
-            store_root=self.store.root,
-            max_concurrency=self.options.max_concurrency,
+        setup = RunSetup(
+            RunKey(self.writer.ledger_id, run.run_id),
+            self.lease.epoch,
+            experiment.files,
+            experiment.is_sealed,
             known_hosts=hosts_with_open_attempts(self.unfinished),
             models=needs,
-            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
             agents=tuple({each.tree_sha256: each for each in agents.values()}.values()),
+        )
+        cluster_run = ClusterRun(
+            setup,
+            self.store.root,
+            max_concurrency=self.options.max_concurrency,
+            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
             caps=shared_caps_of(experiment),
             shares=self._folder / CAP_SHARES,
         )

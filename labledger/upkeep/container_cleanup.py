@@ -190,6 +190,7 @@ def clean_hosts(
     # Imported late: it needs what only runs on clusters need.
     from labledger.hosts.connect import open_executor
     from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
+    from labledger.hosts.host_messages import RunKey, RunSetup
 
     sentences = []
     with LedgerReader.open(lab.ledger) as reader:
@@ -201,14 +202,9 @@ def clean_hosts(
                 sentences.append(f"{run.run_id} was left alone: it belongs to {owner}")
                 continue
             plan = ExperimentPlan.of_document(run.resolved)
-            cluster_run = ClusterRun(
-                ledger_id=reader.ledger_id,
-                run_id=run.run_id,
-                epoch=run.epoch,
-                files=plan.files,
-                is_sealed=plan.is_sealed,
-                store_root=lab.artifacts,
-            )
+            key = RunKey(reader.ledger_id, run.run_id)
+            setup = RunSetup(key, run.epoch, plan.files, plan.is_sealed)
+            cluster_run = ClusterRun(setup, lab.artifacts)
             records = run_records(reader, run, lab.run_folder(run.run_id), FolderRetention.NONE)
             open_attempts = {
                 (idx, slot.attempt): slot.host

@@ -22,6 +22,7 @@ from labledger.errors import HostLost
 from labledger.execution.executor import RunRecords
 from labledger.hosts.connect import open_executor
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.hosts.host_messages import RunKey, RunSetup
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.trial.attempt_spec import AttemptSpec
@@ -56,8 +57,10 @@ class Run:
     def coordinator(self, lease_s: float = 4 * PATIENCE_S) -> Iterator[ClusterExecutor]:
         """The executor of the next coordinator, which owns the run, for so long."""
         self.epoch += 1
-        own = (self.trials.ledger_id, self.run_id, self.epoch, {}, False, self.trials.store.root)
-        executor = open_executor(self.cluster.on, ClusterRun(*own))
+        key = RunKey(self.trials.ledger_id, self.run_id)
+        setup = RunSetup(key, self.epoch, {}, is_sealed=False)
+        run = ClusterRun(setup, self.trials.store.root)
+        executor = open_executor(self.cluster.on, run)
         try:
             wait_until(lambda: executor.width == 4, "both hosts")
             executor.allow_starts_until(time.time() + lease_s)
@@ -221,7 +224,8 @@ def test_a_cluster_class_makes_its_workers_hosts(tmp_path: Path, image_ids: dict
         f"host: {{slots: 2, folder: host, name: local{tmp_path.name}}}\n"
     )
     with trials_in(tmp_path / "trials", image_ids) as trials:
-        cluster_run = ClusterRun(trials.ledger_id, "run", 1, {}, False, trials.store.root)
+        setup = RunSetup(RunKey(trials.ledger_id, "run"), 1, {}, is_sealed=False)
+        cluster_run = ClusterRun(setup, trials.store.root)
         executor = open_executor(str(file), cluster_run)
         try:
             executor.allow_starts_until(time.time() + 4 * PATIENCE_S)

@@ -26,6 +26,7 @@ from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.connect import open_executor
 from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
+from labledger.hosts.host_messages import RunKey, RunSetup
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial.attempt_spec import AttemptSpec
@@ -66,7 +67,8 @@ def opening(request: pytest.FixtureRequest) -> Opening:
     @contextmanager
     def on_cluster(spec: AttemptSpec, epoch: int) -> Iterator[TrialExecutor]:
         plan = spec.plan
-        run = ClusterRun(plan.ledger_id, spec.run_id, epoch, {}, plan.is_sealed, plan.store_root)
+        setup = RunSetup(RunKey(plan.ledger_id, spec.run_id), epoch, {}, plan.is_sealed)
+        run = ClusterRun(setup, plan.store_root)
         executor = open_executor(cluster.on, run)
         yield executor
         executor.abandon()
@@ -358,14 +360,13 @@ def test_large_files_of_a_cluster_go_through_its_object_store(
     digest, bucket = trials.store.put_bytes(input_bytes), tmp_path / "bucket"
     file = cluster.folder / "object-store.yaml"
     file.write_text(f"{cluster.file.read_text()}object_store: {{url: 'file://{bucket}'}}\n")
-    run = ClusterRun(
-        ledger_id=spec.plan.ledger_id,
-        run_id=spec.run_id,
+    setup = RunSetup(
+        RunKey(spec.plan.ledger_id, spec.run_id),
         epoch=1,
         files={"agent": (StagedFile("large", digest, len(input_bytes), executable=False),)},
         is_sealed=False,
-        store_root=spec.plan.store_root,
     )
+    run = ClusterRun(setup, spec.plan.store_root)
     with closing(open_executor(str(file), run)) as executor:
         executor.allow_starts_until(time.time() + 3600)
         spec = placed(executor, spec)

@@ -266,7 +266,8 @@ class Run:
 
     @contextmanager
     def executor(self) -> Iterator[ClusterExecutor]:
-        run = ClusterRun("ledger", "run-1", 1, {}, False, self.trials.store.root)
+        setup = RunSetup(RunKey("ledger", "run-1"), 1, {}, is_sealed=False)
+        run = ClusterRun(setup, self.trials.store.root)
         executor = ClusterExecutor(ClusterConnection(self.cluster).open(), run)
         executor.allow_starts_until(time.time() + 4 * PATIENCE_S)
         try:

@@ -16,11 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from labledger import clock
-from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Limits, RunRecords
 from labledger.execution.local_executor import drain
-from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_cleanup import (
     AskedHost,
@@ -35,7 +33,6 @@ from labledger.hosts.coordinator_side.host_link import (
     HostLink,
     Leaving,
     Pending,
-    attempt_key,
     set_exception,
     set_result,
 )
@@ -45,9 +42,7 @@ from labledger.hosts.host_messages import (
     AttemptKey,
     Cancellation,
     Kill,
-    ModelNeeds,
     Removal,
-    RunKey,
     RunSetup,
     StorePlace,
 )
@@ -66,41 +61,18 @@ _SHUTDOWN_TIMEOUT_S = 60.0
 class ClusterRun:
     """What the executor of a cluster needs to know of its run."""
 
-    ledger_id: str
-    run_id: str
-    epoch: int
-    """Of the coordinator's lease."""
-    files: Mapping[str, tuple[StagedFile, ...]]
-    """Staged files by phase."""
-    is_sealed: bool
+    setup: RunSetup
+    """What each host needs of it."""
     store_root: Path
     """The coordinator's artifact store."""
     max_concurrency: int | None = None
     """How many attempts may be submitted at once; None for as many as the hosts take."""
-    known_hosts: frozenset[str] = frozenset()
-    """The hosts that have open attempts of earlier coordinators."""
-    models: ModelNeeds | None = None
-    """What agents need for their models; None if no agent has any."""
     keys: Mapping[KeySource, str] = field(default_factory=dict, repr=False)
     """The keys of model providers, if hosts do not read them themselves."""
-    agents: tuple[InstalledAgent, ...] = ()
-    """The installed agents of variants that have a profile."""
     caps: Mapping[str | None, Amounts] = field(default_factory=dict)
     """The caps that its hosts share, by variant; that of the run has the name None."""
     shares: Path = Path()
     """The file of the hosts' shares in these caps."""
-
-    @property
-    def setup(self) -> RunSetup:
-        return RunSetup(
-            RunKey(self.ledger_id, self.run_id),
-            self.epoch,
-            self.files,
-            self.is_sealed,
-            self.known_hosts,
-            self.models,
-            self.agents,
-        )
 
 
 class ClusterExecutor:
@@ -177,7 +149,7 @@ class ClusterExecutor:
         return self._state.host_capacity.has_room
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
-        key = attempt_key(spec)
+        key = spec.key
         with self._state.lock:
             if spec.host:
                 self._exchanges.hosts.link(spec.host)
@@ -198,7 +170,7 @@ class ClusterExecutor:
             return spec.on_host(chosen.name)
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
-        key, future = attempt_key(spec), Future[AttemptResult]()
+        key, future = spec.key, Future[AttemptResult]()
         future.set_running_or_notify_cancel()
         with self._state.lock:
             link = self._exchanges.hosts.link(spec.host)
@@ -234,7 +206,7 @@ class ClusterExecutor:
             if link.lost_because is not None:
                 future.set_result(None)
                 return future
-            link.leaving[attempt_key(spec)] = Leaving(order, future)
+            link.leaving[spec.key] = Leaving(order, future)
             if not link.is_connected:
                 # It is certain: the host gets the order when it is back, or the next cleanup.
                 future.set_result(None)
@@ -252,7 +224,7 @@ class ClusterExecutor:
 
         That may wait long for its inputs, or for its host. Any other is the host's to refuse.
         """
-        key = attempt_key(kill.spec)
+        key = kill.spec.key
         with self._state.lock:
             link = self._exchanges.hosts.link(kill.spec.host)
             link.recalled.add(key)
@@ -271,7 +243,7 @@ class ClusterExecutor:
     def has_started(self, spec: AttemptSpec) -> bool:
         with self._state.lock:
             link = self._state.links.get(spec.host)
-            return link is not None and attempt_key(spec) in link.started
+            return link is not None and spec.key in link.started
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         return list(drain(self._state.restarts))
@@ -283,13 +255,7 @@ class ClusterExecutor:
         return list(drain(self._state.warnings))
 
     def image_id(self, ref: str) -> str | None:
-        with self._state.lock:
-            hosts = [
-                AskedHost(link.name, link.address, link.session)
-                for link in self._state.links.values()
-                if link.address is not None and link.session is not None
-            ]
-        ids = find_images(self._connection, hosts, (ref,), pull=False).ids[ref]
+        ids = find_images(self._connection, self._asked_hosts(), (ref,), pull=False).ids[ref]
         return ids[min(ids)] if ids else None
 
     def hosts(self) -> list[HostState]:
@@ -398,22 +364,27 @@ class ClusterExecutor:
                 for link in self._state.links.values()
                 if not link.is_connected and link.lost_because is None
             ]
-        links = self._connected_links()
-        warnings = clean_up_hosts(self._connection, links, self._state.setup, run)
+        hosts = self._asked_hosts()
+        warnings = clean_up_hosts(self._connection, hosts, self._state.setup, run)
         return away + warnings + self._relay.clean_up()
 
     def attempts_on_hosts(self) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
         """Return the attempts of which each host has anything, or why it did not say."""
-        return list_attempts(self._connection, self._connected_links(), self._state.setup)
+        return list_attempts(self._connection, self._asked_hosts(), self._state.setup)
 
     def forget_attempts(self, keys: Mapping[str, frozenset[AttemptKey]], reason: str) -> list[str]:
         """Have hosts forget unfinished attempts: they will be run again.
 
         `keys` are by host. Return a warning for each that failed. No coordinator may own the run.
         """
-        links, setup = self._connected_links(), self._state.setup
-        return forget_attempts(self._connection, links, setup, keys, reason)
+        hosts, setup = self._asked_hosts(), self._state.setup
+        return forget_attempts(self._connection, hosts, setup, keys, reason)
 
-    def _connected_links(self) -> list[HostLink]:
+    def _asked_hosts(self) -> list[AskedHost]:
+        """Return the hosts that answer."""
         with self._state.lock:
-            return [link for link in self._state.links.values() if link.is_connected]
+            return [
+                AskedHost(link.name, link.address, link.session)
+                for link in self._state.links.values()
+                if link.address is not None and link.session is not None
+            ]

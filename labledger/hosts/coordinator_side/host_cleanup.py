@@ -15,7 +15,6 @@ from typing import Any
 
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import RunRecords
-from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import (
     AttemptKey,
     CleanedUp,
@@ -65,34 +64,33 @@ def find_images(
 
     Hosts that do not answer are left out. A pull may take as long as the host's engine tries.
     """
-    lookup = _Lookup(connection, hosts)
-    return connection.run(lookup.find(tuple(dict.fromkeys(refs)), pull=pull)).result()
+    asked = tuple(dict.fromkeys(refs))
+    ids: dict[str, dict[str, str]] = {ref: {} for ref in asked}
+    requests = {host: FindImages(host.session, asked) for host in hosts}
+    for name, reply in _ask(connection, requests, _LOOKUP_S).items():
+        if isinstance(reply, FoundImages):
+            for ref in asked:
+                if (image := reply.ids.get(ref)) is not None:
+                    ids[ref][name] = image
+    missing = [ref for ref in asked if not ids[ref]] if pull and hosts else []
+    if not missing:
+        return ImagesOfHosts(ids)
+    pulls = _Pulls(connection, hosts).pull_all(missing, ids)
+    return ImagesOfHosts(ids, connection.run(pulls).result())
 
 
 @dataclass(slots=True)
-class _Lookup:
+class _Pulls:
     connection: ClusterConnection
     hosts: Sequence[AskedHost]
 
-    async def find(self, refs: tuple[str, ...], *, pull: bool) -> ImagesOfHosts:
-        ids: dict[str, dict[str, str]] = {ref: {} for ref in refs}
-        replies = await asyncio.gather(*(self._ask(host, refs) for host in self.hosts))
-        for host, of_host in zip(self.hosts, replies, strict=True):
-            for ref, image in of_host.items():
-                ids[ref][host.name] = image
-        missing = [ref for ref in refs if not ids[ref]] if pull and self.hosts else []
+    async def pull_all(
+        self, missing: Sequence[str], ids: Mapping[str, dict[str, str]]
+    ) -> dict[str, str]:
+        """Have hosts pull images, and add their ids. Return why some could not be pulled."""
         pulls = (self._pull(ref, number, ids[ref]) for number, ref in enumerate(missing))
         problems = await asyncio.gather(*pulls)
-        failed = {ref: why for ref, why in zip(missing, problems, strict=True) if why is not None}
-        return ImagesOfHosts(ids, failed)
-
-    async def _ask(self, host: AskedHost, refs: tuple[str, ...]) -> Mapping[str, str]:
-        try:
-            request = FindImages(host.session, refs)
-            reply: FoundImages = await self.connection.call(host.address, request, _LOOKUP_S)
-        except LabLedgerError:
-            return {}
-        return reply.ids
+        return {ref: why for ref, why in zip(missing, problems, strict=True) if why is not None}
 
     async def _pull(self, ref: str, number: int, ids: dict[str, str]) -> str | None:
         """Have a host pull an image, the next if it cannot. Return why none could, else None.
@@ -135,45 +133,37 @@ _CLEANUP_S = 30.0
 
 
 def clean_up_hosts(
-    connection: ClusterConnection, links: Sequence[HostLink], setup: RunSetup, run: RunRecords
+    connection: ClusterConnection, hosts: Sequence[AskedHost], setup: RunSetup, run: RunRecords
 ) -> list[str]:
     """Remove what durable attempts left on hosts. Return a warning for each that failed."""
-    sessions = _sessions(links)
-    listed = list_attempts(connection, links, setup)
-    orders: dict[str, CleanUp] = {}
-    warnings = []
-    for name, reply in listed.items():
-        if isinstance(reply, LabLedgerError):
-            warnings.append(f"{name} was not cleaned up: {reply}")
+    listed = list_attempts(connection, hosts, setup)
+    orders, warnings = {}, []
+    for host in hosts:
+        attempts = listed[host.name]
+        if isinstance(attempts, LabLedgerError):
+            warnings.append(f"{host.name} was not cleaned up: {attempts}")
             continue
-        if name not in sessions:
-            continue
-        durable = frozenset(key for key in reply if run.is_durable(*key))
+        durable = frozenset(key for key in attempts if run.is_durable(*key))
         kept = frozenset(key for key in durable if run.keeps_folder(*key))
         # Also if nothing is left: the host then deletes what the run's trials shared.
-        orders[name] = CleanUp(sessions[name], setup, durable, kept)
-    for name, reply in _ask(connection, links, orders).items():
-        if isinstance(reply, CleanedUp):
-            warnings += [f"{name}: {warning}" for warning in reply.warnings]
-        else:
-            warnings.append(f"{name} was not cleaned up: {reply}")
-    return warnings
+        orders[host] = CleanUp(host.session, setup, durable, kept)
+    return warnings + _order(connection, orders, "was not cleaned up")
 
 
 def list_attempts(
-    connection: ClusterConnection, links: Sequence[HostLink], setup: RunSetup
+    connection: ClusterConnection, hosts: Sequence[AskedHost], setup: RunSetup
 ) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
     """Return the attempts of the run of which each host has anything, or why it did not say."""
-    lists = {name: ListAttempts(session, setup) for name, session in _sessions(links).items()}
+    requests = {host: ListAttempts(host.session, setup) for host in hosts}
     return {
         name: reply.attempts if isinstance(reply, ListedAttempts) else reply
-        for name, reply in _ask(connection, links, lists).items()
+        for name, reply in _ask(connection, requests, _CLEANUP_S).items()
     }
 
 
 def forget_attempts(
     connection: ClusterConnection,
-    links: Sequence[HostLink],
+    hosts: Sequence[AskedHost],
     setup: RunSetup,
     keys: Mapping[str, frozenset[AttemptKey]],
     reason: str,
@@ -183,40 +173,30 @@ def forget_attempts(
     These will be run again: what they have done is lost.
     """
     orders = {
-        name: ForgetAttempts(session, setup, keys[name], reason)
-        for name, session in _sessions(links).items()
-        if keys.get(name)
+        host: ForgetAttempts(host.session, setup, keys[host.name], reason)
+        for host in hosts
+        if keys.get(host.name)
     }
+    return _order(connection, orders, "still has its unfinished attempts")
+
+
+def _order(
+    connection: ClusterConnection, orders: Mapping[AskedHost, object], failure: str
+) -> list[str]:
+    """Have hosts carry out what `CleanedUp` answers. Return their warnings, and who failed."""
     warnings = []
-    for name, reply in _ask(connection, links, orders).items():
+    for name, reply in _ask(connection, orders, _CLEANUP_S).items():
         if isinstance(reply, CleanedUp):
             warnings += [f"{name}: {warning}" for warning in reply.warnings]
         else:
-            warnings.append(f"{name} still has its unfinished attempts: {reply}")
+            warnings.append(f"{name} {failure}: {reply}")
     return warnings
 
 
-def _sessions(links: Sequence[HostLink]) -> dict[str, str]:
-    return {link.name: link.session for link in links if link.session is not None}
-
-
 def _ask(
-    connection: ClusterConnection, links: Sequence[HostLink], requests: Mapping[str, object]
+    connection: ClusterConnection, requests: Mapping[AskedHost, object], timeout_s: float
 ) -> dict[str, Any]:
-    """Return the reply of each host that has a request, or the error, by the host's name."""
-
-    async def ask(link: HostLink) -> Any:
-        if link.address is None:
-            return HostUnreachable(f"{link.name} does not answer")
-        try:
-            return await connection.call(link.address, requests[link.name], _CLEANUP_S)
-        except LabLedgerError as error:
-            return error
-
-    asked = [link for link in links if link.name in requests]
-
-    async def ask_all() -> list[Any]:
-        return list(await asyncio.gather(*map(ask, asked)))
-
-    replies = connection.run(ask_all()).result()
-    return {link.name: reply for link, reply in zip(asked, replies, strict=True)}
+    """Return the reply of each host to its request, or the error instead, by the host's name."""
+    by_address = {host.address: request for host, request in requests.items()}
+    replies = connection.run(connection.call_all(by_address, timeout_s)).result()
+    return {host.name: replies[host.address] for host in requests}

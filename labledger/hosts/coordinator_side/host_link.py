@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,11 +27,13 @@ from labledger.hosts.host_messages import (
     Removal,
     RunSetup,
 )
+from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _MAX_ATTEMPTS_PER_EXCHANGE = 64
+_ASK_TIMEOUT_S = 60.0
 
 
 def set_result(future: Future[Any], result: Any) -> None:
@@ -97,8 +100,6 @@ class HostLink:
     """Whether an exchange for this run has succeeded."""
     lost_because: str | None = None
     """Why somebody declared it lost."""
-    last_contact: float | None = None
-    """When it last answered, by this machine's monotonic clock."""
     blocked_since: float = field(default_factory=clock.monotonic)
     """Since when nothing of it can advance; only meaningful while `problem` is not None."""
     needs_preparation: bool = False
@@ -134,7 +135,6 @@ class HostLink:
     supplies: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Transfers of inputs that have not ended, by digest and image id."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _clock_base: tuple[float, float] | None = None
     """The host's monotonic time in its last reply, and this machine's when that arrived."""
     _orders: int = 0
@@ -260,8 +260,7 @@ class HostLink:
 
     def record_contact(self, monotonic: float) -> None:
         """Record a reply that the host sent at `monotonic`, by its own clock."""
-        self.last_contact = clock.monotonic()
-        self._clock_base = (monotonic, self.last_contact)
+        self._clock_base = (monotonic, clock.monotonic())
         self.has_answered = True
 
     def grant_until(self, allowed_until: float) -> float | None:
@@ -274,6 +273,15 @@ class HostLink:
             return None
         at_host, here = self._clock_base
         return at_host + (allowed_until - here)
+
+    async def ask(self, connection: ClusterConnection, request: Callable[[str], object]) -> Any:
+        """Return the reply of its present process to the request that is made for its session.
+
+        Raises `HostUnreachable`, also if no process is known, and as `ClusterConnection.call` does.
+        """
+        if self.address is None or self.session is None:
+            raise HostUnreachable(f"{self.name} does not answer")
+        return await connection.call(self.address, request(self.session), _ASK_TIMEOUT_S)
 
     def has_orders(self, *, stopping: bool) -> bool:
         """Return whether there is something to deliver."""
@@ -300,7 +308,8 @@ class HostLink:
         grant = None if starts_nothing else self.grant_until(allowed_until)
         if grant is not None:
             self._granted_until = max(self._granted_until, allowed_until)
-        orders = [each.order for each in self.leaving.values() if not each.is_delivered]
+        undelivered = [each.order for each in self.leaving.values() if not each.is_delivered]
+        orders = undelivered if with_orders else []
         waiting = [
             each for each in self.pending.values() if each.is_ready and not each.is_delivered
         ]
@@ -321,13 +330,9 @@ class HostLink:
             is_lost=is_lost,
             number=self._orders if with_orders else 0,
             attempts=tuple(each.spec for each in chosen),
-            delivered_before=frozenset(
-                attempt_key(each.spec) for each in chosen if each.was_delivered
-            ),
-            removals=tuple(o for o in orders if isinstance(o, Removal)) if with_orders else (),
-            cancellations=(
-                tuple(o for o in orders if isinstance(o, Cancellation)) if with_orders else ()
-            ),
+            delivered_before=frozenset(each.spec.key for each in chosen if each.was_delivered),
+            removals=tuple(each for each in orders if isinstance(each, Removal)),
+            cancellations=tuple(each for each in orders if isinstance(each, Cancellation)),
             kills=tuple(kills) if with_orders else (),
             received=frozenset(self.received),
             confirmed=frozenset(self.confirmed),
@@ -344,12 +349,11 @@ class HostLink:
         if request.session != self.session:
             return
         for spec in request.attempts:
-            if (pending := self.pending.get(attempt_key(spec))) is not None:
+            if (pending := self.pending.get(spec.key)) is not None:
                 pending.is_delivered = True
-        left = [order.spec for order in request.removals]
-        left += [order.spec for order in request.cancellations]
-        for spec in left:
-            if (leaving := self.leaving.get(attempt_key(spec))) is not None:
+        left: list[Removal | Cancellation] = [*request.removals, *request.cancellations]
+        for order in left:
+            if (leaving := self.leaving.get(order.spec.key)) is not None:
                 leaving.is_delivered = True
         # Not by equality: an order may have been dropped and given again meanwhile.
         delivered = set(map(id, request.kills))
@@ -358,7 +362,3 @@ class HostLink:
         self._is_marked = True
         self._stop_delivered = self._stop_delivered or request.stopping
         self._loss_delivered = self._loss_delivered or request.is_lost
-
-
-def attempt_key(spec: AttemptSpec) -> AttemptKey:
-    return spec.slot.schedule_idx, spec.attempt

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labledger import clock
@@ -19,6 +18,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_discovery import RETRY_S, ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.input_supply import InputSupply
+from labledger.hosts.coordinator_side.store_relay import TransferThreads
 from labledger.hosts.host_messages import HostRefused, PreparedRun, PrepareRun, WrongSession
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.records.model_grants import KeySource
@@ -47,7 +47,7 @@ class HostPreparation:
         self._agents = {each.tree_sha256: each for each in state.setup.agents}
         self._tars: dict[str, asyncio.Task[str]] = {}
         """The digests of the tars that were made, by `tree_sha256`."""
-        self._threads = ThreadPoolExecutor(1, "agent-tars")
+        self._threads = TransferThreads("agent-tars", 1)
 
     async def keep_prepared(self, link: HostLink) -> None:
         """Prepare each process that the host has, for as long as the run lasts."""
@@ -98,19 +98,18 @@ class HostPreparation:
         if (agent := self._agents.get(tree_sha256)) is None:
             raise HostRefused("it asks for files that the run has not")
         task = self._tars.get(tree_sha256)
-        if task is None or (task.done() and (task.exception() or not self._has(task.result()))):
-            task = asyncio.create_task(self._make_tar(agent.folder))
-            self._tars[tree_sha256] = task
+        is_gone = (
+            task is not None
+            and task.done()
+            and (task.exception() or not self._store.contains(task.result()))
+        )
+        if task is None or is_gone:
+            making = self._threads.run(self._make_tar, agent.folder)
+            task = self._tars[tree_sha256] = asyncio.create_task(making)
         return await asyncio.shield(task)
 
-    def _has(self, digest: str) -> bool:
-        return self._store.contains(digest)
-
-    async def _make_tar(self, folder: Path) -> str:
-        def make() -> str:
-            return self._store.put_stream(tar_of_tree(folder))[0]
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+    def _make_tar(self, folder: Path) -> str:
+        return self._store.put_stream(tar_of_tree(folder))[0]
 
     def _record(self, link: HostLink, session: str, problem: str | None) -> None:
         with self._state.lock:
@@ -125,7 +124,7 @@ class HostPreparation:
 
     def close(self) -> None:
         """Make no further tar, and delete those that were made."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         for task in self._tars.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 self._store.path(task.result()).unlink(missing_ok=True)

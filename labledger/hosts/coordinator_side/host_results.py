@@ -12,17 +12,21 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import astuple, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from labledger import clock
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_link import HostLink
-from labledger.hosts.coordinator_side.store_relay import StoreRelay
+from labledger.hosts.coordinator_side.store_relay import (
+    TRANSFERS_AT_ONCE,
+    StoreRelay,
+    TransferThreads,
+)
 from labledger.hosts.host_messages import (
     CHUNK_BYTES,
     AttemptKey,
@@ -139,12 +143,7 @@ _CODECS = {
 
 def _require_records(result: AttemptResult) -> None:
     """Raise `SchemaInvalid` or `Mismatch` unless its records are valid, and are of this result."""
-    stamp = {
-        "ids": result.ids.as_json(),
-        "schedule_idx": result.schedule_idx,
-        "slot_commit_id": result.slot_commit_id,
-        "attempt": result.attempt,
-    }
+    stamp = _stamp(result)
     for kind, schema in _SCHEMAS.items():
         records: tuple[JsonObject, ...] = getattr(result, kind)
         for record in records:
@@ -153,16 +152,19 @@ def _require_records(result: AttemptResult) -> None:
                 raise Mismatch(f"a record of its {kind} is of something else")
 
 
-def _require_calls(result: AttemptResult) -> None:
-    """Raise `SchemaInvalid` or `Mismatch` unless the calls to models are as a gateway counts."""
-    stamp = {
+def _stamp(result: AttemptResult) -> JsonObject:
+    """Return what every record of a result says of the trial that it is of."""
+    return {
         "ids": result.ids.as_json(),
         "schedule_idx": result.schedule_idx,
         "slot_commit_id": result.slot_commit_id,
         "attempt": result.attempt,
-        "ts": result.ended_at,
-        "schema_version": _CALL_SCHEMA,
     }
+
+
+def _require_calls(result: AttemptResult) -> None:
+    """Raise `SchemaInvalid` or `Mismatch` unless the calls to models are as a gateway counts."""
+    stamp = _stamp(result) | {"ts": result.ended_at, "schema_version": _CALL_SCHEMA}
     for call in result.model_calls:
         document = {"reserved": None} | call.as_json()
         json_schemas.require_valid(document | stamp, _CALL_SCHEMA)
@@ -211,10 +213,6 @@ def _require_files(
             raise BadResult(f"came with a file that is not the one it names: {sha256[:80]!r}")
 
 
-_CALL_TIMEOUT_S = 60.0
-_TRANSFERS_AT_ONCE = 4
-
-
 class ResultTransfer:
     """Fetches what belongs to the results of one run."""
 
@@ -225,8 +223,8 @@ class ResultTransfer:
         self._store = store
         self._relay = relay
         self._run = run
-        self._transfers = asyncio.Semaphore(_TRANSFERS_AT_ONCE)
-        self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "results")
+        self._transfers = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        self._threads = TransferThreads("results")
         self._fetches: dict[str, asyncio.Task[None]] = {}
         """Transfers of artifacts by digest: two results may have the same one."""
 
@@ -249,31 +247,28 @@ class ResultTransfer:
         )
 
     async def _provide(self, link: HostLink, key: AttemptKey, artifact: Artifact) -> None:
-        if await self._in_thread(self._store.keeps, artifact.sha256):
+        if await self._threads.run(self._store.keeps, artifact.sha256):
             return
         task = self._fetches.get(artifact.sha256)
         if task is None:
-            task = asyncio.create_task(self._fetch_artifact(link, key, artifact))
-            self._fetches[artifact.sha256] = task
+            digest, target = artifact.sha256, self._store.path(artifact.sha256)
+            fetch = self._fetch(link, key, digest, artifact.size, target, digest)
+            task = self._fetches[digest] = asyncio.create_task(fetch)
         try:
             await asyncio.shield(task)
         finally:
             if task.done():
                 self._fetches.pop(artifact.sha256, None)
 
-    async def _fetch_artifact(self, link: HostLink, key: AttemptKey, artifact: Artifact) -> None:
-        target = self._store.path(artifact.sha256)
-        await self._fetch(link, key, artifact.sha256, artifact.size, target, artifact.sha256)
-
     async def _fetch_events(
         self, link: HostLink, message: ResultMessage, events: EventFile
     ) -> None:
         """Fetch a file of events, unless an earlier coordinator has."""
-        if await self._in_thread(events.find_damage) is None:
+        if await self._threads.run(events.find_damage) is None:
             return
         await self._fetch(link, message.key, None, message.events_size, events.path, events.sha256)
         try:
-            await self._in_thread(require_events, events)
+            await self._threads.run(require_events, events)
         except BadResult:
             events.path.unlink()
             raise
@@ -298,31 +293,24 @@ class ResultTransfer:
             fetched = PartialFile(incoming / f"{own}.{secrets.token_hex(4)}", target)
             if await self._relay.fetch(link, key, name, size, sha256, fetched):
                 return
-        partial = PartialFile(incoming / own, target)
+        arriving = PartialFile(incoming / own, target)
         async with self._transfers:
-            arrived = partial.size
+            arrived = arriving.size
             while arrived < size or not arrived:
-                address, session = link.address, link.session
-                if address is None or session is None:
-                    raise HostUnreachable(f"{link.name} does not answer")
-                request = ReadChunk(session, self._run, key, name, arrived)
-                chunk: Chunk = await self._connection.call(address, request, _CALL_TIMEOUT_S)
+                request = partial(ReadChunk, run=self._run, key=key, sha256=name, offset=arrived)
+                chunk: Chunk = await link.ask(self._connection, request)
                 if len(chunk.content) > CHUNK_BYTES:
                     raise BadResult("came with more bytes than were asked for")
                 if not chunk.content and arrived < size:
-                    partial.discard()
+                    arriving.discard()
                     raise HostUnreachable(f"{link.name} has less of {name or 'the events'}")
-                arrived = await self._in_thread(partial.append, arrived, chunk.content)
+                arrived = await self._threads.run(arriving.append, arrived, chunk.content)
                 if size == 0:
                     break
-            await self._in_thread(partial.finish, sha256)
-
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
+            await self._threads.run(arriving.finish, sha256)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 def _with_content(artifact: Artifact, message: ResultMessage) -> Artifact:

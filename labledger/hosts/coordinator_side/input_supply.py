@@ -8,20 +8,23 @@ of the cluster, or in bounded pieces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labledger.engine import container_files
 from labledger.engine.engine import Engine
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_link import HostLink
-from labledger.hosts.coordinator_side.store_relay import StoreRelay
+from labledger.hosts.coordinator_side.store_relay import (
+    TRANSFERS_AT_ONCE,
+    StoreRelay,
+    TransferThreads,
+)
 from labledger.hosts.host_messages import (
     CHUNK_BYTES,
+    ChunkReply,
     HostRefused,
     MissingInputs,
     MissingReply,
@@ -30,8 +33,6 @@ from labledger.hosts.host_messages import (
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.hosts.object_store import read_chunk
 
-CALL_TIMEOUT_S = 60.0
-_TRANSFERS_AT_ONCE = 4
 _FIRST_IMAGE_POLL_S = 0.5
 _MAX_IMAGE_POLL_S = 10.0
 
@@ -45,8 +46,8 @@ class InputSupply:
         self._connection = connection
         self._store = store
         self._relay = relay
-        self._transfers = asyncio.Semaphore(_TRANSFERS_AT_ONCE)
-        self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "inputs")
+        self._transfers = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+        self._threads = TransferThreads("inputs")
         self.sent_bytes: dict[str, int] = {}
         """How many bytes each host was sent in pieces, by its name."""
 
@@ -109,9 +110,9 @@ class InputSupply:
     async def _missing(
         self, link: HostLink, digests: set[str], images: Mapping[str, str]
     ) -> MissingReply:
-        reply: MissingReply = await self._call(
-            link,
-            lambda session: MissingInputs(session, tuple(sorted(digests)), tuple(images.items())),
+        inputs = tuple(sorted(digests)), tuple(images.items())
+        reply: MissingReply = await link.ask(
+            self._connection, lambda session: MissingInputs(session, *inputs)
         )
         return reply
 
@@ -121,7 +122,7 @@ class InputSupply:
         # Asks how much has arrived, if an earlier transfer broke off.
         offset = await self._put(link, digest, -1, b"", last=False) if size > CHUNK_BYTES else 0
         while True:
-            chunk = await self._in_thread(read_chunk, path, offset, CHUNK_BYTES)
+            chunk = await self._threads.run(read_chunk, path, offset, CHUNK_BYTES)
             is_last = offset + len(chunk) >= size
             arrived = await self._put(link, digest, offset, chunk, last=is_last)
             if is_last and arrived == offset + len(chunk):
@@ -132,9 +133,9 @@ class InputSupply:
         """Send an image as a tar, which the coordinator's engine writes."""
         pieces = _of_chunk_size(_saved(image_id))
         offset = 0
-        chunk = await self._in_thread(next, pieces, b"")
+        chunk = await self._threads.run(next, pieces, b"")
         while True:
-            following = await self._in_thread(next, pieces, b"")
+            following = await self._threads.run(next, pieces, b"")
             arrived = await self._put(link, image_id, offset, chunk, last=not following)
             offset += len(chunk)
             if arrived != offset:
@@ -147,24 +148,13 @@ class InputSupply:
         self, link: HostLink, name: str, offset: int, content: bytes, *, last: bool
     ) -> int:
         self.sent_bytes[link.name] = self.sent_bytes.get(link.name, 0) + len(content)
-        reply = await self._call(
-            link, lambda session: PutChunk(session, name, offset, content, last)
+        reply: ChunkReply = await link.ask(
+            self._connection, lambda session: PutChunk(session, name, offset, content, last)
         )
-        size: int = reply.size
-        return size
-
-    async def _call(self, link: HostLink, request: Callable[[str], object]) -> Any:
-        address, session = link.address, link.session
-        if address is None or session is None:
-            raise HostUnreachable(f"{link.name} does not answer")
-        return await self._connection.call(address, request(session), CALL_TIMEOUT_S)
-
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
+        return reply.size
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 def _saved(image_id: str) -> Iterator[bytes]:

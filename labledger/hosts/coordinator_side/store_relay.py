@@ -25,7 +25,7 @@ from labledger.hosts.host_messages import (
     StoreReply,
     WrongSession,
 )
-from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
+from labledger.hosts.host_transport import ClusterConnection
 from labledger.hosts.object_store import (
     MIN_BYTES,
     BadObject,
@@ -35,13 +35,29 @@ from labledger.hosts.object_store import (
     require_object_store,
 )
 
-_TRANSFERS_AT_ONCE = 4
+TRANSFERS_AT_ONCE = 4
+"""How many files of a kind are on their way at once."""
 _WAIT_S = 8.0
 """How long a host waits for the end of a transfer before it replies."""
-_CALL_TIMEOUT_S = 60.0
 _RETRY_S = 300.0
 """For how long a machine is left alone that could not use the store."""
 _COORDINATOR = "the coordinator"
+
+
+class TransferThreads:
+    """Threads for what would hold up the event loop: files, the engine, and object stores."""
+
+    def __init__(self, name: str, count: int = TRANSFERS_AT_ONCE) -> None:
+        self._pool = ThreadPoolExecutor(count, name)
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns in one of the threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, function, *arguments)
+
+    def close(self) -> None:
+        """Begin nothing further."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class StoreRelay:
@@ -71,7 +87,7 @@ class StoreRelay:
         """When each machine that could not use the store is asked again, by its name."""
         self._inputs: dict[str, asyncio.Task[tuple[str, int]]] = {}
         """The inputs that were put, with digest and size: each once, for all hosts."""
-        self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "object-store")
+        self._threads = TransferThreads("object-store")
 
     async def supply(
         self, link: HostLink, name: str, size: int | None, pieces: Callable[[], Iterator[bytes]]
@@ -86,8 +102,8 @@ class StoreRelay:
         object_name = "inputs-" + name.replace(":", "-")
         task = self._inputs.get(name)
         if task is None:
-            task = asyncio.create_task(self._put(object_name, pieces))
-            self._inputs[name] = task
+            put = self._threads.run(lambda: self._store.put(object_name, pieces()))
+            task = self._inputs[name] = asyncio.create_task(put)
         try:
             sha256, put_size = await asyncio.shield(task)
         except StoreUnusable as error:
@@ -132,7 +148,7 @@ class StoreRelay:
         if not await self._ask(link, request):
             return False
         try:
-            await self._in_thread(self._store.fetch, object_name, size, sha256, target)
+            await self._threads.run(self._store.fetch, object_name, size, sha256, target)
         except BadObject as error:
             self._leave_alone(link.name, error.message)
             return False
@@ -140,7 +156,7 @@ class StoreRelay:
             self._leave_alone(_COORDINATOR, error.message)
             return False
         try:
-            await self._in_thread(self._store.delete, object_name)
+            await self._threads.run(self._store.delete, object_name)
         except StoreUnusable:
             self._tell("objects that are not needed any more cannot be deleted in the object store")
         return True
@@ -162,7 +178,7 @@ class StoreRelay:
         """End what is in progress."""
         if self._place is not None:
             self._store.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _carries(self, link: HostLink, size: int | None) -> bool:
         """Return whether a file of this size is worth trying, and both machines can be."""
@@ -171,28 +187,16 @@ class StoreRelay:
         now = clock.monotonic()
         return all(self._retry_at.get(name, now) <= now for name in (_COORDINATOR, link.name))
 
-    async def _put(
-        self, object_name: str, pieces: Callable[[], Iterator[bytes]]
-    ) -> tuple[str, int]:
-        put: tuple[str, int] = await self._in_thread(lambda: self._store.put(object_name, pieces()))
-        return put
-
     async def _ask(self, link: HostLink, request: Callable[[str], GetInput | PutOutput]) -> bool:
         """Have a host carry out its part. Return whether it did."""
-        while True:
-            address, session = link.address, link.session
-            if address is None or session is None:
-                raise HostUnreachable(f"{link.name} does not answer")
+        reply = StoreReply(is_over=False)
+        while not reply.is_over:
             try:
-                reply: StoreReply = await self._connection.call(
-                    address, request(session), _CALL_TIMEOUT_S
-                )
+                reply = await link.ask(self._connection, request)
             except WrongSession:
                 raise
             except HostRefused as error:
                 reply = StoreReply(True, error.message)
-            if reply.is_over:
-                break
         if reply.problem is not None:
             self._leave_alone(link.name, reply.problem)
         return reply.problem is None
@@ -205,7 +209,3 @@ class StoreRelay:
                 "scheduler instead"
             )
         self._retry_at[machine] = clock.monotonic() + _RETRY_S
-
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
