@@ -11,7 +11,9 @@ by it, so only who has one of the keys can connect.
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,26 +26,17 @@ import yaml
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
+from labledger.files.durable_files import make_folder
 from labledger.files.lab_folder import expand_home
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas
-
-if TYPE_CHECKING:
-    from distributed import Security
-
-
-import datetime
-import os
-from typing import TYPE_CHECKING
-
-from labledger.files.durable_files import make_folder
 from labledger.resources import require_for
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-
+    from distributed import Security
 
 _SCHEMES = ("tcp", "tls")
 _BY_COORDINATOR = "coordinator"
@@ -137,12 +130,10 @@ class Cluster:
             document = yaml.safe_load(path.read_text("utf-8"))
         except OSError as error:
             hint = "`on=` takes the address of a scheduler, such as tls://HOST:8786, or a file"
-            problem = Problem(
-                Parameter("on"), f"{path} cannot be read: {error.strerror}", hint=hint
-            )
-            raise InvalidInput("the cluster", [problem]) from error
+            text = f"{path} cannot be read: {error.strerror}"
+            raise _invalid(Parameter("on"), text, hint=hint) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InvalidInput("the cluster", [Problem(str(path), str(error))]) from error
+            raise _invalid(str(path), str(error)) from error
         problems = [
             Problem(str(path), message, field=json_schemas.dotted(field) or None)
             for field, message in _file_problems(document)
@@ -182,21 +173,19 @@ class Cluster:
         has_files = configured.tls_ca_file and any(own)  # type: ignore[attr-defined]
         if not str(self.address).startswith("tls://") or has_files:
             return
-        problem = Problem(
+        raise _invalid(
             str(self.address),
             "TLS needs certificates, and no files are given",
             hint="give `on=` a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
             "worker also `tls_ca=`, `tls_cert=` and `tls_key=`; `labledger hosts make-certificates "
             "DIR` makes the files. Dask's own configuration (distributed.comm.tls) is used as well",
         )
-        raise InvalidInput("the cluster", [problem])
 
     def require_secure(self) -> None:
         """Raise `InvalidInput` if others could read or change what is sent to the scheduler."""
         has_tls = not self.insecure and (self.address or "tls:").startswith("tls:")
         if self.sends_model_keys and not has_tls:
-            problem = Problem(self.given, _WITHOUT_TLS, field="model_keys", hint=_TLS_FOR_KEYS)
-            raise InvalidInput("the cluster", [problem])
+            raise _invalid(self.given, _WITHOUT_TLS, field="model_keys", hint=_TLS_FOR_KEYS)
         if self.address is not None:
             require_secure(self.address, insecure=self.insecure, has_tls=self.tls is not None)
 
@@ -205,19 +194,22 @@ def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
     """Raise `InvalidInput` for an unusable address, and for one that is neither safe nor local."""
     parts = urlsplit(address)
     if parts.scheme not in _SCHEMES or not parts.hostname:
-        expected = "tls://HOST:PORT or tcp://HOST:PORT"
-        raise InvalidInput("the cluster", [Problem(address, f"expected {expected}")])
+        raise _invalid(address, "expected tls://HOST:PORT or tcp://HOST:PORT")
     if parts.scheme == "tcp" and has_tls:
-        problem = Problem(address, "TLS files are given, and an address with tcp does not use them")
-        raise InvalidInput("the cluster", [problem])
+        raise _invalid(address, "TLS files are given, and an address with tcp does not use them")
     if not insecure and not is_secure(address):
-        problem = Problem(
+        raise _invalid(
             address,
             "without TLS, anybody on the network could run programs on every host",
             hint="`labledger hosts make-certificates DIR` makes what TLS needs; use tls://… then, "
             "or `insecure=True` on a network that only you can reach",
         )
-        raise InvalidInput("the cluster", [problem])
+
+
+def _invalid(
+    where: str, message: str, *, field: str | None = None, hint: str | None = None
+) -> InvalidInput:
+    return InvalidInput("the cluster", [Problem(where, message, field=field, hint=hint)])
 
 
 def is_secure(address: str) -> bool:
@@ -274,20 +266,6 @@ _EARLIER = datetime.timedelta(days=1)
 """How far before now certificates begin to be valid: clocks of machines differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
-    """The files of one role, and those of the authority."""
-
-    ca: Path
-    cert: Path
-    key: Path
-
-    @classmethod
-    def of_role(cls, folder: Path, role: str) -> CertificateFiles:
-        """Return the files that `make_certificates` writes for a role."""
-        return cls(folder / "ca.pem", folder / f"{role}.pem", folder / f"{role}-key.pem")
-
-
 def make_certificates(folder: Path) -> list[Path]:
     """Write an authority and a certificate with a key for each role into `folder`.
 
@@ -295,8 +273,7 @@ def make_certificates(folder: Path) -> list[Path]:
     files exists, and `ExtraMissing`.
     """
     require_for("making certificates", "dask", "cryptography")
-    names = ["ca.pem", "ca-key.pem"]
-    names += [f"{role}{suffix}.pem" for role in ROLES for suffix in ("", "-key")]
+    names = [f"{name}{suffix}.pem" for name in ("ca", *ROLES) for suffix in ("", "-key")]
     existing = [folder / name for name in names if (folder / name).exists()]
     if existing:
         problem = Problem(str(existing[0]), "it exists, and is not replaced")
@@ -304,13 +281,10 @@ def make_certificates(folder: Path) -> list[Path]:
     make_folder(folder)
     ca_key = _new_key()
     ca = _certificate("labledger cluster authority", ca_key, None, ca_key)
-    _write(folder / "ca.pem", _pem(ca), secret=False)
-    _write(folder / "ca-key.pem", _key_pem(ca_key), secret=True)
+    _write_pair(folder, "ca", ca, ca_key)
     for role in ROLES:
-        files, key = CertificateFiles.of_role(folder, role), _new_key()
-        certificate = _certificate(f"labledger {role}", key, ca, ca_key)
-        _write(files.cert, _pem(certificate), secret=False)
-        _write(files.key, _key_pem(key), secret=True)
+        key = _new_key()
+        _write_pair(folder, role, _certificate(f"labledger {role}", key, ca, ca_key), key)
     return [folder / name for name in names]
 
 
@@ -371,24 +345,18 @@ def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
     )
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
+def _write_pair(
+    folder: Path, name: str, certificate: x509.Certificate, key: EllipticCurvePrivateKey
+) -> None:
+    """Write a certificate, and its key, which only this user can read."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
-
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write(path: Path, content: bytes, *, secret: bool) -> None:
-    mode = 0o600 if secret else 0o644
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for suffix, content, mode in (
+        ("", certificate.public_bytes(Encoding.PEM), 0o644),
+        ("-key", key_pem, 0o600),
+    ):
+        path = folder / f"{name}{suffix}.pem"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)

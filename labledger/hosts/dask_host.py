@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import dask
@@ -86,23 +87,20 @@ def serve(
     with ExitStack() as stack:
         service = settings.open(stack)
         report(f"serving host {service.identity.name} with {settings.slots} slots")
-        asyncio.run(_serve(address, service, settings, security, report))
+        be_worker = partial(_be_worker, address, service, settings, security, report)
+        asyncio.run(_serve(be_worker))
+        report("stopped; containers that run go on, and the next worker collects them")
 
 
-async def _serve(
-    address: str,
-    service: HostService,
-    settings: HostSettings,
-    security: Security | None,
-    report: Callable[[str], None],
-) -> None:
+async def _serve(be_worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Be one Dask worker after another until SIGINT or SIGTERM."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     stop = asyncio.create_task(stopping.wait())
     while not stopping.is_set():
-        work = asyncio.create_task(_serve_once(address, service, settings, security, report))
+        work = asyncio.create_task(be_worker())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
@@ -110,10 +108,9 @@ async def _serve(
             await work
         if not stopping.is_set():
             await asyncio.wait({stop}, timeout=_RESTART_S)
-    report("stopped; containers that run go on, and the next worker collects them")
 
 
-async def _serve_once(
+async def _be_worker(
     address: str,
     service: HostService,
     settings: HostSettings,

@@ -18,7 +18,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def default_folder() -> Path:
         data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     except RuntimeError:
         text = "is missing, and this user has no home folder; name a folder that is kept"
-        raise InvalidInput("the host's folder", [Problem(FOLDER_VARIABLE, text)]) from None
+        raise _unusable(FOLDER_VARIABLE, text) from None
     return Path(data) / "labledger" / "host"
 
 
@@ -90,11 +90,8 @@ def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity
         raise InvalidInput("the host's name", [problem])
     make_folder(folder)
     folder.chmod(0o700)
-    engine = Engine().connect()
-    try:
+    with closing(Engine().connect()) as engine:
         engine_id = engine_identity(engine)
-    finally:
-        engine.close()
     with ExitStack() as stack:
         stack.enter_context(_folder_locked(folder))
         stack.enter_context(_name_locked(engine_id, node))
@@ -137,35 +134,29 @@ def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
     if stored.get("version") != FORMAT_VERSION:
         raise LabLedgerError(f"{path} is of version {stored.get('version')}, not {FORMAT_VERSION}")
     if stored.get("engine_id") != engine_id:
-        raise InvalidInput(
-            "the host's folder",
-            [
-                Problem(
-                    str(folder),
-                    f"its attempts have containers of the engine {stored.get('engine_id')}, and "
-                    f"the engine that answers is {engine_id}",
-                    hint="point DOCKER_HOST to the engine of this folder, or choose another "
-                    "`folder=` for a new host",
-                )
-            ],
+        raise _unusable(
+            str(folder),
+            f"its attempts have containers of the engine {stored.get('engine_id')}, and the engine "
+            f"that answers is {engine_id}",
+            "point DOCKER_HOST to the engine of this folder, or choose another `folder=` for a new "
+            "host",
         )
     machine = _machine_identity()
     if machine is not None and stored.get("machine_id", machine) != machine:
-        raise InvalidInput(
-            "the host's folder",
-            [
-                Problem(
-                    str(folder),
-                    "it was copied from another machine, to which its attempts belong",
-                    hint="choose another `folder=`, or delete this one, for a new host. If this is "
-                    f"the same machine and only its id has changed, delete `machine_id` in {path}",
-                )
-            ],
+        raise _unusable(
+            str(folder),
+            "it was copied from another machine, to which its attempts belong",
+            "choose another `folder=`, or delete this one, for a new host. If this is the same "
+            f"machine and only its id has changed, delete `machine_id` in {path}",
         )
     if "machine_id" not in stored and machine is not None:
         stored["machine_id"] = machine
     write_file(path, json.dumps(stored).encode())
     return HostIdentity(str(stored["id"]), node, engine_id)
+
+
+def _unusable(where: str, message: str, hint: str | None = None) -> InvalidInput:
+    return InvalidInput("the host's folder", [Problem(where, message, hint=hint)])
 
 
 @contextmanager

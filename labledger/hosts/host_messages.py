@@ -56,6 +56,11 @@ class RunKey:
     ledger_id: str
     run_id: str
 
+    @property
+    def ledger(self) -> str:
+        """What folders of the ledger's runs are called on a host."""
+        return self.ledger_id[:12]
+
 
 @dataclass(frozen=True, slots=True)
 class ModelNeeds:

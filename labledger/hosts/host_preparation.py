@@ -43,15 +43,9 @@ from labledger.hosts.host_messages import (
 from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
 
-_LEDGER_PREFIX = 12
 _KEYS_KEPT_S = 300.0
 """How long keys stay in memory when no attempt is open and no coordinator may start one."""
 _UNUSED_AFTER_S = 7 * 24 * 3600.0
-
-
-def gateway_folder(folder: Path, ledger_id: str) -> Path:
-    """Return the folder of the gateway that serves the runs of a ledger on the host in `folder`."""
-    return folder / "models" / ledger_id[:_LEDGER_PREFIX] / "gateway"
 
 
 def find_missing(needs: ModelNeeds) -> str | None:
@@ -148,7 +142,7 @@ class RunPreparation:
         """`folder` is the host's."""
         self.agents = agents
         self._run_id = run.run_id
-        gateway = gateway_folder(folder, run.ledger_id)
+        gateway = folder / "models" / run.ledger / "gateway"
         self.keeper = GatewayKeeper(gateway, run.run_id, {}, shares_caps=True)
         self._lock = threading.Lock()
         """Of the keeper, which is for one thread at a time."""

@@ -62,7 +62,6 @@ _RETRY_S = 1.0
 _MAX_INPUTS_REPORTED = 2000
 _SHORTAGE_AGE_S = 0.5
 """For how long the disks are not looked at again."""
-_LEDGER_PREFIX = 12
 _GATEWAY_INTERVAL_S = 3.0
 """How often the gateways of models are looked at."""
 
@@ -70,27 +69,14 @@ _GATEWAY_INTERVAL_S = 3.0
 class HostService:
     """Answers the requests of coordinators to one host. Thread-safe."""
 
-    def __init__(
-        self,
-        folder: Path,
-        identity: HostIdentity,
-        slots: int,
-        *,
-        gpus: int | None = None,
-        min_free_bytes: int = MIN_FREE_BYTES,
-    ) -> None:
-        """`folder` is that of the host, which this process serves alone (`serving_host`).
-
-        `gpus` is how many GPUs its engine offers; by default they are counted.
-        """
+    def __init__(self, folder: Path, identity: HostIdentity, settings: HostSettings) -> None:
+        """`folder` is that of the host, which this process serves alone (`serving_host`)."""
         self.identity = identity
         self.session = secrets.token_hex(8)
         self.folder = folder
-        self._slots = slots
-        self._gpus = gpus
-        self._min_free_bytes = min_free_bytes
+        self._settings = settings
         self._engines = EnginePool()
-        self._permits = RunPermits(slots)
+        self._permits = RunPermits(settings.slots)
         self._inputs = HostInputs(folder / "store", self._engines)
         self._transfers = StoreTransfers(self._inputs)
         self._agents = AgentFolders(folder / "agents", self._inputs.store)
@@ -178,14 +164,14 @@ class HostService:
         return HostState(
             name=self.identity.name,
             host_id=self.identity.host_id,
-            slots=self._slots,
+            slots=self._settings.slots,
             busy=self._permits.busy,
             images=self._images,
             inputs=frozenset(self._inputs.digests(_MAX_INPUTS_REPORTED)),
             free_bytes=None if free is None else free.bytes,
             cpus=info.get("NCPU"),
             memory_bytes=info.get("MemTotal"),
-            gpus=count_gpus(info) if self._gpus is None else self._gpus,
+            gpus=count_gpus(info) if self._settings.gpus is None else self._settings.gpus,
             # Nothing is known of an engine that has never answered.
             ignores_storage=bool(info) and EngineFacts.of(info).ignores_storage,
             labledger_version=__version__,
@@ -260,12 +246,11 @@ class HostService:
         with self._changed:
             run = self._runs.get(key)
             if run is None:
-                prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
                     self.identity.name,
                     HostAttempts(
-                        folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
-                        slots=self._slots,
+                        folder=HostRunFolder(self.folder / "runs" / key.ledger / key.run_id),
+                        slots=self._settings.slots,
                         permits=self._permits,
                         inputs=self._inputs,
                         preparation=RunPreparation(self.folder, key, self._agents),
@@ -283,16 +268,13 @@ class HostService:
         """Return why no trial should be placed here, None if trials may be."""
         if self._engine_problem is not None:
             return self._engine_problem
-        problem = self._describe_limits(EngineFacts.of(self._engine_info))
+        problem = self._describe_limits(EngineFacts.of(self._engine_info)) or self._find_shortage()
         if problem is not None:
             return problem
-        if (shortage := self._find_shortage()) is not None:
-            return shortage
         with self._changed:
             runs = list(self._runs.values())
-        return next(
-            (problem for run in runs if (problem := run.attempts.problem) is not None), None
-        )
+        problems = (run.attempts.problem for run in runs)
+        return next((each for each in problems if each is not None), None)
 
     def _describe_limits(self, facts: EngineFacts) -> str | None:
         """Return which limits of trials the engine would not keep, None if it keeps all."""
@@ -304,7 +286,7 @@ class HostService:
         """Return which disk has too little space for further trials, looked at a moment ago."""
         now = clock.monotonic()
         if now - self._shortage_read > _SHORTAGE_AGE_S:
-            space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
+            space = DiskSpace.of(self.folder, self._engine_info, self._settings.min_free_bytes)
             self._shortage, self._shortage_read = space.find_shortage(), now
         return self._shortage
 
@@ -352,7 +334,4 @@ class HostSettings:
         """
         folder = self.folder or default_folder()
         identity = stack.enter_context(serving_host(folder, self.name))
-        service = HostService(
-            folder, identity, self.slots, gpus=self.gpus, min_free_bytes=self.min_free_bytes
-        )
-        return stack.enter_context(service.serving())
+        return stack.enter_context(HostService(folder, identity, self).serving())

@@ -56,13 +56,9 @@ class Codec(NamedTuple):
     """Return the value. Raises `Mismatch`, and what a section's `from_json` raises."""
 
 
+@cache
 def codec(declared: Any) -> Codec:
     """Return the codec of a type: a dataclass, or what fields of dataclasses may be declared as."""
-    return _codec(declared)
-
-
-@cache
-def _codec(declared: Any) -> Codec:
     arguments, origin = get_args(declared), get_origin(declared)
     if declared in _SCALARS:
         return Codec(_unchanged, _exactly(declared))
@@ -281,7 +277,9 @@ _OWN_LINE = f"labledger {PROTOCOL} {__version__}\n".encode()
 
 _SAME_VERSION = "install the same version on both"
 _MAX_PROBLEM = 300
-_MESSAGE_TYPES = {name: kind for name, kind in vars(host_messages).items() if is_dataclass(kind)}
+_MESSAGE_TYPES: Mapping[str, Any] = {
+    name: kind for name, kind in vars(host_messages).items() if is_dataclass(kind)
+}
 """What a message may be, by name."""
 
 
@@ -294,7 +292,7 @@ def encode(message: object) -> bytes:
 
     Compressed unless it is large, so that no log of a transport shows what is in it.
     """
-    kind = type(message)
+    kind: Any = type(message)
     content = packed([kind.__name__, codec(kind).pack(message)])
     if len(content) > _MAX_COMPRESSED_BYTES:
         return _OWN_LINE + _PLAIN + content

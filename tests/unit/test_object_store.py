@@ -37,7 +37,7 @@ from labledger.hosts.host_messages import (
     RunSetup,
     StorePlace,
 )
-from labledger.hosts.host_service import HostService
+from labledger.hosts.host_service import HostService, HostSettings
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.hosts.message_bytes import decode
 from labledger.hosts.object_store import (
@@ -191,7 +191,7 @@ class Cluster:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         identity = HostIdentity("0" * 32, "host", "engine")
-        service = HostService(folder / "host", identity, 2)
+        service = HostService(folder / "host", identity, HostSettings(2))
         service._engine_read = float("inf")  # There is no engine to be asked.
         self.host = stack.enter_context(service.serving())
         self.transport = InProcess(service)
