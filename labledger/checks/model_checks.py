@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from labledger.checks.check_results import CheckResult
 from labledger.errors import ExtraMissing, InvalidInput
-from labledger.execution.agent_folders import targets_of
-from labledger.execution.gateway_keeper import models_of, prices_of, providers_of
+from labledger.execution.agent_needs import models_of, prices_of, providers_of, targets_of
 from labledger.exit_codes import Exit
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan

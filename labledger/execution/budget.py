@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.execution.gateway_keeper import models_of
+from labledger.execution.agent_needs import models_of
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.counts import UNITS, attempt_spending, calls_spending, exhausted_kinds

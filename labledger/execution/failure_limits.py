@@ -1,20 +1,27 @@
-"""Limits on failures of committed slots: too many errors stop a run, and prune a variant.
+"""Limits on failures of committed slots: too many errors stop a run, or prune a variant.
 
 `--max-error-rate` limits the share of slots that end in a setup, grader or infrastructure error,
 which says nothing about an agent, among those that this coordinator committed; in a regrading, the
 share of grader errors among all its committed slots. Pruning commits the rest of a variant whose
 slots fail one after the other as `skipped_pruned`. Slots are counted in schedule order, so that no
 decision depends on which trial ended first. Time-outs under pressure only warn.
+
+Receivers are told of many errors, and of most of a budget that is used. That is decided before a
+result is written, so that the notification is in the same transaction. The ledger stores each once:
+after a restart, what is still true is announced again, and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from labledger.execution.budget import Budget
 from labledger.experiment.schedule import Prune
+from labledger.ledger.counts import UNITS
+from labledger.ledger.notifications import Notice, NoticeEvent
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.records.resource_pressure import TimeoutCounts, pressure_of
@@ -146,3 +153,43 @@ class PressureWarning:
             return None
         self._next = 2 * self.counts.short_timed_out
         return sentence
+
+
+BUDGET_SHARE = 0.8
+"""Receivers are told when this share of a budget is used."""
+ERROR_SHARE = 0.2
+"""Receivers are told when a larger share of the slots since the start are errors."""
+
+
+@dataclass(slots=True)
+class RunNotices:
+    """What a session has to tell receivers of the results that it has counted."""
+
+    epoch: int
+    budget: Budget
+    error_rate: ErrorRate
+    _written: set[tuple[NoticeEvent, str]] = field(default_factory=set)
+
+    def new(self) -> list[Notice]:
+        """Return what is true now and not written yet."""
+        notices = [*self._of_budget(), *self._of_errors()]
+        return [each for each in notices if (each.event, each.subject) not in self._written]
+
+    def written(self, notices: Iterable[Notice]) -> None:
+        """Note that these are in the ledger."""
+        self._written.update((each.event, each.subject) for each in notices)
+
+    def _of_budget(self) -> Iterator[Notice]:
+        for kind, spent in self.budget.used(BUDGET_SHARE).items():
+            limit = self.budget.limits[kind]
+            share = f"{spent.total / limit:.0%} of the budget is used"
+            text = f"{share}, {spent.total:,.10g} of {limit:,.10g} {UNITS[kind]}"
+            details = {"budget": kind, "limit": limit, "spent": spent.as_json()}
+            yield Notice(NoticeEvent.BUDGET_HIGH, f"{kind} {limit:.17g}", text, details)
+
+    def _of_errors(self) -> Iterator[Notice]:
+        rate = self.error_rate
+        if rate.exceeds(ERROR_SHARE) or rate.exceeds(rate.limit):
+            details = {"errors": rate.errors, "of_slots": rate.committed, "limit": rate.limit}
+            subject = f"epoch {self.epoch}"
+            yield Notice(NoticeEvent.ERRORS_HIGH, subject, rate.sentence, details)

@@ -20,6 +20,7 @@ from labledger import __version__, clock
 from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.execution.agent_needs import GatewayKeeper
 from labledger.execution.executor import (
     MAX_PREPARED,
     HostState,
@@ -28,7 +29,6 @@ from labledger.execution.executor import (
     capacity_of,
     move_to_kept,
 )
-from labledger.execution.gateway_keeper import GatewayKeeper
 from labledger.gateway.client import GatewayClient
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import GRANT

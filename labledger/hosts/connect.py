@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.execution.agent_folders import targets_of
-from labledger.execution.gateway_keeper import models_of, providers_of
+from labledger.execution.agent_needs import models_of, providers_of, targets_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.hosts import object_store
 from labledger.hosts.cluster_file import Cluster, TlsFiles

@@ -28,7 +28,7 @@ from labledger.agents.agent_trees import (
 from labledger.agents.installation import installed_versions
 from labledger.agents.profiles import load_profile
 from labledger.errors import InvalidInput, LabLedgerError
-from labledger.execution.gateway_keeper import GatewayKeeper
+from labledger.execution.agent_needs import GatewayKeeper
 from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.keys import read_keys
 from labledger.hosts.host_messages import (

@@ -16,9 +16,8 @@ from labledger import clock, fault_points
 from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPause
-from labledger.execution.failure_limits import ErrorRate, PressureWarning, Pruning
+from labledger.execution.failure_limits import ErrorRate, PressureWarning, Pruning, RunNotices
 from labledger.execution.run_events import Listener, run_event
-from labledger.execution.run_notices import RunNotices
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import Dispatch, Lease, Stop

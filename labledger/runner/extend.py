@@ -22,8 +22,8 @@ from labledger.errors import (
     Parameter,
     Problem,
 )
+from labledger.execution.agent_needs import prices_of
 from labledger.execution.budget import check_limits
-from labledger.execution.gateway_keeper import prices_of
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences

@@ -37,9 +37,8 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
-from labledger.execution.agent_folders import install_agents
+from labledger.execution.agent_needs import install_agents, prices_of, shared_caps_of
 from labledger.execution.budget import check_limits
-from labledger.execution.gateway_keeper import prices_of, shared_caps_of
 from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader

@@ -17,21 +17,20 @@ from labledger.agents.agent_trees import InstalledAgent
 from labledger.checks.engine_checks import egress_image_ref
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
-from labledger.execution.agent_folders import install_agents
-from labledger.execution.budget import Budget
-from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.executor import TrialExecutor
-from labledger.execution.failure_limits import ErrorRate, Pruning
-from labledger.execution.gateway_keeper import (
+from labledger.execution.agent_needs import (
     GatewayKeeper,
+    install_agents,
     models_of,
     providers_of,
     shared_caps_of,
 )
+from labledger.execution.budget import Budget
+from labledger.execution.dispatch_pauses import DispatchPauses
+from labledger.execution.executor import TrialExecutor
+from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.run_events import Listener, run_event
-from labledger.execution.run_notices import RunNotices
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.artifact_store import ArtifactStore

@@ -15,11 +15,10 @@ from labledger.errors import EngineUnavailable, LeaseLost, LedgerDiskFull, Ledge
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import FolderRetention
-from labledger.execution.failure_limits import ErrorRate, Pruning
+from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest
-from labledger.execution.run_notices import RunNotices
 from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
 from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.task_row import Task

@@ -9,7 +9,7 @@ import pytest
 from genai_prices import Usage as PackageUsage
 from genai_prices import calc_price
 
-from labledger.gateway.known_prices import price_table
+from labledger.execution.agent_needs import price_table
 from labledger.records.model_calls import Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice
 from labledger.records.model_grants import DEFAULT_PROVIDERS, ProviderConfig

@@ -13,8 +13,7 @@ import sample_ledgers as kit
 
 from labledger.errors import LeaseLost, LedgerError
 from labledger.execution.budget import Budget
-from labledger.execution.failure_limits import ErrorRate
-from labledger.execution.run_notices import RunNotices
+from labledger.execution.failure_limits import ErrorRate, RunNotices
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
 from labledger.ledger.database.sqlite import DRIVER
