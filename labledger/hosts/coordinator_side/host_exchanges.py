@@ -16,7 +16,7 @@ from functools import partial
 from labledger import clock
 from labledger.errors import HostLost, LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.hosts.coordinator_side.host_discovery import (
+from labledger.hosts.coordinator_side.cluster_state import (
     MAX_RETRY_S,
     MAX_WARNING,
     RETRY_S,
@@ -26,10 +26,9 @@ from labledger.hosts.coordinator_side.host_discovery import (
     exchange_backoff,
 )
 from labledger.hosts.coordinator_side.host_link import HostLink, set_exception, set_result
-from labledger.hosts.coordinator_side.host_preparations import HostPreparation
 from labledger.hosts.coordinator_side.host_results import BadResult, ResultTransfer
 from labledger.hosts.coordinator_side.host_shares import HostShares
-from labledger.hosts.coordinator_side.input_supply import InputSupply
+from labledger.hosts.coordinator_side.input_supply import HostPreparation, InputSupply
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,

@@ -1,0 +1,440 @@
+"""The hosts of a run: find them, keep what is known of them, and know which have room.
+
+`ClusterState` is shared by the coordinator's thread and that of the connection. A host is known
+from its first answer, or from the ledger, which names it with an open attempt; it has one link for
+as long as the executor is open, whichever processes it has meanwhile.
+
+A coordinator asks for room several times a slot. So that its work does not grow with the number of
+hosts, totals are kept, and hosts with room lie in order of how busy they are: each change of a link
+must be followed by `HostCapacity.update`. Slots of a host that does not answer wait for it, and
+others go on. Only when nothing has advanced for longer than the run's patience does the run stop,
+resumable. That a host is lost is never concluded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from labledger import clock
+from labledger.clock import Backoff
+from labledger.errors import LabLedgerError
+from labledger.execution.executor import HostState, Limits, needs_of
+from labledger.hosts.coordinator_side.host_link import HostLink, set_result
+from labledger.hosts.host_messages import AttemptKey, RunSetup, input_digests
+from labledger.hosts.host_transport import ClusterConnection, FoundHost
+from labledger.trial.attempt_spec import AttemptSpec
+
+_Load = tuple[bool, float]
+"""Whether all slots of a host are taken, and their share: what `choose_host` looks at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a host adds to the totals."""
+
+    slots: int
+    capacity: int
+    blocked: int
+    load: _Load | None
+    """None if it has no room."""
+
+
+@dataclass(slots=True)
+class HostCapacity:
+    """The hosts of a run by the room that they have."""
+
+    slots: int = 0
+    """How many trials run at once on all hosts that trials may be placed on."""
+    capacity: int = 0
+    """How many attempts these hosts take at once."""
+    blocked: int = 0
+    """How many attempts the other hosts have."""
+    limits: Limits = field(default_factory=Limits)
+    """How many attempts a host may have; `update` every link after a change."""
+    _rooms: dict[str, _Room] = field(default_factory=dict)
+    _with_room: dict[_Load, dict[str, HostLink]] = field(default_factory=dict)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether some host can be given another attempt."""
+        return bool(self._with_room)
+
+    def update(self, link: HostLink) -> None:
+        """Take note of a link after anything of it has changed."""
+        old, new = self._rooms.get(link.name), self._room_of(link)
+        if old == new:
+            return
+        self._rooms[link.name] = new
+        self.slots += new.slots - (old.slots if old else 0)
+        self.capacity += new.capacity - (old.capacity if old else 0)
+        self.blocked += new.blocked - (old.blocked if old else 0)
+        if old is not None and old.load is not None:
+            equals = self._with_room[old.load]
+            del equals[link.name]
+            if not equals:
+                del self._with_room[old.load]
+        if new.load is not None:
+            self._with_room.setdefault(new.load, {})[link.name] = link
+
+    def choose(self, spec: AttemptSpec) -> HostLink | None:
+        """Return the host for an attempt as `choose_host` does, None if none with room can run it.
+
+        A host that lacks the image gets one attempt with it until it has it: others would hold
+        places while they wait. Of hosts that have all that is needed and are equally busy, any is
+        taken, so that few have to be looked at.
+        """
+        image, inputs, needs = spec.image_id, input_digests(spec), needs_of(spec)
+        for are_full in (False, True):
+            loads = sorted(load for load in self._with_room if load[0] is are_full)
+            for has_image in (True, False):
+                for load in loads:
+                    links: dict[str, HostLink] = {}
+                    for name, link in self._with_room[load].items():
+                        state = link.state
+                        if state is None or link.has_image(image) is not has_image:
+                            continue
+                        if not needs.are_met_by(state):
+                            continue
+                        if has_image and inputs <= state.inputs:
+                            return link
+                        if has_image or not link.awaits_image(image):
+                            links[name] = link
+                    if links:
+                        return self._best(spec, links, inputs)
+        return None
+
+    def is_awaited(self, spec: AttemptSpec, links: Iterable[HostLink]) -> bool:
+        """Return whether a host that is closed might take an attempt once it is not any more."""
+        needs = needs_of(spec)
+        return any(
+            self.limits.is_closed(link.name)
+            and link.lost_because is None
+            and (link.state is None or needs.are_met_by(link.state))
+            for link in links
+        )
+
+    def _room_of(self, link: HostLink) -> _Room:
+        taken, at_most = link.taken, self.limits.at_most_per_host
+        if link.problem is not None or link.state is None:
+            return _Room(0, 0, taken, None)
+        slots, capacity = link.slots, link.capacity
+        if at_most is not None:
+            slots, capacity = min(slots, at_most), min(capacity, at_most)
+        # A closed host adds to the capacity: what had started there is collected meanwhile.
+        if taken >= capacity or self.limits.is_closed(link.name):
+            return _Room(slots, capacity, 0, None)
+        used = max(taken, link.state.busy)
+        return _Room(slots, capacity, 0, (used >= slots, used / slots if slots else 1.0))
+
+    @staticmethod
+    def _best(
+        spec: AttemptSpec, links: Mapping[str, HostLink], inputs: Collection[str]
+    ) -> HostLink | None:
+        states = [link.state for link in links.values() if link.state is not None]
+        taken = {name: link.taken for name, link in links.items()}
+        chosen = choose_host(spec, states, taken, inputs)
+        return None if chosen is None else links[chosen]
+
+
+_MAX_NAMED_SLOTS = 10
+
+
+class BlockedHosts:
+    """When anything of a run last advanced, and what it waits for."""
+
+    def __init__(self) -> None:
+        self._last_activity = clock.monotonic()
+        self._too_large: AttemptSpec | None = None
+        """The attempt to place next, if it asks for more than any host with room offers."""
+
+    def record_placement(self, too_large: AttemptSpec | None) -> None:
+        """Record an attempt that asks for more than hosts with room offer, or None for others."""
+        self._too_large = too_large
+
+    def record_activity(self) -> None:
+        """Record that an attempt was submitted, that a result arrived, or that limits changed."""
+        self._last_activity = clock.monotonic()
+
+    def stop_cause(
+        self,
+        links: Sequence[HostLink],
+        patience_s: float,
+        is_closed: Callable[[str], bool] = lambda _: False,
+    ) -> str | None:
+        """Return why the run cannot continue, None while any trial may still advance.
+
+        An attempt that is too large is a reason only if it was to be placed since the last call:
+        it may have been paused or cancelled meanwhile. Nor is it one that no host answers if a
+        person has closed them all (`is_closed`).
+        """
+        too_large, self._too_large = self._too_large, None
+        now = clock.monotonic()
+        if now - self._last_activity <= patience_s:
+            return None
+        blocked = [link for link in links if link.problem is not None and link.lost_because is None]
+        working = [link for link in links if link.problem is None]
+        if any(link.pending for link in working):
+            return None
+        waiting = [link for link in blocked if link.pending]
+        if not waiting:
+            if working:
+                return None if too_large is None else _too_large(too_large, patience_s)
+            in_use = [link for link in links if link.lost_because is None]
+            is_paused = bool(in_use) and all(is_closed(link.name) for link in in_use)
+            return None if is_paused else _no_host(links, patience_s)
+        if any(now - link.blocked_since <= patience_s for link in waiting):
+            return None
+        return "; ".join(_sentence(link, patience_s) for link in waiting)
+
+
+def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
+    problems = "; ".join(f"{link.name}: {link.problem}" for link in links)
+    found = f" ({problems})" if problems else ""
+    return f"no host could take a trial for {patience_s:.0f} s{found}"
+
+
+def _too_large(spec: AttemptSpec, patience_s: float) -> str:
+    return (
+        f"no host could take slot {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
+        f"{needs_of(spec)}"
+    )
+
+
+def _sentence(link: HostLink, patience_s: float) -> str:
+    slots = sorted({idx for idx, _ in link.pending})
+    named = ", ".join(map(str, slots[:_MAX_NAMED_SLOTS]))
+    more = f" and {len(slots) - _MAX_NAMED_SLOTS} more" if len(slots) > _MAX_NAMED_SLOTS else ""
+    noun = "slot" if len(slots) == 1 else "slots"
+    wait = "waits" if len(slots) == 1 else "wait"
+    return f"{link.name} for {patience_s:.0f} s: {link.problem}; {noun} {named}{more} {wait} for it"
+
+
+def choose_host(
+    spec: AttemptSpec,
+    hosts: Iterable[HostState],
+    taken: Mapping[str, int],
+    inputs: Collection[str],
+) -> str | None:
+    """Return the name of the host for an attempt, None if none of `hosts` can run it.
+
+    `taken` are the attempts of this run that each host has, by its name; `inputs` are the digests
+    of what the attempt reads. Only hosts with room for another attempt may be given.
+    """
+    needs = needs_of(spec)
+    candidates = (host for host in hosts if host.problem is None and needs.are_met_by(host))
+    image = spec.image_id
+
+    def preference(host: HostState) -> tuple[bool, bool, float, int, str]:
+        # Trials of other runs take slots too, and are not among `taken`.
+        used = max(taken.get(host.name, 0), host.busy)
+        has_room = used < host.slots
+        lacks_inputs = sum(digest not in host.inputs for digest in inputs) if inputs else 0
+        share = used / host.slots if host.slots else 1.0
+        return (not has_room, image not in host.images, share, lacks_inputs, host.name)
+
+    best = min(candidates, key=preference, default=None)
+    return None if best is None else best.name
+
+
+_DISCOVERY_INTERVAL_S = 1.0
+_NOT_A_HOST_FOR_S = 10.0
+"""For how long a worker that is no host is not asked again."""
+MAX_WARNING = 1_000
+RETRY_S = 0.5
+MAX_RETRY_S = 5.0
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""Called again after a failure, so it must be safe to call repeatedly."""
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """What the coordinator's thread and the thread of the connection share."""
+
+    setup: RunSetup
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held while links change. No call to a host is made meanwhile."""
+    links: dict[str, HostLink] = field(default_factory=dict)
+    host_capacity: HostCapacity = field(default_factory=HostCapacity)
+    """What the links have room for. Updated after each change of a link, under the lock."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why each host was declared lost."""
+    restarts: SimpleQueue[tuple[AttemptSpec, str]] = field(default_factory=SimpleQueue)
+    paused: SimpleQueue[AttemptSpec] = field(default_factory=SimpleQueue)
+    warnings: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    told: set[str] = field(default_factory=set)
+    """Warnings that are not repeated."""
+    blocked: BlockedHosts = field(default_factory=BlockedHosts)
+    allowed_until: float = float("-inf")
+    """Until when containers may be started, by this machine's monotonic clock."""
+    stopping: bool = False
+    abandoned: bool = False
+    superseded: bool = False
+    """Whether a host has said that a later coordinator owns the run."""
+    last_start_created: float = float("-inf")
+    """When the newest container that could be started was created, by the monotonic clock."""
+
+    def tell(self, warning: str) -> None:
+        """Warn once."""
+        if warning not in self.told:
+            self.told.add(warning)
+            self.warnings.put(warning)
+
+
+class HostDiscovery:
+    """Watches which hosts a cluster has, and runs what is to be done about each."""
+
+    def __init__(
+        self,
+        connection: ClusterConnection,
+        state: ClusterState,
+        serve: Callable[[HostLink], Iterable[Work]],
+        prepare: Callable[[HostLink, AttemptKey], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`serve` returns what runs for each host from when it is known. `prepare` is called for
+        each attempt whose inputs a host may lack because it has another process now.
+        """
+        self._connection = connection
+        self._state = state
+        self._serve = serve
+        self._prepare = prepare
+        self._tasks: set[Future[Any]] = set()
+
+    def close(self) -> None:
+        """End everything that was spawned."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def spawn(self, work: Work, link: HostLink | None) -> None:
+        """Run `work`, about one host (`link`) or all, until it returns or the executor is closed.
+
+        An exception that `work` does not handle is reported as a warning, and `work` is called
+        again after a backoff, so it must be safe to call repeatedly.
+        """
+        future = self._connection.run(self._supervised(work, link))
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    async def _supervised(self, work: Work, link: HostLink | None) -> None:
+        backoff = exchange_backoff()
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                whom = "the cluster" if link is None else link.name
+                problem = f"{type(error).__name__}: {error}"[:MAX_WARNING]
+                self._state.tell(f"an exchange with {whom} broke and is tried again: {problem}")
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
+
+    def link(self, name: str) -> HostLink:
+        """Return the link to a host, which need not have been seen yet. The lock is held."""
+        link = self._state.links.get(name)
+        if link is None:
+            link = self._state.links[name] = HostLink(
+                name,
+                lost_because=self._state.lost.get(name),
+                needs_preparation=self._state.setup.needs_preparation,
+            )
+            for work in self._serve(link):
+                self.spawn(work, link)
+        return link
+
+    async def discover(self) -> None:
+        """Watch which workers the cluster has, and ask new ones which hosts they are."""
+        not_hosts: dict[str, float] = {}
+        trouble = ""
+        while True:
+            try:
+                workers = await self._connection.transport.addresses()
+            except LabLedgerError as error:
+                trouble = error.message
+                self._state.tell(trouble)
+            else:
+                self._state.told.discard(trouble)
+                with self._state.lock:
+                    known = {link.address for link in self._state.links.values()}
+                    for link in self._state.links.values():
+                        if link.address is not None and link.address not in workers:
+                            self.disconnect(link)
+                recently = clock.monotonic() - _NOT_A_HOST_FOR_S
+                not_hosts = {a: t for a, t in not_hosts.items() if t > recently}
+                new = {a: workers[a] for a in workers if a not in known and a not in not_hosts}
+                for found in await self._describe(new, workers):
+                    if found.described is None:
+                        not_hosts[found.address] = clock.monotonic()
+                    self._add(found)
+            await asyncio.sleep(_DISCOVERY_INTERVAL_S)
+
+    async def _describe(
+        self, new: Mapping[str, str], workers: Mapping[str, str]
+    ) -> list[FoundHost]:
+        """Ask new workers which hosts they are, with those that were these hosts until now."""
+        found = await self._connection.describe(new)
+        with self._state.lock:
+            links = [self._state.links.get(host.name) for host in found if host.described]
+            used = {link.address for link in links if link is not None} & workers.keys()
+        rivals = {address: workers[address] for address in used if address is not None}
+        if not rivals:
+            return found
+        asked = {host.address: workers[host.address] for host in found if host.described}
+        others = [host for host in found if host.address not in asked]
+        return others + await self._connection.describe(asked | rivals)
+
+    def _add(self, found: FoundHost) -> None:
+        described = found.described
+        if found.is_duplicate:
+            with self._state.lock:
+                link = self.link(found.name)
+                self.disconnect(link)
+                link.duplicates = found.problem
+                self._state.host_capacity.update(link)
+            self._state.tell(found.problem or "")
+            return
+        if described is None:
+            with self._state.lock:
+                hosts = {link.last_address for link in self._state.links.values()}
+            # Of a host that does not answer now, this has been said.
+            if found.address not in hosts:
+                whom = found.name or "a worker of the cluster"
+                self._state.tell(f"{whom} is not used: {found.problem}")
+            return
+        with self._state.lock:
+            link = self.link(described.state.name)
+            if link.is_connected and link.session == described.session:
+                return
+            for key in link.connect(found.address, described):
+                self.spawn(partial(self._prepare, link, key), link)
+            self._state.host_capacity.update(link)
+
+    def disconnect(self, link: HostLink) -> None:
+        """Record that a host does not answer. The lock is held."""
+        was_connected = link.is_connected
+        link.disconnect()
+        self._state.host_capacity.update(link)
+        for each in link.leaving.values():
+            set_result(each.future, None)
+        if not was_connected:
+            return
+        if self._state.stopping:
+            for attempt in link.pending.values():
+                attempt.refuse()
+            link.pending.clear()
+        elif link.pending and link.lost_because is None:
+            self._state.warnings.put(
+                f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, and "
+                "are collected when it is back"
+            )
+        self._state.host_capacity.update(link)
+
+
+def exchange_backoff() -> Backoff:
+    return Backoff(RETRY_S, MAX_RETRY_S)
