@@ -224,11 +224,13 @@ class Ledger:
 
         Only a coordinator that ran on this machine can be known to be dead before its lease ends.
         """
-        from labledger.execution.process_identity import holder_is_dead
+        from labledger.execution.process_identity import process_is_dead
 
         lease = run.lease
         return (
-            lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease)
+            lease is not None
+            and lease.expires_at > clock.utc_now()
+            and not process_is_dead(lease.owner)
         )
 
     def is_lost(self, run: RunInfo) -> bool:

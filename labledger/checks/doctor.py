@@ -15,7 +15,7 @@ from labledger.checks.check_results import CheckResult, check_disk_space
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
-from labledger.execution.process_identity import holder_is_dead
+from labledger.execution.process_identity import process_is_dead
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, driver_risk
@@ -104,7 +104,7 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
     yield CheckResult("ledger", detail)
     yield _artifact_store(lab)
     for run in runs:
-        dead = run.lease is not None and holder_is_dead(run.lease)
+        dead = run.lease is not None and process_is_dead(run.lease.owner)
         if run.status is RunStatus.INTERRUPTED or (run.status is RunStatus.RUNNING and dead):
             yield CheckResult(
                 "run",

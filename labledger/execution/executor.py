@@ -316,17 +316,12 @@ class FolderRetention(StrEnum):
         return not is_clean_pass(status, verdict)
 
 
-def kept_folder(trial_folder: Path) -> Path:
-    """Return where a trial folder is moved if it is retained.
+def move_to_kept(trial_folder: Path) -> None:
+    """Move a trial folder to `kept/`. Do nothing if it is gone already.
 
     It holds everything that the container wrote, secrets included.
     """
-    return trial_folder.parent.parent / _KEPT / trial_folder.name
-
-
-def move_to_kept(trial_folder: Path) -> None:
-    """Move a trial folder to `kept/`. Do nothing if it is gone already."""
-    target = kept_folder(trial_folder)
+    target = trial_folder.parent.parent / _KEPT / trial_folder.name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     if trial_folder.exists():
         shutil.rmtree(target, ignore_errors=True)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.ledger.database.model import Owner
 
 DEFAULT_LEASE_TTL_S = 30.0
 """How long a lease lasts without a heartbeat, in seconds."""
@@ -20,11 +20,6 @@ DEFAULT_LEASE_TTL_S = 30.0
 def this_process() -> Owner:
     """Return the identity of this process."""
     return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
-
-
-def holder_is_dead(holder: LeaseInfo) -> bool:
-    """Return True only if the holder ran on this machine and has certainly ended."""
-    return process_is_dead(holder.owner)
 
 
 def process_is_dead(owner: Owner) -> bool:

@@ -106,10 +106,6 @@ class DaskTransport:
         self._keeper: asyncio.Task[None] | None = None
         self._last_error = f"no connection within {_FIRST_CONNECT_S:.0f} s"
 
-    @property
-    def name(self) -> str:
-        return self._address
-
     async def open(self) -> None:
         """Connect. Raises `HostUnreachable` if the scheduler does not answer for a while."""
         quiet_dask(logging.CRITICAL)

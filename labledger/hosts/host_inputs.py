@@ -16,14 +16,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from labledger import clock
 from labledger.engine import container_files
 from labledger.engine.engine import EnginePool
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.durable_files import make_folder
+from labledger.files.durable_files import file_pieces, make_folder
 from labledger.hosts.host_messages import (
+    DIGEST,
     GetInput,
     HostRefused,
     MissingReply,
@@ -37,7 +39,6 @@ from labledger.hosts.object_store import ObjectStore, PartialFile
 
 _UNUSED_AFTER_S = 7 * 24 * 3600.0
 _PULLS_AT_ONCE = 2
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -217,7 +218,7 @@ def _is_image(name: str) -> bool:
     """Return whether a name is that of an image, not a digest. Raises `HostRefused` if neither."""
     if _IMAGE_ID.fullmatch(name) is not None:
         return True
-    if _DIGEST.fullmatch(name) is None:
+    if DIGEST.fullmatch(name) is None:
         raise HostRefused(f"{name!r} is neither a digest nor the id of an image")
     return False
 
@@ -225,7 +226,6 @@ def _is_image(name: str) -> bool:
 _TRANSFERS_AT_ONCE = 4
 _MAX_OPEN = 4
 """How many stores stay open: each has connections and settings that take time to make."""
-_PIECE_BYTES = 1 << 20
 
 
 class StoreTransfers:
@@ -235,7 +235,7 @@ class StoreTransfers:
         self._inputs = inputs
         self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "transfer")
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, str], tuple[ObjectStore, Future[None]]] = {}
+        self._running: dict[tuple[str, str], tuple[ObjectStore, Future[Any]]] = {}
         """Transfers that are not reported as over, by the place and the name of the object."""
         self._stores: dict[str, ObjectStore] = {}
         """By their addresses, the one that was used last at the end."""
@@ -246,15 +246,12 @@ class StoreTransfers:
 
     def put_output(self, request: PutOutput, path: Path) -> StoreReply:
         """Put a file of a result, or go on waiting for it."""
-
-        def put(store: ObjectStore) -> None:
-            with path.open("rb") as file:
-                store.put(request.object_name, iter(lambda: file.read(_PIECE_BYTES), b""))
-
-        return self._carry_out(request, put)
+        return self._carry_out(
+            request, lambda store: store.put(request.object_name, file_pieces(path))
+        )
 
     def _carry_out(
-        self, request: GetInput | PutOutput, transfer: Callable[[ObjectStore], None]
+        self, request: GetInput | PutOutput, transfer: Callable[[ObjectStore], Any]
     ) -> StoreReply:
         name = (request.place.url, request.object_name)
         with self._lock:

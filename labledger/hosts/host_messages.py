@@ -520,7 +520,8 @@ REPLIES: Mapping[type, type] = {
 """What answers each request, if it is not refused."""
 
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+"""A SHA-256 as it names artifacts."""
 
 
 def input_digests(spec: AttemptSpec) -> frozenset[str]:
@@ -533,7 +534,7 @@ def input_digests(spec: AttemptSpec) -> frozenset[str]:
         trial = spec.kind.stored
         references = map(digest_of, trial.evidence["evidence"].values())
         digests |= {digest for digest in references if digest not in trial.contents}
-    return frozenset(digest for digest in digests if _DIGEST.fullmatch(digest))
+    return frozenset(digest for digest in digests if DIGEST.fullmatch(digest))
 
 
 def needed_images(spec: AttemptSpec) -> dict[str, str]:

@@ -40,10 +40,6 @@ class NotAHost(HostRefused):
 class HostTransport(Protocol):
     """Carries requests to workers. All methods are called on one event loop."""
 
-    @property
-    def name(self) -> str:
-        """Where the cluster is, for messages."""
-
     async def open(self) -> None:
         """Begin to connect. Raises `LabLedgerError` for what cannot work; else tries for ever."""
 

@@ -22,7 +22,7 @@ from tiers import thorough
 from waiting import wait_until
 
 from labledger import clock, open_ledger
-from labledger.execution.process_identity import holder_is_dead
+from labledger.execution.process_identity import process_is_dead
 
 pytestmark = pytest.mark.docker
 
@@ -75,7 +75,7 @@ def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
     assert (run.status, run.next_schedule_idx) == ("running", 0)
     assert run.lease is not None
     assert run.lease.expires_at > clock.utc_now(), "the lease must not have run out"
-    assert holder_is_dead(run.lease)
+    assert process_is_dead(run.lease.owner)
     assert project.json("status", "twice", "--json")["begun"] == SLOTS
 
     second = ended.enter_context(closing(project.resume("twice", "-n", 5, *HOLDING)))

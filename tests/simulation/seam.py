@@ -26,7 +26,7 @@ from labledger.experiment.grading_settings import Sealing
 from labledger.hosts import host_identity
 from labledger.ledger import leases
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.ledger.database.model import Owner
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner import regrade, run_hosts, run_start
@@ -64,7 +64,6 @@ def install() -> None:
     _replace(engine_module.Engine, engine.EngineClient)
     _replace(process_identity.this_process, this_process)
     _replace(process_identity.process_is_dead, process_is_dead)
-    _replace(process_identity.holder_is_dead, holder_is_dead)
     _replace(free_disk_space.free_space, free_space)
     _replace(fault_points.fault_point, fault_point)
     _replace(fault_points.fault_is_set, lambda *_: False)
@@ -114,10 +113,6 @@ def process_is_dead(owner: Owner) -> bool:
     if owner.host != machine.name or not owner.process_token:
         return False
     return not any(_identity(each) == owner for each in machine.living())
-
-
-def holder_is_dead(holder: LeaseInfo) -> bool:
-    return process_is_dead(holder.owner)
 
 
 def fault_point(point: str, schedule_idx: int | None = None) -> None:

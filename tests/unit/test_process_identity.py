@@ -11,11 +11,7 @@ import pytest
 from waiting import ended_with_block, wait_until
 
 from labledger.execution import process_identity
-from labledger.ledger.database.model import LeaseInfo, Owner
-
-
-def held_by(owner: Owner) -> LeaseInfo:
-    return LeaseInfo("run-1", 1, owner, *["2026-01-31T12:00:00.000Z"] * 3)
+from labledger.ledger.database.model import Owner
 
 
 @pytest.fixture
@@ -33,7 +29,7 @@ def owner_of(process: subprocess.Popen[bytes]) -> Owner:
 def test_this_process_lives() -> None:
     """A coordinator never takes itself for dead, and its identity is stable."""
     assert process_identity.this_process() == process_identity.this_process()
-    assert not process_identity.holder_is_dead(held_by(process_identity.this_process()))
+    assert not process_identity.process_is_dead(process_identity.this_process())
 
 
 def test_a_killed_process_is_dead_even_before_it_is_reaped(
@@ -41,35 +37,35 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
 ) -> None:
     """A zombie holds no run, nor does a process that is gone."""
     owner = owner_of(other)
-    assert not process_identity.holder_is_dead(held_by(owner))
+    assert not process_identity.process_is_dead(owner)
     other.send_signal(signal.SIGKILL)
     wait_until(lambda: process_identity._process_token(other.pid) is None, "its end")
-    assert process_identity.holder_is_dead(held_by(owner))
+    assert process_identity.process_is_dead(owner)
     other.wait()
-    assert process_identity.holder_is_dead(held_by(owner))
+    assert process_identity.process_is_dead(owner)
 
 
 def test_a_suspended_process_lives(other: subprocess.Popen[bytes]) -> None:
     """A suspended process is not dead, so its lease must expire first."""
     owner = owner_of(other)
     other.send_signal(signal.SIGSTOP)
-    assert not process_identity.holder_is_dead(held_by(owner))
+    assert not process_identity.process_is_dead(owner)
 
 
 def test_another_process_of_the_same_id_is_not_the_holder(
     other: subprocess.Popen[bytes],
 ) -> None:
     """A process id that was given away again does not keep a dead holder alive."""
-    assert process_identity.holder_is_dead(held_by(replace(owner_of(other), process_token="1")))
+    assert process_identity.process_is_dead(replace(owner_of(other), process_token="1"))
 
 
 def test_nothing_is_known_of_other_machines() -> None:
     """Another host, another boot or namespace, or a holder without a token is never called dead."""
     me = process_identity.this_process()
     gone = replace(me, pid=2**22 + 1, process_token="1")
-    assert process_identity.holder_is_dead(held_by(gone))
+    assert process_identity.process_is_dead(gone)
     for elsewhere in (replace(gone, host=gone.host + "x"), replace(gone, process_token="")):
-        assert not process_identity.holder_is_dead(held_by(elsewhere))
+        assert not process_identity.process_is_dead(elsewhere)
 
 
 def test_the_host_tells_boots_and_namespaces_apart() -> None:

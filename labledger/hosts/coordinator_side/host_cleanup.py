@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labledger.clock import Backoff
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import RunRecords
 from labledger.hosts.host_messages import (
@@ -110,7 +111,7 @@ class _Pulls:
 
     async def _pull_on(self, host: AskedHost, ref: str) -> str:
         """Return the id of an image that a host pulls. Raises `LabLedgerError` if it cannot."""
-        poll_s, failures = _FIRST_POLL_S, 0
+        backoff, failures = Backoff(_FIRST_POLL_S, _MAX_POLL_S), 0
         while True:
             try:
                 request = PullImage(host.session, ref)
@@ -124,8 +125,7 @@ class _Pulls:
                     return reply.image_id
                 if reply.problem is not None:
                     raise LabLedgerError(reply.problem)
-            await asyncio.sleep(poll_s)
-            poll_s = min(2 * poll_s, _MAX_POLL_S)
+            await asyncio.sleep(backoff.next_s())
 
 
 _CLEANUP_S = 30.0

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import get_type_hints
@@ -29,6 +28,7 @@ from labledger.hosts.coordinator_side.store_relay import (
 )
 from labledger.hosts.host_messages import (
     CHUNK_BYTES,
+    DIGEST,
     AttemptKey,
     Chunk,
     HostRefused,
@@ -56,7 +56,6 @@ _MAX_EVENT_LINE = 64 << 20
 _CALL_SCHEMA = "model_call_record_v1"
 _MAX_COUNT = 1 << 53
 """No call uses so many tokens, nor lasts so many milliseconds."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SCHEMAS = {
     "predictions": PREDICTION_SCHEMA,
     "scores": SCORE_SCHEMA,
@@ -206,27 +205,27 @@ def _require_files(
             raise BadResult(f"names a file of events that is not the attempt's: {shown}")
         sizes[result.events.sha256 or ""] = events_size
     for sha256, size in sizes.items():
-        if not _DIGEST.fullmatch(sha256) or not 0 <= size <= MAX_FILE_BYTES:
+        if not DIGEST.fullmatch(sha256) or not 0 <= size <= MAX_FILE_BYTES:
             raise BadResult(f"names a file that cannot be: {sha256[:80]!r} of {size} bytes")
     for sha256, content in contents.items():
         if canonical_json.sha256_hex(content) != sha256 or len(content) != sizes.get(sha256):
             raise BadResult(f"came with a file that is not the one it names: {sha256[:80]!r}")
 
 
+@dataclass
 class ResultTransfer:
     """Fetches what belongs to the results of one run."""
 
-    def __init__(
-        self, connection: ClusterConnection, store: ArtifactStore, run: RunKey, relay: StoreRelay
-    ) -> None:
-        self._connection = connection
-        self._store = store
-        self._relay = relay
-        self._run = run
-        self._transfers = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._threads = TransferThreads("results")
-        self._fetches: dict[str, asyncio.Task[None]] = {}
-        """Transfers of artifacts by digest: two results may have the same one."""
+    connection: ClusterConnection
+    store: ArtifactStore
+    run: RunKey
+    relay: StoreRelay
+    _transfers: asyncio.Semaphore = field(
+        default_factory=partial(asyncio.Semaphore, TRANSFERS_AT_ONCE)
+    )
+    _threads: TransferThreads = field(default_factory=partial(TransferThreads, "results"))
+    _fetches: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Transfers of artifacts by digest: two results may have the same one."""
 
     async def receive(
         self, link: HostLink, message: ResultMessage, spec: AttemptSpec
@@ -236,7 +235,7 @@ class ResultTransfer:
         Raises `BadResult` for what is no result of it, `HostUnreachable`, `HostRefused` and
         `DigestMismatch`.
         """
-        result = read_result(message, spec, self._store.staged_events)
+        result = read_result(message, spec, self.store.staged_events)
         for artifact in result.artifacts:
             if artifact.sha256 not in message.contents:
                 await self._provide(link, message.key, artifact)
@@ -247,11 +246,11 @@ class ResultTransfer:
         )
 
     async def _provide(self, link: HostLink, key: AttemptKey, artifact: Artifact) -> None:
-        if await self._threads.run(self._store.keeps, artifact.sha256):
+        if await self._threads.run(self.store.keeps, artifact.sha256):
             return
         task = self._fetches.get(artifact.sha256)
         if task is None:
-            digest, target = artifact.sha256, self._store.path(artifact.sha256)
+            digest, target = artifact.sha256, self.store.path(artifact.sha256)
             fetch = self._fetch(link, key, digest, artifact.size, target, digest)
             task = self._fetches[digest] = asyncio.create_task(fetch)
         try:
@@ -286,19 +285,19 @@ class ResultTransfer:
 
         What has arrived of the pieces before is not sent again.
         """
-        own = f"{self._run.run_id}.{key[0]}-{key[1]}.{name or 'events'}"
-        incoming = self._store.root / "incoming"
+        own = f"{self.run.run_id}.{key[0]}-{key[1]}.{name or 'events'}"
+        incoming = self.store.root / "incoming"
         if sha256 is not None:
             # Another name each time: a result may be delivered again while this goes on.
             fetched = PartialFile(incoming / f"{own}.{secrets.token_hex(4)}", target)
-            if await self._relay.fetch(link, key, name, size, sha256, fetched):
+            if await self.relay.fetch(link, key, name, size, sha256, fetched):
                 return
         arriving = PartialFile(incoming / own, target)
         async with self._transfers:
             arrived = arriving.size
             while arrived < size or not arrived:
-                request = partial(ReadChunk, run=self._run, key=key, sha256=name, offset=arrived)
-                chunk: Chunk = await link.ask(self._connection, request)
+                request = partial(ReadChunk, run=self.run, key=key, sha256=name, offset=arrived)
+                chunk: Chunk = await link.ask(self.connection, request)
                 if len(chunk.content) > CHUNK_BYTES:
                     raise BadResult("came with more bytes than were asked for")
                 if not chunk.content and arrived < size:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from labledger.engine import container_files
 from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.durable_files import file_pieces
 from labledger.hosts.coordinator_side.cluster_state import RETRY_S, ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
@@ -50,19 +52,19 @@ _FIRST_IMAGE_POLL_S = 0.5
 _MAX_IMAGE_POLL_S = 10.0
 
 
+@dataclass(slots=True)
 class InputSupply:
     """Sends inputs to hosts, each once a host, however many attempts wait for it."""
 
-    def __init__(
-        self, connection: ClusterConnection, store: ArtifactStore, relay: StoreRelay
-    ) -> None:
-        self._connection = connection
-        self._store = store
-        self._relay = relay
-        self._transfers = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._threads = TransferThreads("inputs")
-        self.sent_bytes: dict[str, int] = {}
-        """How many bytes each host was sent in pieces, by its name."""
+    connection: ClusterConnection
+    store: ArtifactStore
+    relay: StoreRelay
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """How many bytes each host was sent in pieces, by its name."""
+    _transfers: asyncio.Semaphore = field(
+        default_factory=partial(asyncio.Semaphore, TRANSFERS_AT_ONCE)
+    )
+    _threads: TransferThreads = field(default_factory=partial(TransferThreads, "inputs"))
 
     async def provide(
         self, link: HostLink, digests: frozenset[str], images: Mapping[str, str]
@@ -93,10 +95,10 @@ class InputSupply:
         session = link.session
         reply = await self._missing(link, digests, images)
         for digest in reply.digests:
-            if self._store.contains(digest):
-                path = self._store.path(digest)
+            if self.store.contains(digest):
+                path = self.store.path(digest)
                 size = path.stat().st_size
-                if not await self._relay.supply(link, digest, size, partial(_pieces_of, path)):
+                if not await self.relay.supply(link, digest, size, partial(file_pieces, path)):
                     async with self._transfers:
                         await self._send_artifact(link, digest)
         await self._provide_images(link, images, reply)
@@ -106,18 +108,17 @@ class InputSupply:
     async def _provide_images(
         self, link: HostLink, images: Mapping[str, str], reply: MissingReply
     ) -> None:
-        poll_s = _FIRST_IMAGE_POLL_S
+        backoff = Backoff(_FIRST_IMAGE_POLL_S, _MAX_IMAGE_POLL_S)
         sent: set[str] = set()
         while reply.pulling or reply.images:
             for image_id, problem in reply.images.items():
                 if image_id in sent:
                     raise HostRefused(f"{link.name} cannot get image {image_id}: {problem}")
                 sent.add(image_id)
-                if not await self._relay.supply(link, image_id, None, partial(_saved, image_id)):
+                if not await self.relay.supply(link, image_id, None, partial(_saved, image_id)):
                     async with self._transfers:
                         await self._send_image(link, image_id)
-            await asyncio.sleep(poll_s)
-            poll_s = min(poll_s * 2, _MAX_IMAGE_POLL_S)
+            await asyncio.sleep(backoff.next_s())
             reply = await self._missing(link, set(), images)
 
     async def _missing(
@@ -125,12 +126,12 @@ class InputSupply:
     ) -> MissingReply:
         inputs = tuple(sorted(digests)), tuple(images.items())
         reply: MissingReply = await link.ask(
-            self._connection, lambda session: MissingInputs(session, *inputs)
+            self.connection, lambda session: MissingInputs(session, *inputs)
         )
         return reply
 
     async def _send_artifact(self, link: HostLink, digest: str) -> None:
-        path = self._store.path(digest)
+        path = self.store.path(digest)
         size = path.stat().st_size
         # Asks how much has arrived, if an earlier transfer broke off.
         offset = await self._put(link, digest, -1, b"", last=False) if size > CHUNK_BYTES else 0
@@ -162,7 +163,7 @@ class InputSupply:
     ) -> int:
         self.sent_bytes[link.name] = self.sent_bytes.get(link.name, 0) + len(content)
         reply: ChunkReply = await link.ask(
-            self._connection, lambda session: PutChunk(session, name, offset, content, last)
+            self.connection, lambda session: PutChunk(session, name, offset, content, last)
         )
         return reply.size
 
@@ -174,12 +175,6 @@ def _saved(image_id: str) -> Iterator[bytes]:
     """Yield the tar of an image of the coordinator's engine."""
     with closing(Engine()) as engine:
         yield from container_files.save(engine, image_id)
-
-
-def _pieces_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            yield piece
 
 
 def _of_chunk_size(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -199,32 +194,24 @@ _PREPARE_TIMEOUT_S = 300.0
 _MAX_RETRY_S = 10.0
 
 
+@dataclass(slots=True)
 class HostPreparation:
     """Prepares the hosts of one run."""
 
-    def __init__(
-        self,
-        connection: ClusterConnection,
-        store: ArtifactStore,
-        state: ClusterState,
-        inputs: InputSupply,
-        keys: Mapping[KeySource, str],
-    ) -> None:
-        self._connection = connection
-        self._store = store
-        self._state = state
-        self._inputs = inputs
-        self._keys = tuple(keys.items())
-        self._agents = {each.tree_sha256: each for each in state.setup.agents}
-        self._tars: dict[str, asyncio.Task[str]] = {}
-        """The digests of the tars that were made, by `tree_sha256`."""
-        self._threads = TransferThreads("agent-tars", 1)
+    connection: ClusterConnection
+    store: ArtifactStore
+    state: ClusterState
+    inputs: InputSupply
+    keys: Mapping[KeySource, str] = field(repr=False)
+    _tars: dict[str, asyncio.Task[str]] = field(default_factory=dict)
+    """The digests of the tars that were made, by `tree_sha256`."""
+    _threads: TransferThreads = field(default_factory=partial(TransferThreads, "agent-tars", 1))
 
     async def keep_prepared(self, link: HostLink) -> None:
         """Prepare each process that the host has, for as long as the run lasts."""
         backoff = Backoff(RETRY_S, _MAX_RETRY_S)
         while True:
-            with self._state.lock:
+            with self.state.lock:
                 address, session = link.address, link.session
                 is_due = link.lost_because is None and not link.is_ready
             if not is_due or address is None or session is None:
@@ -245,12 +232,12 @@ class HostPreparation:
                 await asyncio.sleep(backoff.next_s())
 
     async def _prepare(self, link: HostLink, address: str, session: str) -> None:
-        if self._keys and not address.startswith("tls://"):
+        if self.keys and not address.startswith("tls://"):
             raise HostRefused(f"keys are sent by TLS alone, and its worker is at {address}")
         tars: dict[str, str] = {}
         while True:
-            request = PrepareRun(session, self._state.setup, self._keys, tars)
-            reply: PreparedRun = await self._connection.call(address, request, _PREPARE_TIMEOUT_S)
+            request = PrepareRun(session, self.state.setup, tuple(self.keys.items()), tars)
+            reply: PreparedRun = await self.connection.call(address, request, _PREPARE_TIMEOUT_S)
             if reply.problem is not None:
                 raise HostRefused(reply.problem)
             if not reply.missing:
@@ -259,20 +246,21 @@ class HostPreparation:
                 raise HostRefused("it lacks the files of agents that it was sent")
             for digest in reply.missing:
                 tars[digest] = await self._tar(digest)
-            await self._inputs.provide(link, frozenset(tars.values()), {})
+            await self.inputs.provide(link, frozenset(tars.values()), {})
             # Once unpacked they are gone there: another process may ask for them again.
             link.known_inputs.difference_update(tars.values())
-            self._state.blocked.record_activity()
+            self.state.blocked.record_activity()
 
     async def _tar(self, tree_sha256: str) -> str:
         """Return the digest of a tar of an agent's files, which is among the artifacts."""
-        if (agent := self._agents.get(tree_sha256)) is None:
+        agents = {each.tree_sha256: each for each in self.state.setup.agents}
+        if (agent := agents.get(tree_sha256)) is None:
             raise HostRefused("it asks for files that the run has not")
         task = self._tars.get(tree_sha256)
         is_gone = (
             task is not None
             and task.done()
-            and (task.exception() or not self._store.contains(task.result()))
+            and (task.exception() or not self.store.contains(task.result()))
         )
         if task is None or is_gone:
             making = self._threads.run(self._make_tar, agent.folder)
@@ -280,22 +268,22 @@ class HostPreparation:
         return await asyncio.shield(task)
 
     def _make_tar(self, folder: Path) -> str:
-        return self._store.put_stream(tar_of_tree(folder))[0]
+        return self.store.put_stream(tar_of_tree(folder))[0]
 
     def _record(self, link: HostLink, session: str, problem: str | None) -> None:
-        with self._state.lock:
+        with self.state.lock:
             if link.session != session:
                 return
             if problem is not None and link.preparation_problem is None:
                 link.blocked_since = clock.monotonic()
             link.is_prepared, link.preparation_problem = problem is None, problem
-            self._state.host_capacity.update(link)
+            self.state.host_capacity.update(link)
         if problem is not None:
-            self._state.tell(f"{link.name}: {problem}")
+            self.state.tell(f"{link.name}: {problem}")
 
     def close(self) -> None:
         """Make no further tar, and delete those that were made."""
         self._threads.close()
         for task in self._tars.values():
             if task.done() and not task.cancelled() and task.exception() is None:
-                self._store.path(task.result()).unlink(missing_ok=True)
+                self.store.path(task.result()).unlink(missing_ok=True)
