@@ -162,7 +162,7 @@ class ClusterExecutor:
                 and host_capacity.has_room
                 and not host_capacity.is_awaited(spec, links)
             )
-            self._state.blocked.record_placement(spec if is_too_large else None)
+            self._state.blocked.too_large = spec if is_too_large else None
             if chosen is None:
                 return None
             chosen.reserved[key] = spec.image_id
@@ -175,7 +175,6 @@ class ClusterExecutor:
         with self._state.lock:
             link = self._exchanges.hosts.link(spec.host)
             link.reserved.pop(key, None)
-            self._state.host_capacity.update(link)
             if link.lost_because is not None:
                 link.pending[key] = Pending(spec, future)
                 self._end_lost(link)

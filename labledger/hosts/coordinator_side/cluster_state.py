@@ -6,17 +6,18 @@ as long as the executor is open, whichever processes it has meanwhile.
 
 A coordinator asks for room several times a slot. So that its work does not grow with the number of
 hosts, totals are kept, and hosts with room lie in order of how busy they are: each change of a link
-must be followed by `HostCapacity.update`. Slots of a host that does not answer wait for it, and
-others go on. Only when nothing has advanced for longer than the run's patience does the run stop,
-resumable. That a host is lost is never concluded.
+must be followed by `HostCapacity.update`, as `ClusterState.changing` does. Slots of a host that
+does not answer wait for it, and others go on. Only when nothing has advanced for longer than the
+run's patience does the run stop, resumable. That a host is lost is never concluded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -146,17 +147,13 @@ class HostCapacity:
 _MAX_NAMED_SLOTS = 10
 
 
+@dataclass(slots=True)
 class BlockedHosts:
     """When anything of a run last advanced, and what it waits for."""
 
-    def __init__(self) -> None:
-        self._last_activity = clock.monotonic()
-        self._too_large: AttemptSpec | None = None
-        """The attempt to place next, if it asks for more than any host with room offers."""
-
-    def record_placement(self, too_large: AttemptSpec | None) -> None:
-        """Record an attempt that asks for more than hosts with room offer, or None for others."""
-        self._too_large = too_large
+    too_large: AttemptSpec | None = None
+    """The attempt to place next, if it asks for more than any host with room offers."""
+    _last_activity: float = field(default_factory=clock.monotonic)
 
     def record_activity(self) -> None:
         """Record that an attempt was submitted, that a result arrived, or that limits changed."""
@@ -174,7 +171,7 @@ class BlockedHosts:
         it may have been paused or cancelled meanwhile. Nor is it one that no host answers if a
         person has closed them all (`is_closed`).
         """
-        too_large, self._too_large = self._too_large, None
+        too_large, self.too_large = self.too_large, None
         now = clock.monotonic()
         if now - self._last_activity <= patience_s:
             return None
@@ -280,6 +277,16 @@ class ClusterState:
     """Whether a host has said that a later coordinator owns the run."""
     last_start_created: float = float("-inf")
     """When the newest container that could be started was created, by the monotonic clock."""
+
+    @contextmanager
+    def changing(self, link: HostLink) -> Iterator[None]:
+        """Hold the lock while a link is changed, and take note of what it has become."""
+        with self.lock:
+            was_blocked = link.problem is not None
+            yield
+            if link.problem is not None and not was_blocked:
+                link.blocked_since = clock.monotonic()
+            self.host_capacity.update(link)
 
     def tell(self, warning: str) -> None:
         """Warn once."""
@@ -395,8 +402,8 @@ class HostDiscovery:
             with self._state.lock:
                 link = self.link(found.name)
                 self.disconnect(link)
-                link.duplicates = found.problem
-                self._state.host_capacity.update(link)
+                with self._state.changing(link):
+                    link.duplicates = found.problem
             self._state.tell(found.problem or "")
             return
         if described is None:
@@ -411,29 +418,26 @@ class HostDiscovery:
             link = self.link(described.state.name)
             if link.is_connected and link.session == described.session:
                 return
-            for key in link.connect(found.address, described):
-                self.spawn(partial(self._prepare, link, key), link)
-            self._state.host_capacity.update(link)
+            with self._state.changing(link):
+                for key in link.connect(found.address, described):
+                    self.spawn(partial(self._prepare, link, key), link)
 
     def disconnect(self, link: HostLink) -> None:
-        """Record that a host does not answer. The lock is held."""
-        was_connected = link.is_connected
-        link.disconnect()
-        self._state.host_capacity.update(link)
-        for each in link.leaving.values():
-            set_result(each.future, None)
-        if not was_connected:
-            return
-        if self._state.stopping:
-            for attempt in link.pending.values():
-                attempt.refuse()
-            link.pending.clear()
-        elif link.pending and link.lost_because is None:
-            self._state.warnings.put(
-                f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, and "
-                "are collected when it is back"
-            )
-        self._state.host_capacity.update(link)
+        """Record that a host does not answer."""
+        with self._state.changing(link):
+            was_connected = link.is_connected
+            link.disconnect()
+            for each in link.leaving.values():
+                set_result(each.future, None)
+            if was_connected and self._state.stopping:
+                for attempt in link.pending.values():
+                    attempt.refuse()
+                link.pending.clear()
+            elif was_connected and link.pending and link.lost_because is None:
+                self._state.warnings.put(
+                    f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, "
+                    "and are collected when it is back"
+                )
 
 
 def exchange_backoff() -> Backoff:

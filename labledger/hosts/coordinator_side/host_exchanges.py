@@ -138,24 +138,17 @@ class HostExchanges:
                 except (HostUnreachable, WrongSession):
                     pass
                 except LabLedgerError as error:
-                    self._record_supply_problem(link, error.message)
+                    with self._state.changing(link):
+                        link.supply_problem = error.message
+                    self._state.tell(f"{link.name}: {error.message}")
                 else:
-                    with self._state.lock:
+                    with self._state.changing(link):
                         if link.session == session:
                             link.supply_problem = None
                             pending.is_ready = True
-                            self._state.host_capacity.update(link)
                     link.wake.set()
                     continue
             await asyncio.sleep(backoff.next_s())
-
-    def _record_supply_problem(self, link: HostLink, problem: str) -> None:
-        with self._state.lock:
-            if link.problem is None:
-                link.blocked_since = clock.monotonic()
-            link.supply_problem = problem
-            self._state.host_capacity.update(link)
-        self._state.tell(f"{link.name}: {problem}")
 
     async def _deliver(self, link: HostLink) -> None:
         """Send orders to a host as soon as there are any, and the pace allows it."""
@@ -231,33 +224,28 @@ class HostExchanges:
         if (fault := _fault_of(reply, request, link)) is not None:
             self._record_bad_reply(link, request, f"its reply {fault}", to_orders=with_orders)
             return False
-        with self._state.lock:
-            if link.session != request.session:
-                return True
-            self._record_reply(link, request, reply)
-            link.bad_replies.pop(with_orders, None)
-            if not link.has_orders(stopping=self._state.stopping):
-                link.bad_replies.pop(True, None)
-            self._state.host_capacity.update(link)
+        with self._state.changing(link):
+            if link.session == request.session:
+                self._record_reply(link, request, reply)
+                link.bad_replies.pop(with_orders, None)
+                if not link.has_orders(stopping=self._state.stopping):
+                    link.bad_replies.pop(True, None)
         return True
 
     def _record_bad_reply(
         self, link: HostLink, request: Exchange, problem: str, *, to_orders: bool
     ) -> None:
         """Place nothing on a host until it answers as a host does."""
-        with self._state.lock:
+        with self._state.changing(link):
             if link.session != request.session:
                 return
-            if link.problem is None:
-                link.blocked_since = clock.monotonic()
             link.bad_replies[to_orders] = problem
-            self._state.host_capacity.update(link)
         self._state.tell(f"{link.name}: {problem}")
 
     def _record_bad_result(self, link: HostLink, key: AttemptKey, problem: str) -> None:
-        """Leave an attempt open whose result cannot be used. The lock is held."""
-        link.bad_results[key] = f"its result of slot {key[0]} {problem}"
-        self._state.host_capacity.update(link)
+        """Leave an attempt open whose result cannot be used."""
+        with self._state.changing(link):
+            link.bad_results[key] = f"its result of slot {key[0]} {problem}"
         self._state.tell(f"{link.name}: {link.bad_results[key]}")
 
     def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
@@ -271,7 +259,6 @@ class HostExchanges:
             link.state = replace(reply.state, last_seen=clock.utc_now())
             link.started = reply.started
         if link.problem is not None and not was_blocked:
-            link.blocked_since = clock.monotonic()
             self._state.tell(f"{link.name}: {link.problem}")
         if reply.last_start_age_s is not None:
             created = clock.monotonic() - reply.last_start_age_s
@@ -329,9 +316,8 @@ class HostExchanges:
         """
         while link.may_start:
             await asyncio.sleep(_LOSS_CHECK_S)
-        with self._state.lock:
+        with self._state.changing(link):
             pending, link.pending = list(link.pending.values()), {}
-            self._state.host_capacity.update(link)
         for attempt in pending:
             set_exception(
                 attempt.future, HostLost(f"{link.name} was declared lost: {link.lost_because}")
@@ -346,8 +332,7 @@ class HostExchanges:
         try:
             result = await self._results.receive(link, message, pending.spec)
         except BadResult as error:
-            with self._state.lock:
-                self._record_bad_result(link, message.key, error.message)
+            self._record_bad_result(link, message.key, error.message)
             return
         except (LabLedgerError, OSError) as error:
             if not isinstance(error, (HostUnreachable, WrongSession)):
@@ -356,11 +341,10 @@ class HostExchanges:
             with self._state.lock:
                 link.received.discard(message.key)
             return
-        with self._state.lock:
+        with self._state.changing(link):
             if link.lost_because is not None:
                 return
             attempt = link.pending.pop(message.key, None)
-            self._state.host_capacity.update(link)
             self._state.blocked.record_activity()
         if attempt is not None:
             set_result(attempt.future, result)

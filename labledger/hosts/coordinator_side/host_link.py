@@ -253,8 +253,6 @@ class HostLink:
 
     def disconnect(self) -> None:
         """Forget where the process of the host is: it did not answer, or has gone."""
-        if self.problem is None:
-            self.blocked_since = clock.monotonic()
         self.address = self.session = None
         self.has_answered = False
 

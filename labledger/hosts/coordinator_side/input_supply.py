@@ -271,13 +271,12 @@ class HostPreparation:
         return self.store.put_stream(tar_of_tree(folder))[0]
 
     def _record(self, link: HostLink, session: str, problem: str | None) -> None:
-        with self.state.lock:
+        with self.state.changing(link):
             if link.session != session:
                 return
             if problem is not None and link.preparation_problem is None:
                 link.blocked_since = clock.monotonic()
             link.is_prepared, link.preparation_problem = problem is None, problem
-            self.state.host_capacity.update(link)
         if problem is not None:
             self.state.tell(f"{link.name}: {problem}")
 
