@@ -130,13 +130,15 @@ class LocalExecutor:
     @contextmanager
     def _context(self) -> Iterator[TrialContext]:
         """Lend the context of an attempt to the current thread."""
-
-        def report_restart(spec: AttemptSpec, reason: str) -> None:
-            self._restart_notices.put((spec, reason))
-
+        gateway = None if self._gateway is None else self._gateway.client
         with self._engines.engine() as engine:
-            gateway = None if self._gateway is None else self._gateway.client
-            yield TrialContext(engine, self._limiter, self._full_disks, report_restart, gateway)
+            yield TrialContext(
+                engine,
+                self._limiter,
+                self._full_disks,
+                lambda spec, reason: self._restart_notices.put((spec, reason)),
+                gateway,
+            )
 
     @property
     def last_start_created(self) -> float:

@@ -120,12 +120,15 @@ def find_images(
     connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
 ) -> ImagesOfHosts:
     """Return which ids images have on hosts; see `host_cleanup.find_images`."""
-    asked = [
+    return host_cleanup.find_images(connection, _asked(hosts), refs, pull=pull)
+
+
+def _asked(hosts: Sequence[FoundHost]) -> list[AskedHost]:
+    return [
         AskedHost(host.described.state.name, host.address, host.described.session)
         for host in hosts
         if host.described is not None
     ]
-    return host_cleanup.find_images(connection, asked, refs, pull=pull)
 
 
 def try_limits(
@@ -152,11 +155,7 @@ def _ask_hosts(
     unknown: _T,
 ) -> list[_T]:
     """Return the reply of each host to a request for its session; `unknown` if it has none."""
-    requests = {
-        host.address: request(host.described.session)
-        for host in hosts
-        if host.described is not None
-    }
+    requests = {host.address: request(host.session) for host in _asked(hosts)}
     replies = connection.run(connection.call_all(requests, timeout_s)).result()
     found = [replies.get(host.address) for host in hosts]
     return [reply if isinstance(reply, type(unknown)) else unknown for reply in found]

@@ -97,7 +97,7 @@ class HostAttempts:
     limiter: StartLimiter = field(init=False)
     unconfirmed: set[AttemptKey] = field(default_factory=set)
     """Removals and cancellations that have ended, until the coordinator knows it."""
-    closed: bool = False
+    _closed: bool = False
     _executor: LocalExecutor = field(init=False)
     _outbox: Outbox = field(init=False)
     _open: dict[AttemptKey, _Accepted] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class HostAttempts:
                 return
             is_over = self._removed.get(key) == self.epoch or key in self._leaving or self.is_lost
             self.limiter.release(key[0])
-            if self.closed or key in self._open or key in self._ended or is_over:
+            if self._closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)
             was_accepted = self.folder.has_accepted(key)
@@ -184,7 +184,7 @@ class HostAttempts:
         self._run(key, here, lifts_recall=not is_recalled)
 
     def _run(self, key: AttemptKey, spec: AttemptSpec, *, lifts_recall: bool) -> None:
-        if self.closed:
+        if self._closed:
             return
         run = self._executor.submit if lifts_recall else self._executor.continue_attempt
         run(spec).add_done_callback(partial(self._attempt_ended, key))
@@ -228,7 +228,7 @@ class HostAttempts:
     def _begin_leaving(self, key: AttemptKey) -> bool:
         """Return whether a removal is to be carried out: not if it has been, or is in progress."""
         with self.changed:
-            if key in self._leaving or self._removed.get(key) == self.epoch or self.closed:
+            if key in self._leaving or self._removed.get(key) == self.epoch or self._closed:
                 return False
             self._leaving[key] = self.epoch
             return True
@@ -280,7 +280,7 @@ class HostAttempts:
     def look_at_gateway(self) -> None:
         """Keep the gateway running while attempts are open, or may come."""
         with self.changed:
-            if self.closed:
+            if self._closed:
                 return
             is_needed = bool(self._open) or self.limiter.may_start
         problems = self.preparation.look(is_needed=is_needed)
@@ -361,7 +361,7 @@ class HostAttempts:
         """Go on with an attempt after a while: what prevented it was this host."""
         with self.changed:
             accepted = self._open.get(key)
-            if accepted is None or self.closed:
+            if accepted is None or self._closed:
                 return
             self._problem = self._refusals.message = problem
             accepted.spec = replace(accepted.spec, container_may_exist=True).on_host(
@@ -388,8 +388,10 @@ class HostAttempts:
     # -- reports
 
     def has_news(self, request: Exchange) -> bool:
+        """Return whether a request need not wait any more. The lock is held."""
         reported = (self._ended - self._leaving.keys()) | self._failures.keys()
-        return bool(reported - request.received or self._warnings or self.unconfirmed)
+        news = reported - request.received or self._warnings or self.unconfirmed
+        return bool(news) or self._closed
 
     def report(self, request: Exchange) -> ExchangeReply:
         with self.changed:
@@ -489,7 +491,7 @@ class HostAttempts:
     def closing(self) -> Iterator[None]:
         """Stop working on attempts. Their containers go on; the next process adopts them."""
         with self.changed:
-            self.closed = True
+            self._closed = True
             self.changed.notify_all()
         self._executor.abandon()
         yield

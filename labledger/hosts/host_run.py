@@ -62,7 +62,7 @@ class HostRun:
         # Before more time is granted, in which they might start.
         for kill in request.kills:
             attempts.kill(kill)
-        with self.attempts.changed:
+        with attempts.changed:
             attempts.is_lost = attempts.is_lost or request.is_lost
             if attempts.is_lost:
                 # Taken back, also from what is prepared; a request that was delayed is too late.
@@ -81,11 +81,9 @@ class HostRun:
         recalled = {kill.spec.key for kill in request.kills if kill.spares_started}
         for spec in new:
             attempts.accept(spec, is_recalled=spec.key in recalled)
-        with self.attempts.changed:
+        with attempts.changed:
             attempts.unconfirmed -= request.confirmed
-            self.attempts.changed.wait_for(
-                lambda: attempts.closed or attempts.has_news(request), request.wait_s
-            )
+            attempts.changed.wait_for(lambda: attempts.has_news(request), request.wait_s)
         return attempts.report(request)
 
     def _without_late_orders(self, request: Exchange) -> Exchange:
@@ -106,9 +104,7 @@ class HostRun:
         attempts that began there would begin here again.
         """
         with self.attempts.changed:
-            is_strange = any(
-                not self.attempts.was_accepted(key) for key in request.delivered_before
-            )
+            is_strange = not all(map(self.attempts.was_accepted, request.delivered_before))
             if self._mark != request.mark:
                 kept = self.attempts.folder.read_mark()
                 is_known = kept is None and self.host in request.setup.known_hosts

@@ -207,16 +207,13 @@ def _union_codec(arguments: tuple[Any, ...]) -> Codec:
     others = [each for each in arguments if each is not NoneType]
     if len(others) == 1:
         (only,) = map(codec, others)
-
-        def pack(value: Any) -> Any:
-            return None if value is None else only.pack(value)
-
-        def unpack(plain: Any) -> Any:
-            return None if plain is None else only.unpack(plain)
-
-        return Codec(pack, unpack)
+        return Codec(_unless_none(only.pack), _unless_none(only.unpack))
     assert {*arguments} <= _SCALARS | {float}, arguments
     return Codec(_unchanged, _exactly(*arguments))
+
+
+def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else function(value)
 
 
 def _pack_kind(kind: TrialKind) -> list[Any]:

@@ -295,24 +295,17 @@ class ClusterState:
             self.warnings.put(warning)
 
 
+@dataclass(slots=True)
 class HostDiscovery:
     """Watches which hosts a cluster has, and runs what is to be done about each."""
 
-    def __init__(
-        self,
-        connection: ClusterConnection,
-        state: ClusterState,
-        serve: Callable[[HostLink], Iterable[Work]],
-        prepare: Callable[[HostLink, AttemptKey], Coroutine[Any, Any, None]],
-    ) -> None:
-        """`serve` returns what runs for each host from when it is known. `prepare` is called for
-        each attempt whose inputs a host may lack because it has another process now.
-        """
-        self._connection = connection
-        self._state = state
-        self._serve = serve
-        self._prepare = prepare
-        self._tasks: set[Future[Any]] = set()
+    connection: ClusterConnection
+    state: ClusterState
+    serve: Callable[[HostLink], Iterable[Work]]
+    """Returns what runs for each host from when it is known."""
+    prepare: Callable[[HostLink, AttemptKey], Coroutine[Any, Any, None]]
+    """Called for each attempt whose inputs a host may lack because it has another process now."""
+    _tasks: set[Future[Any]] = field(default_factory=set)
 
     def close(self) -> None:
         """End everything that was spawned."""
@@ -325,7 +318,7 @@ class HostDiscovery:
         An exception that `work` does not handle is reported as a warning, and `work` is called
         again after a backoff, so it must be safe to call repeatedly.
         """
-        future = self._connection.run(self._supervised(work, link))
+        future = self.connection.run(self._supervised(work, link))
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
 
@@ -337,21 +330,21 @@ class HostDiscovery:
             except Exception as error:
                 whom = "the cluster" if link is None else link.name
                 problem = f"{type(error).__name__}: {error}"[:MAX_WARNING]
-                self._state.tell(f"an exchange with {whom} broke and is tried again: {problem}")
+                self.state.tell(f"an exchange with {whom} broke and is tried again: {problem}")
                 await asyncio.sleep(backoff.next_s())
             else:
                 return
 
     def link(self, name: str) -> HostLink:
         """Return the link to a host, which need not have been seen yet. The lock is held."""
-        link = self._state.links.get(name)
+        link = self.state.links.get(name)
         if link is None:
-            link = self._state.links[name] = HostLink(
+            link = self.state.links[name] = HostLink(
                 name,
-                lost_because=self._state.lost.get(name),
-                needs_preparation=self._state.setup.needs_preparation,
+                lost_because=self.state.lost.get(name),
+                needs_preparation=self.state.setup.needs_preparation,
             )
-            for work in self._serve(link):
+            for work in self.serve(link):
                 self.spawn(work, link)
         return link
 
@@ -361,15 +354,15 @@ class HostDiscovery:
         trouble = ""
         while True:
             try:
-                workers = await self._connection.transport.addresses()
+                workers = await self.connection.transport.addresses()
             except LabLedgerError as error:
                 trouble = error.message
-                self._state.tell(trouble)
+                self.state.tell(trouble)
             else:
-                self._state.told.discard(trouble)
-                with self._state.lock:
-                    known = {link.address for link in self._state.links.values()}
-                    for link in self._state.links.values():
+                self.state.told.discard(trouble)
+                with self.state.lock:
+                    known = {link.address for link in self.state.links.values()}
+                    for link in self.state.links.values():
                         if link.address is not None and link.address not in workers:
                             self.disconnect(link)
                 recently = clock.monotonic() - _NOT_A_HOST_FOR_S
@@ -385,56 +378,56 @@ class HostDiscovery:
         self, new: Mapping[str, str], workers: Mapping[str, str]
     ) -> list[FoundHost]:
         """Ask new workers which hosts they are, with those that were these hosts until now."""
-        found = await self._connection.describe(new)
-        with self._state.lock:
-            links = [self._state.links.get(host.name) for host in found if host.described]
+        found = await self.connection.describe(new)
+        with self.state.lock:
+            links = [self.state.links.get(host.name) for host in found if host.described]
             used = {link.address for link in links if link is not None} & workers.keys()
         rivals = {address: workers[address] for address in used if address is not None}
         if not rivals:
             return found
         asked = {host.address: workers[host.address] for host in found if host.described}
         others = [host for host in found if host.address not in asked]
-        return others + await self._connection.describe(asked | rivals)
+        return others + await self.connection.describe(asked | rivals)
 
     def _add(self, found: FoundHost) -> None:
         described = found.described
         if found.is_duplicate:
-            with self._state.lock:
+            with self.state.lock:
                 link = self.link(found.name)
                 self.disconnect(link)
-                with self._state.changing(link):
+                with self.state.changing(link):
                     link.duplicates = found.problem
-            self._state.tell(found.problem or "")
+            self.state.tell(found.problem or "")
             return
         if described is None:
-            with self._state.lock:
-                hosts = {link.last_address for link in self._state.links.values()}
+            with self.state.lock:
+                hosts = {link.last_address for link in self.state.links.values()}
             # Of a host that does not answer now, this has been said.
             if found.address not in hosts:
                 whom = found.name or "a worker of the cluster"
-                self._state.tell(f"{whom} is not used: {found.problem}")
+                self.state.tell(f"{whom} is not used: {found.problem}")
             return
-        with self._state.lock:
+        with self.state.lock:
             link = self.link(described.state.name)
             if link.is_connected and link.session == described.session:
                 return
-            with self._state.changing(link):
+            with self.state.changing(link):
                 for key in link.connect(found.address, described):
-                    self.spawn(partial(self._prepare, link, key), link)
+                    self.spawn(partial(self.prepare, link, key), link)
 
     def disconnect(self, link: HostLink) -> None:
         """Record that a host does not answer."""
-        with self._state.changing(link):
+        with self.state.changing(link):
             was_connected = link.is_connected
             link.disconnect()
             for each in link.leaving.values():
                 set_result(each.future, None)
-            if was_connected and self._state.stopping:
+            if was_connected and self.state.stopping:
                 for attempt in link.pending.values():
                     attempt.refuse()
                 link.pending.clear()
             elif was_connected and link.pending and link.lost_because is None:
-                self._state.warnings.put(
+                self.state.warnings.put(
                     f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, "
                     "and are collected when it is back"
                 )
