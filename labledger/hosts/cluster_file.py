@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from distributed import Security
 
+ROLES = ("scheduler", "worker", "client")
+"""Of the processes of a cluster, each of which has a certificate."""
 _SCHEMES = ("tcp", "tls")
 _BY_COORDINATOR = "coordinator"
 """The value of `model_keys` with which the coordinator sends them."""
@@ -71,7 +73,7 @@ class TlsFiles:
         if problems:
             raise InvalidInput("the files for TLS", problems)
         pair: dict[str, Any] = {}
-        for role in ("client", "worker", "scheduler"):
+        for role in ROLES:
             pair |= {f"tls_{role}_cert": str(self.cert), f"tls_{role}_key": str(self.key)}
         return Security(  # type: ignore[no-untyped-call]
             tls_ca_file=str(self.ca), require_encryption=True, **pair
@@ -83,7 +85,7 @@ class TlsFiles:
         return {
             "distributed.comm.require-encryption": True,
             "distributed.comm.tls.ca-file": str(self.ca),
-            **{f"distributed.comm.tls.{role}": pair for role in ("client", "scheduler", "worker")},
+            **{f"distributed.comm.tls.{role}": pair for role in ROLES},
         }
 
 
@@ -260,7 +262,6 @@ def _secret_options(options: Any, path: FieldPath) -> Iterator[tuple[FieldPath, 
             yield from _secret_options(value, (*path, str(key)))
 
 
-ROLES = ("scheduler", "worker", "client")
 _VALID_DAYS = 730
 _EARLIER = datetime.timedelta(days=1)
 """How far before now certificates begin to be valid: clocks of machines differ."""

@@ -442,7 +442,7 @@ class HostAttempts:
             self._unwanted |= dict.fromkeys(unwanted, request)
         self.limiter.refuse(idx for idx, _ in unwanted)
         for key, spec in unwanted.items():
-            if not self.folder.is_marked_not_started(key):
+            if not attempt_notes.is_marked_not_started(self.folder.trial(key)):
                 self._kill_containers(spec)
         records = self.folder.records(request.setup, durable, request.kept)
         warnings = self._executor.clean_up(records)

@@ -27,6 +27,7 @@ from labledger.files.durable_files import (
 from labledger.hosts.host_messages import AttemptKey, ResultMessage, RunSetup
 from labledger.records.attempt_result import AttemptResult, EventFile
 from labledger.trial import attempt_notes
+from labledger.trial.contract import trial_folder
 from labledger.trial.life import shared_files
 
 MAX_RESULT_BYTES = 8 << 20
@@ -126,10 +127,6 @@ class HostRunFolder:
     def outbox(self) -> Path:
         return self.path / "outbox"
 
-    @property
-    def dependencies(self) -> Path:
-        return self.path / "deps"
-
     def read_epoch(self) -> int | None:
         """Return the highest epoch that a coordinator has had here, None before the first."""
         file = self.path / "epoch"
@@ -148,11 +145,6 @@ class HostRunFolder:
     def write_mark(self, mark: str) -> None:
         """Keep a coordinator's mark durably."""
         write_file(self.path / "mark", mark.encode())
-
-    def delete_shared_files(self) -> None:
-        """Delete what attempts shared. A further one gets it again."""
-        for name in _SHARED:
-            shutil.rmtree(self.path / name, ignore_errors=True)
 
     # -- its attempts
 
@@ -173,10 +165,6 @@ class HostRunFolder:
         """Yield the attempts that this host has accepted and not forgotten."""
         return _keys((self.path / "accepted").glob("*-*"))
 
-    def is_marked_not_started(self, key: AttemptKey) -> bool:
-        """Return whether a note says that no container of an attempt was started."""
-        return attempt_notes.is_marked_not_started(self.trial(key))
-
     def started(self, begun: set[AttemptKey], ended: set[AttemptKey]) -> frozenset[AttemptKey]:
         """Return the attempts for which a container was started, as far as this host knows.
 
@@ -185,12 +173,12 @@ class HostRunFolder:
         return frozenset(
             key
             for key in begun | ended | set(self.accepted())
-            if key in ended or not self.is_marked_not_started(key)
+            if key in ended or not attempt_notes.is_marked_not_started(self.trial(key))
         )
 
     def trial(self, key: AttemptKey) -> Path:
         """Return the trial folder of an attempt, which need not exist."""
-        return self.path / "trials" / attempt_name(key)
+        return trial_folder(self.path, *key)
 
     def store_of(self, key: AttemptKey) -> Path:
         """Return the artifact store of an attempt."""
@@ -249,7 +237,7 @@ class SharedFiles:
         """
         with self.lock:
             if not self._is_staged:
-                deps = self.folder.dependencies
+                deps = self.folder.path / "deps"
                 sealed = setup.is_sealed
                 shared_files.stage_dependencies(setup.files, self.store, deps, sealed=sealed)
                 self._is_staged = True
@@ -259,7 +247,8 @@ class SharedFiles:
 
     def delete(self) -> None:
         """Delete them: no attempt is left. A further one gets them again. The lock is held."""
-        self.folder.delete_shared_files()
+        for name in _SHARED:
+            shutil.rmtree(self.folder.path / name, ignore_errors=True)
         self._is_staged = False
         self._compared.clear()
 

@@ -266,11 +266,6 @@ class ClusterExecutor:
                 for _, link in sorted(self._state.links.items())
             ]
 
-    @property
-    def sent_bytes(self) -> dict[str, int]:
-        """How many bytes of inputs each host was sent in pieces, by its name."""
-        return self._exchanges.sent_bytes
-
     def lose_host(self, host: str, because: str) -> None:
         with self._state.lock:
             link = self._exchanges.hosts.link(host)

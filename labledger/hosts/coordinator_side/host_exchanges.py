@@ -88,11 +88,6 @@ class HostExchanges:
         self._shared_inputs = frozenset(state.setup.digests)
         """Digests of the staged files, which every attempt needs."""
 
-    @property
-    def sent_bytes(self) -> dict[str, int]:
-        """How many bytes of inputs each host was sent in pieces, by its name."""
-        return dict(self._inputs.sent_bytes)
-
     def close(self) -> None:
         """End every exchange."""
         self.hosts.close()
