@@ -29,7 +29,6 @@ from labledger.execution.executor import (
     capacity_of,
     move_to_kept,
 )
-from labledger.gateway.client import GatewayClient
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import GRANT
 from labledger.trial import attempt_notes
@@ -40,39 +39,6 @@ from labledger.trial.life.container_start import attempt_of, find_container, kil
 from labledger.trial.life.inputs import INCOMING
 from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
-
-
-def clean_up_attempts(
-    engine: Engine, run: RunRecords, gateway: GatewayClient | None = None
-) -> list[str]:
-    """Remove containers, networks, folders and notes of attempts whose results are durable.
-
-    Only containers and networks with the labels of this ledger and this run are removed. `gateway`
-    is that of the models of agents, if some have any. Return a warning for what cannot be removed,
-    which is left for the next cleanup.
-    """
-    warnings = []
-    try:
-        remove_containers(engine, run)
-    except LabLedgerError as error:
-        warnings.append(f"could not remove old containers: {error.message}")
-    shutil.rmtree(run.run_dir / INCOMING, ignore_errors=True)
-    for trial_folder in sorted((run.run_dir / "trials").glob("*-*")):
-        idx, _, attempt = trial_folder.name.partition("-")
-        if not run.is_durable(int(idx), int(attempt)):
-            continue
-        if gateway is not None and (trial_folder / GRANT).exists():
-            with suppress(LabLedgerError):
-                gateway.close(trial_folder)
-        if run.keeps_folder(int(idx), int(attempt)):
-            move_to_kept(trial_folder)
-        else:
-            shutil.rmtree(trial_folder, ignore_errors=True)
-    for trial_folder in attempt_notes.folders_with_notes(run.run_dir):
-        idx, _, attempt = trial_folder.name.partition("-")
-        if run.is_durable(int(idx), int(attempt)):
-            attempt_notes.remove_notes(trial_folder)
-    return warnings
 
 
 def remove_containers(engine: Engine, run: RunRecords) -> None:
@@ -255,10 +221,34 @@ class LocalExecutor:
         return has_started
 
     def clean_up(self, run: RunRecords) -> list[str]:
-        """Remove what durable attempts left. Return a warning for each failure."""
+        """Remove containers, networks, folders and notes of attempts whose results are durable.
+
+        Only containers and networks with the labels of this ledger and this run are removed. Return
+        a warning for what cannot be removed, which is left for the next cleanup.
+        """
+        warnings = []
         with self._engines.engine() as engine:
-            gateway = None if self._gateway is None else self._gateway.client
-            return clean_up_attempts(engine, run, gateway)
+            try:
+                remove_containers(engine, run)
+            except LabLedgerError as error:
+                warnings.append(f"could not remove old containers: {error.message}")
+        shutil.rmtree(run.run_dir / INCOMING, ignore_errors=True)
+        for trial_folder in sorted((run.run_dir / "trials").glob("*-*")):
+            idx, _, attempt = trial_folder.name.partition("-")
+            if not run.is_durable(int(idx), int(attempt)):
+                continue
+            if self._gateway is not None and (trial_folder / GRANT).exists():
+                with suppress(LabLedgerError):
+                    self._gateway.client.close(trial_folder)
+            if run.keeps_folder(int(idx), int(attempt)):
+                move_to_kept(trial_folder)
+            else:
+                shutil.rmtree(trial_folder, ignore_errors=True)
+        for trial_folder in attempt_notes.folders_with_notes(run.run_dir):
+            idx, _, attempt = trial_folder.name.partition("-")
+            if run.is_durable(int(idx), int(attempt)):
+                attempt_notes.remove_notes(trial_folder)
+        return warnings
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         """Return the attempts that were started again since the last call, each with the reason."""

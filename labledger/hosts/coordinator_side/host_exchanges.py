@@ -110,12 +110,8 @@ class HostExchanges:
 
     def has_inputs(self, link: HostLink, spec: AttemptSpec) -> bool:
         """Return whether a host certainly has everything that an attempt needs. With the lock."""
-        known = link.known_inputs
-        return link.is_connected and link.is_ready and known.issuperset(self._needed(spec))
-
-    def _needed(self, spec: AttemptSpec) -> set[str]:
-        needed = set(needed_images(spec).values())
-        return needed.union(input_digests(spec), self._shared_inputs)
+        needed = {*needed_images(spec).values(), *input_digests(spec), *self._shared_inputs}
+        return link.is_connected and link.is_ready and link.known_inputs >= needed
 
     async def prepare(self, link: HostLink, key: AttemptKey) -> None:
         """Bring to the host what an attempt needs, and then have the attempt delivered."""

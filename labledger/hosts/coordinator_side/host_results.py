@@ -22,7 +22,6 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
-    TRANSFERS_AT_ONCE,
     StoreRelay,
     TransferThreads,
 )
@@ -220,9 +219,6 @@ class ResultTransfer:
     store: ArtifactStore
     run: RunKey
     relay: StoreRelay
-    _transfers: asyncio.Semaphore = field(
-        default_factory=partial(asyncio.Semaphore, TRANSFERS_AT_ONCE)
-    )
     _threads: TransferThreads = field(default_factory=partial(TransferThreads, "results"))
     _fetches: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Transfers of artifacts by digest: two results may have the same one."""
@@ -293,7 +289,7 @@ class ResultTransfer:
             if await self.relay.fetch(link, key, name, size, sha256, fetched):
                 return
         arriving = PartialFile(incoming / own, target)
-        async with self._transfers:
+        async with self._threads.places:
             arrived = arriving.size
             while arrived < size or not arrived:
                 request = partial(ReadChunk, run=self.run, key=key, sha256=name, offset=arrived)

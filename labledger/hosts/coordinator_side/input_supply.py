@@ -29,7 +29,6 @@ from labledger.files.durable_files import file_pieces
 from labledger.hosts.coordinator_side.cluster_state import RETRY_S, ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
-    TRANSFERS_AT_ONCE,
     StoreRelay,
     TransferThreads,
 )
@@ -61,9 +60,6 @@ class InputSupply:
     relay: StoreRelay
     sent_bytes: dict[str, int] = field(default_factory=dict)
     """How many bytes each host was sent in pieces, by its name."""
-    _transfers: asyncio.Semaphore = field(
-        default_factory=partial(asyncio.Semaphore, TRANSFERS_AT_ONCE)
-    )
     _threads: TransferThreads = field(default_factory=partial(TransferThreads, "inputs"))
 
     async def provide(
@@ -99,7 +95,7 @@ class InputSupply:
                 path = self.store.path(digest)
                 size = path.stat().st_size
                 if not await self.relay.supply(link, digest, size, partial(file_pieces, path)):
-                    async with self._transfers:
+                    async with self._threads.places:
                         await self._send_artifact(link, digest)
         await self._provide_images(link, images, reply)
         if link.session == session:
@@ -116,7 +112,7 @@ class InputSupply:
                     raise HostRefused(f"{link.name} cannot get image {image_id}: {problem}")
                 sent.add(image_id)
                 if not await self.relay.supply(link, image_id, None, partial(_saved, image_id)):
-                    async with self._transfers:
+                    async with self._threads.places:
                         await self._send_image(link, image_id)
             await asyncio.sleep(backoff.next_s())
             reply = await self._missing(link, set(), images)

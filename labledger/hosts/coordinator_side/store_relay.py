@@ -35,8 +35,6 @@ from labledger.hosts.object_store import (
     require_object_store,
 )
 
-TRANSFERS_AT_ONCE = 4
-"""How many files of a kind are on their way at once."""
 _WAIT_S = 8.0
 """How long a host waits for the end of a transfer before it replies."""
 _RETRY_S = 300.0
@@ -47,8 +45,10 @@ _COORDINATOR = "the coordinator"
 class TransferThreads:
     """Threads for what would hold up the event loop: files, the engine, and object stores."""
 
-    def __init__(self, name: str, count: int = TRANSFERS_AT_ONCE) -> None:
+    def __init__(self, name: str, count: int = 4) -> None:
         self._pool = ThreadPoolExecutor(count, name)
+        self.places = asyncio.Semaphore(count)
+        """For transfers that take several calls: so many at once."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns in one of the threads."""
