@@ -270,7 +270,6 @@ class ClusterExecutor:
         with self._state.lock:
             link = self._exchanges.hosts.link(host)
             link.lost_because = because
-            self._state.lost[host] = because
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
             self._end_lost(link)

@@ -261,8 +261,6 @@ class ClusterState:
     links: dict[str, HostLink] = field(default_factory=dict)
     host_capacity: HostCapacity = field(default_factory=HostCapacity)
     """What the links have room for. Updated after each change of a link, under the lock."""
-    lost: dict[str, str] = field(default_factory=dict)
-    """Why each host was declared lost."""
     restarts: SimpleQueue[tuple[AttemptSpec, str]] = field(default_factory=SimpleQueue)
     paused: SimpleQueue[AttemptSpec] = field(default_factory=SimpleQueue)
     warnings: SimpleQueue[str] = field(default_factory=SimpleQueue)
@@ -339,11 +337,8 @@ class HostDiscovery:
         """Return the link to a host, which need not have been seen yet. The lock is held."""
         link = self.state.links.get(name)
         if link is None:
-            link = self.state.links[name] = HostLink(
-                name,
-                lost_because=self.state.lost.get(name),
-                needs_preparation=self.state.setup.needs_preparation,
-            )
+            needs_preparation = self.state.setup.needs_preparation
+            link = self.state.links[name] = HostLink(name, needs_preparation=needs_preparation)
             for work in self.serve(link):
                 self.spawn(work, link)
         return link

@@ -74,8 +74,6 @@ def find_images(
                 if (image := reply.ids.get(ref)) is not None:
                     ids[ref][name] = image
     missing = [ref for ref in asked if not ids[ref]] if pull and hosts else []
-    if not missing:
-        return ImagesOfHosts(ids)
     pulls = _Pulls(connection, hosts).pull_all(missing, ids)
     return ImagesOfHosts(ids, connection.run(pulls).result())
 

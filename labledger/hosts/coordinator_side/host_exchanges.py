@@ -85,8 +85,7 @@ class HostExchanges:
         self._shares = shares
         self._results = ResultTransfer(connection, store, state.setup.run, relay)
         self.hosts = HostDiscovery(connection, state, self._serve, self.prepare)
-        self._shared_inputs = frozenset(state.setup.digests)
-        """Digests of the staged files, which every attempt needs."""
+        self._shared_inputs = state.setup.digests
 
     def close(self) -> None:
         """End every exchange."""
