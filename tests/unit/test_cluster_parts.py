@@ -17,7 +17,7 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.execution.executor import HostState, Limits, Needs
+from labledger.execution.executor import HostState, Limits, Needs, capacity_of
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import Resources
@@ -450,7 +450,9 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
                     assert has_image or not link.awaits_image(spec.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         host_capacity.update(link)
-        room = [each for each in links if each.problem is None and each.taken < each.capacity]
+        usable = [each for each in links if each.problem is None]
+        slots = {each.name: each.state.slots for each in usable if each.state}
+        room = [each for each in usable if each.taken < capacity_of(slots[each.name])]
         image = spec.image_id
         free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
         taken = {each.name: each.taken for each in links}
@@ -463,8 +465,8 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             assert rank(chosen) == rank(next(each for each in links if each.name == best))
         assert host_capacity.has_room == bool(room)
         assert (host_capacity.slots, host_capacity.capacity) == (
-            sum(each.slots for each in links),
-            sum(each.capacity for each in links),
+            sum(slots.values()),
+            sum(map(capacity_of, slots.values())),
         )
         assert host_capacity.blocked == sum(
             each.taken for each in links if each.problem is not None

@@ -26,7 +26,7 @@ from typing import Any
 from labledger import clock
 from labledger.clock import Backoff
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, Limits, needs_of
+from labledger.execution.executor import HostState, Limits, capacity_of, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink, set_result
 from labledger.hosts.host_messages import AttemptKey, RunSetup, input_digests
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
@@ -40,10 +40,10 @@ _Load = tuple[bool, float]
 class _Room:
     """What a host adds to the totals."""
 
-    slots: int
-    capacity: int
-    blocked: int
-    load: _Load | None
+    slots: int = 0
+    capacity: int = 0
+    blocked: int = 0
+    load: _Load | None = None
     """None if it has no room."""
 
 
@@ -69,14 +69,14 @@ class HostCapacity:
 
     def update(self, link: HostLink) -> None:
         """Take note of a link after anything of it has changed."""
-        old, new = self._rooms.get(link.name), self._room_of(link)
+        old, new = self._rooms.get(link.name, _Room()), self._room_of(link)
         if old == new:
             return
         self._rooms[link.name] = new
-        self.slots += new.slots - (old.slots if old else 0)
-        self.capacity += new.capacity - (old.capacity if old else 0)
-        self.blocked += new.blocked - (old.blocked if old else 0)
-        if old is not None and old.load is not None:
+        self.slots += new.slots - old.slots
+        self.capacity += new.capacity - old.capacity
+        self.blocked += new.blocked - old.blocked
+        if old.load is not None:
             equals = self._with_room[old.load]
             del equals[link.name]
             if not equals:
@@ -124,13 +124,13 @@ class HostCapacity:
     def _room_of(self, link: HostLink) -> _Room:
         taken, at_most = link.taken, self.limits.at_most_per_host
         if link.problem is not None or link.state is None:
-            return _Room(0, 0, taken, None)
-        slots, capacity = link.slots, link.capacity
+            return _Room(blocked=taken)
+        slots, capacity = link.state.slots, capacity_of(link.state.slots)
         if at_most is not None:
             slots, capacity = min(slots, at_most), min(capacity, at_most)
         # A closed host adds to the capacity: what had started there is collected meanwhile.
         if taken >= capacity or self.limits.is_closed(link.name):
-            return _Room(slots, capacity, 0, None)
+            return _Room(slots, capacity)
         used = max(taken, link.state.busy)
         return _Room(slots, capacity, 0, (used >= slots, used / slots if slots else 1.0))
 

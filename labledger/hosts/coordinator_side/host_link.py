@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from labledger import clock
-from labledger.execution.executor import HostState, capacity_of
+from labledger.execution.executor import HostState
 from labledger.hosts.host_messages import (
     AttemptKey,
     Cancellation,
@@ -183,16 +183,6 @@ class HostLink:
         if self.bad_results:
             return next(iter(self.bad_results.values()))
         return None if self.state is None else self.state.problem
-
-    @property
-    def slots(self) -> int:
-        """How many trials it runs at once, 0 while nothing can be placed here."""
-        return 0 if self.state is None or self.problem is not None else self.state.slots
-
-    @property
-    def capacity(self) -> int:
-        """How many attempts it takes at once."""
-        return capacity_of(self.slots)
 
     @property
     def taken(self) -> int:
