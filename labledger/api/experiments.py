@@ -22,7 +22,6 @@ from labledger.api.experiment_sources import (
     without_refused,
 )
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.exit_codes import Exit
 from labledger.experiment import templates
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted
@@ -304,16 +303,14 @@ def preflight(
 
 def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:
     """Check that every task can be run. Those that cannot are left out if that is asked for."""
-    from labledger.checks.check_results import CheckResult
+    from labledger.checks.check_results import invalid
 
     refused = [task for task in tasks if not task.runs]
     if refused:
-        yield CheckResult(
+        yield invalid(
             "tasks",
             f"{len(refused)} of {counted(len(tasks), 'task')} cannot be run",
-            ok=False,
             hint="choose others with `tasks=`, or leave them out with `skip_refused=True`",
-            exit_code=Exit.INVALID,
             warning=skip_refused and len(refused) < len(tasks),
         )
 

@@ -112,7 +112,7 @@ def check_gateway(
     plan = plan_run(experiment, options)._experiment.plan
     environment = gather(options.env, options.env_files)
     checks = list(check_models(plan, environment, runs_here=True, has_keys=True))
-    if send and checks and all(check.ok or check.warning for check in checks):
+    if send and checks and not any(check.has_failed for check in checks):
         checks += ask_models(plan, environment)
     return tuple(checks)
 

@@ -224,14 +224,9 @@ class Ledger:
 
         Only a coordinator that ran on this machine can be known to be dead before its lease ends.
         """
-        from labledger.execution.process_identity import process_is_dead
+        from labledger.execution.process_identity import is_live
 
-        lease = run.lease
-        return (
-            lease is not None
-            and lease.expires_at > clock.utc_now()
-            and not process_is_dead(lease.owner)
-        )
+        return is_live(run.lease)
 
     def is_lost(self, run: RunInfo) -> bool:
         """Return whether a run is stored as running but no live coordinator owns it.

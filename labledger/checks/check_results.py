@@ -6,10 +6,11 @@ A failed check is a result with a hint, not an exception.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger.errors import Problem
 from labledger.exit_codes import Exit
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
@@ -43,6 +44,44 @@ class CheckResult(JsonForm):
     container alone cannot run if it failed. None if the check is of the whole run."""
 
     _JSON = ("name", "ok", "warning", "detail", "hint")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, so that the run cannot begin."""
+        return not (self.ok or self.warning)
+
+
+def failed(
+    name: str,
+    detail: str,
+    *,
+    hint: str | None = None,
+    concerns: Callable[[TrialSettings], bool] | None = None,
+) -> CheckResult:
+    """Return a failed check: something is missing on this machine or on a host."""
+    return CheckResult(name, detail, ok=False, hint=hint, concerns=concerns)
+
+
+def invalid(
+    name: str,
+    detail: str,
+    *,
+    hint: str | None = None,
+    concerns: Callable[[TrialSettings], bool] | None = None,
+    warning: bool = False,
+) -> CheckResult:
+    """Return a failed check of something that the experiment asks for and cannot have."""
+    return CheckResult(name, detail, False, hint, Exit.INVALID, warning, concerns)
+
+
+def warned(name: str, detail: str, *, hint: str | None) -> CheckResult:
+    """Return a failed check in spite of which a run may begin."""
+    return CheckResult(name, detail, ok=False, hint=hint, warning=True)
+
+
+def problems_of(checks: Iterable[CheckResult]) -> list[Problem]:
+    """Return the problems that keep a run from beginning, one for each check that failed."""
+    return [Problem(c.name, c.detail, hint=c.hint) for c in checks if c.has_failed]
 
 
 def runs_in(image: str) -> Callable[[TrialSettings], bool]:

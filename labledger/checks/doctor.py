@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from labledger import __version__
-from labledger.checks.check_results import CheckResult, check_disk_space
+from labledger.checks.check_results import CheckResult, check_disk_space, failed, warned
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
@@ -42,7 +42,7 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
         engine = Engine().connect()
         info = engine.info()
     except EngineUnavailable as error:
-        yield CheckResult("docker", error.message, ok=False, hint=error.hint)
+        yield failed("docker", error.message, hint=error.hint)
         yield check_disk_space(DiskSpace.of(lab.existing, {}))
         return
     facts = EngineFacts.of(info)
@@ -57,12 +57,8 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
 def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
     """Yield what does not work on an engine, as warnings where preflight refuses every run."""
     if facts.shortcoming is not None:
-        yield CheckResult(
-            "docker",
-            f"{facts.shortcoming}: preflight refuses runs here",
-            ok=False,
-            hint=GROUPS_HINT,
-            warning=True,
+        yield warned(
+            "docker", f"{facts.shortcoming}: preflight refuses runs here", hint=GROUPS_HINT
         )
     if facts.product == "Podman":
         yield CheckResult(
@@ -84,7 +80,7 @@ def _sqlite() -> CheckResult:
     risk = driver_risk()
     if risk is None:
         return CheckResult("sqlite", detail)
-    return CheckResult("sqlite", risk, ok=False, hint="pip install pysqlite3", warning=True)
+    return warned("sqlite", risk, hint="pip install pysqlite3")
 
 
 def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
@@ -94,7 +90,7 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
         yield CheckResult("ledger", f"none at {lab.ledger}; `labledger run` creates it")
         return
     except LabLedgerError as error:
-        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
+        yield failed("ledger", error.message, hint=error.hint)
         return
     with LedgerReader.open(lab.ledger) as reader:
         runs = reader.runs()
@@ -106,13 +102,11 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
     for run in runs:
         dead = run.lease is not None and process_is_dead(run.lease.owner)
         if run.status is RunStatus.INTERRUPTED or (run.status is RunStatus.RUNNING and dead):
-            yield CheckResult(
+            yield warned(
                 "run",
                 f"{run.run_id} stopped at "
                 f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')}",
-                ok=False,
                 hint=f"`labledger resume {run.run_id}` continues it",
-                warning=True,
             )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.checks.check_results import CheckResult
+from labledger.checks.check_results import CheckResult, invalid, warned
 from labledger.checks.image_checks import ImageProbes
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
@@ -24,7 +24,6 @@ from labledger.engine.engine_facts import EngineFacts
 from labledger.engine.networks import Networks
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
-from labledger.exit_codes import Exit
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import Resources
@@ -56,13 +55,11 @@ def check_shared_resources(
     needs = {Needs.of_trial(merged, is_sealed=sealed) for _, merged in experiment.settings}
     wanted_cpus = max((each.cpus for each in needs if each.cpus is not None), default=None)
     if cpus is not None and wanted_cpus is not None and wanted_cpus <= cpus < at_once * wanted_cpus:
-        yield CheckResult(
+        yield warned(
             "cpus",
             f"{at_once} trials at once may use {at_once * wanted_cpus:g} CPUs, and {machine} has "
             f"{cpus:g}: trials that wait for each other run into their time limits",
-            ok=False,
             hint=f"run {cpus // wanted_cpus:g} at once (`max_concurrency=`; `slots=` of a worker)",
-            warning=True,
         )
     limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
     wanted_bytes = max(limits, default=None)
@@ -81,7 +78,7 @@ def check_shared_resources(
             f"and {has}: where it is used up, the kernel kills processes of any of them"
         )
         hint = f"run {memory_bytes // wanted_bytes} at once, or lower `memory`"
-    yield CheckResult("memory", detail, ok=False, hint=hint, warning=True)
+    yield warned("memory", detail, hint=hint)
 
 
 _FILES_HINT = (
@@ -100,28 +97,22 @@ def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
     if name in facts.oci_runtimes:
         return [CheckResult("oci runtime", f"the engine runs containers with {name}")]
     if facts.product == "Podman":
-        return [
-            CheckResult(
-                "oci runtime",
-                f"runtime.oci: Podman's Docker-compatible API cannot choose an OCI runtime: it "
-                f"would run containers with {facts.default_runtime}, not with {name!r}",
-                ok=False,
-                hint=f"set `runtime` in containers.conf and restart Podman's service, or set "
-                f"`oci: {facts.default_runtime}`, or leave it out",
-                exit_code=Exit.INVALID,
-            )
-        ]
-    known = ", ".join(facts.oci_runtimes)
-    return [
-        CheckResult(
-            "oci runtime",
-            f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {known}",
-            ok=False,
-            hint=f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
-            "reload the engine (SIGHUP to dockerd), or choose one that it has",
-            exit_code=Exit.INVALID,
+        detail = (
+            "Podman's Docker-compatible API cannot choose an OCI runtime: it would run containers "
+            f"with {facts.default_runtime}, not with {name!r}"
         )
-    ]
+        hint = (
+            "set `runtime` in containers.conf and restart Podman's service, or set "
+            f"`oci: {facts.default_runtime}`, or leave it out"
+        )
+    else:
+        known = ", ".join(facts.oci_runtimes)
+        detail = f"the engine knows no OCI runtime {name!r}; it has {known}"
+        hint = (
+            f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
+            "reload the engine (SIGHUP to dockerd), or choose one that it has"
+        )
+    return [invalid("oci runtime", f"runtime.oci: {detail}", hint=hint)]
 
 
 def check_controllers(info: JsonObject) -> Iterator[CheckResult]:
@@ -136,13 +127,11 @@ def check_networks(info: JsonObject, settings: Iterable[TrialSettings]) -> Itera
     if EngineFacts.of(info).product != "Podman":
         return
     if any(map(_changes_network, settings)):
-        yield CheckResult(
+        yield invalid(
             "networks",
             "benchmark.grader.network: Podman cannot take a container out of its network, so the "
             "grader cannot have another one than the agent",
-            ok=False,
             hint="use a Docker engine, the grading mode `separate`, or one network for both",
-            exit_code=Exit.INVALID,
             concerns=_changes_network,
         )
 
@@ -207,26 +196,20 @@ def check_container_files(probes: ImageProbes, image: str, folder: Path) -> Iter
 
 
 def _files_refusal(facts: EngineFacts, folder: Path, error: LabLedgerError) -> CheckResult:
-    return CheckResult(
+    return invalid(
         "container files",
         f"{facts} cannot put files into containers that mount folders of {folder} read-only, which "
         "an image's workspace (runtime.workspace) and the grading mode `separate` need: "
         f"{error.message}",
-        ok=False,
         hint=_FILES_HINT,
-        exit_code=Exit.INVALID,
         concerns=needs_container_files,
     )
 
 
 def refuse_limits(found: str, hint: str | None = None) -> CheckResult:
     """Return a failed check: what was found of the limits of an engine or of a host's."""
-    return CheckResult(
-        "limits",
-        f"runtime.resources: {found}",
-        ok=False,
-        hint=GROUPS_HINT if hint is None else hint,
-        exit_code=Exit.INVALID,
+    return invalid(
+        "limits", f"runtime.resources: {found}", hint=GROUPS_HINT if hint is None else hint
     )
 
 
@@ -304,13 +287,11 @@ def _check_egress_image(
     if status == 0:
         return CheckResult("egress proxy", f"{ref} has a python3 that runs it")
     detail = output.strip()[:300] or "its python3 is older than 3.11"
-    return CheckResult(
+    return invalid(
         "egress proxy",
         f"network: allowlist needs an egress proxy, and models of agents a helper, and {ref} "
         f"cannot run it: {detail}",
-        ok=False,
         hint=_EGRESS_HINT,
-        exit_code=Exit.INVALID,
     )
 
 
@@ -324,11 +305,9 @@ def _check_internal_networks(engine: Engine) -> CheckResult:
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        return CheckResult(
+        return invalid(
             "egress proxy",
             f"network: allowlist needs internal networks, and the engine has none: {error.message}",
-            ok=False,
             hint="let the engine create bridge networks, or choose `network: full` or `none`",
-            exit_code=Exit.INVALID,
         )
     return CheckResult("egress proxy", "the engine has internal networks")

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from labledger.checks.check_results import CheckResult, runs_in
+from labledger.checks.check_results import CheckResult, failed, invalid, runs_in, warned
 from labledger.checks.engine_checks import (
     check_shared_resources,
     egress_image_ref,
@@ -23,7 +23,6 @@ from labledger.checks.engine_checks import (
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Needs
-from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
@@ -79,10 +78,9 @@ def _check(
         by_id[image].append(host)
     if len(by_id) > 1:
         differing = "; ".join(f"{image} on {', '.join(on)}" for image, on in sorted(by_id.items()))
-        return CheckResult(
+        return failed(
             "image",
             f"{ref} is not the same image on all hosts: {differing}",
-            ok=False,
             hint="pull the same one on each host, or name it by its digest (NAME@sha256:…)",
         )
     if by_id:
@@ -99,7 +97,7 @@ def _check(
     else:
         detail = f"no host has {ref}"
     hint = f"pull or load it on a host, or check the name {ref!r}"
-    return CheckResult("image", detail, ok=False, hint=hint)
+    return failed("image", detail, hint=hint)
 
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
@@ -144,7 +142,7 @@ def check_hosts(
             if needs is not None:
                 found = _try_models(connection, found, needs)
     except LabLedgerError as error:
-        checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
+        checks.append(failed("hosts", error.message, hint=error.hint))
     else:
         checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
         checks += _check_object_store(on, insecure=insecure)
@@ -158,7 +156,7 @@ def check_hosts_for_regrading(
     try:
         tried = find_hosts(on, images, runtime, insecure=insecure)
     except LabLedgerError as error:
-        return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
+        return [failed("hosts", error.message, hint=error.hint)]
     checks = _check_found(on, tried.found, images, None, min_free_bytes)
     return [*tried.refusals, *checks, *_check_object_store(on, insecure=insecure)]
 
@@ -264,7 +262,7 @@ def _check_found(
     if not usable:
         detail = say_none_usable(on, found)
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
-        checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
+        checks.append(failed("hosts", detail, hint=hint))
         return checks
     if experiment is not None:
         checks += _check_needs(usable, experiment)
@@ -289,9 +287,9 @@ def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
         place = connect.try_object_store(on, insecure=insecure)
     except StoreUnusable as error:
         hint = "check its address and this machine's credentials; without it, the run is slower"
-        yield CheckResult("object store", error.message, ok=False, hint=hint, warning=True)
+        yield warned("object store", error.message, hint=hint)
     except LabLedgerError as error:
-        yield CheckResult("object store", error.message, ok=False, hint=error.hint)
+        yield failed("object store", error.message, hint=error.hint)
     else:
         if place is not None:
             yield CheckResult("object store", f"{place.url} can be used from here")
@@ -303,12 +301,10 @@ def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iter
     asked = {Needs.of_trial(merged, is_sealed=is_sealed) for _, merged in experiment.settings}
     for needs in sorted(asked, key=str):
         if not any(needs.are_met_by(host) for host in hosts):
-            yield CheckResult(
+            yield invalid(
                 "hosts",
                 f"runtime.resources: no host offers what trials ask for: {needs}",
-                ok=False,
                 hint="lower it, leave out tasks that ask for more, or add a larger host",
-                exit_code=Exit.INVALID,
             )
 
 
@@ -327,4 +323,4 @@ def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterato
 
 def _warning(host: str, problem: str) -> CheckResult:
     hint = "`labledger hosts` shows it again once it is fixed"
-    return CheckResult("hosts", f"{host}: {problem}", ok=False, hint=hint, warning=True)
+    return warned("hosts", f"{host}: {problem}", hint=hint)

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from labledger import resources
 from labledger.agents.launch import MOUNT
-from labledger.checks.check_results import CheckResult
+from labledger.checks.check_results import CheckResult, failed, invalid
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.exit_codes import Exit
 from labledger.experiment import name_references
 from labledger.experiment.authored_fields import is_inside
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
@@ -136,16 +135,12 @@ def check_commands(
         return
     absent = output.split("\n")[:-1]
     if status != 0:
-        yield CheckResult(
-            "image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False
-        )
+        yield failed("image", f"{ref}: `sh` failed with status {status}: {output[:200]}")
     for command in absent:
-        yield CheckResult(
+        yield invalid(
             "image",
             f"{ref} has no command {command!r}, which {commands.get(command, 'every trial')} needs",
-            ok=False,
             hint="install it in the image, or correct the command",
-            exit_code=Exit.INVALID,
         )
     if status == 0 and not absent:
         yield CheckResult(
@@ -163,7 +158,7 @@ def _describe_refusal(ref: str, message: str, oci_runtime: str | None) -> CheckR
         hint = "try `docker run --rm --network none` with the image, and mend what it reports"
     if oci_runtime is not None:
         hint += f"; or {oci_runtime} cannot run its containers: leave `runtime.oci` out"
-    return CheckResult("image", detail, ok=False, hint=hint)
+    return failed("image", detail, hint=hint)
 
 
 def phases_of(
@@ -262,14 +257,12 @@ def _check_user(
         if sets_up
         else "install util-linux and add the user in the image"
     )
-    return CheckResult(
+    return invalid(
         f"{phase} user",
         f"{ref} cannot run the {phase} as {user}: {output.strip()}",
-        ok=False,
         hint=f"{hint}; the container must start as root: leave `runtime.user` out",
         # A setup command may create the user.
         warning=sets_up,
-        exit_code=Exit.INVALID,
         concerns=lambda merged: (
             merged.runtime.image == ref
             and phase_user.container_user == _first_user(merged)
@@ -295,13 +288,11 @@ def check_workspaces(
         if status == 0:
             yield CheckResult("workspace", f"{ref} has the folder {folder}")
             continue
-        yield CheckResult(
+        yield invalid(
             "workspace",
             f"runtime.workspace: {ref} has no usable folder {folder}: {output.strip()[:200]}",
-            ok=False,
             hint="name a folder of the image, or `image` for its WORKDIR",
             warning=can_be_made,
-            exit_code=Exit.INVALID,
             concerns=_works_in(ref, folder),
         )
 

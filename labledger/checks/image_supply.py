@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from labledger.checks.check_results import CheckResult, runs_in
+from labledger.checks.check_results import CheckResult, failed, runs_in
 from labledger.checks.parallel_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL, BuildContext, buildkit_needs, is_local
@@ -97,13 +97,13 @@ def _check_unbuilt(engine: Engine, ref: str, *, pull: bool) -> CheckResult:
             engine.pull(ref)
             is_here, detail = engine.image_id(ref) is not None, f"{ref} was pulled"
     except LabLedgerError as error:
-        return CheckResult("image", error.message, ok=False, hint=hint)
+        return failed("image", error.message, hint=hint)
     if is_here:
         return CheckResult("image", detail)
     if engine.image_is_obtainable(ref):
         return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
     detail = f"{ref} is not available locally and no registry offers it"
-    return CheckResult("image", detail, ok=False, hint=hint)
+    return failed("image", detail, hint=hint)
 
 
 def _check_buildable(
@@ -122,7 +122,7 @@ def _check_buildable(
     can_be_pulled = state == "is not available locally" and not (supply.build or is_local(ref))
     use = None if can_be_pulled or build.source is None else buildkit_use(engine, build.source)
     if use is not None and use.problem is not None:
-        return CheckResult("image", f"{ref} {state}, and {use.problem}", False, _BUILDKIT_HINT)
+        return failed("image", f"{ref} {state}, and {use.problem}", hint=_BUILDKIT_HINT)
     if not supply.may_build:
         is_pulled = state == "is not available locally" and not is_local(ref)
         how = "pull or build it" if is_pulled else "build it"
@@ -187,4 +187,4 @@ def _check_obtained(image: WantedImage, build: ImageBuild, obtained: ObtainedIma
         hint = f"raise images.{ref}.timeout_s, or build it yourself: `{command}`"
     else:
         hint = f"correct {build.context}/{build.dockerfile}; to try it yourself: `{command}`"
-    return CheckResult("image", detail, ok=False, hint=hint)
+    return failed("image", detail, hint=hint)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from labledger.checks.check_results import CheckResult
+from labledger.checks.check_results import CheckResult, invalid, warned
 from labledger.errors import ExtraMissing, InvalidInput
 from labledger.execution.agent_needs import models_of, prices_of, providers_of, targets_of
-from labledger.exit_codes import Exit
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
@@ -37,7 +36,7 @@ def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
     for target in targets.values():
         installed = find_installed(target)
         if (reason := unsupported(target.profile)) is not None:
-            yield CheckResult("agent", f"{target}: {reason}", ok=False, exit_code=Exit.INVALID)
+            yield invalid("agent", f"{target}: {reason}")
         elif installed is None:
             yield CheckResult("agent", f"{target} will be installed before the run")
         else:
@@ -62,11 +61,13 @@ def check_models(
     try:
         require_for("the gateway of models", "agents", "aiohttp", "genai_prices")
     except ExtraMissing as error:
-        yield _failed(error.message, error.hint)
+        yield invalid(NAME, error.message, hint=error.hint)
         return
     if plan.replays is not None:
         if not runs_here:
-            yield _failed("a run is replayed only on this machine, not on a cluster", _HERE_HINT)
+            yield invalid(
+                NAME, "a run is replayed only on this machine, not on a cluster", hint=_HERE_HINT
+            )
         detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
         yield CheckResult(NAME, detail)
     elif has_keys:
@@ -85,7 +86,7 @@ def _check_keys(
         keys = read_keys(providers, environment)
     except InvalidInput as error:
         for problem in error.problems:
-            yield _failed(f"{problem.where}: no key: {problem.message}", _KEY_HINT)
+            yield invalid(NAME, f"{problem.where}: no key: {problem.message}", hint=_KEY_HINT)
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
@@ -106,7 +107,7 @@ def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[Che
     """Warn of caps that admit no request which leaves open how long its answer may be."""
     hint = "raise it, or give runtime.models.unstated_output fewer tokens"
     for detail in dict.fromkeys(text for each in models for text in _low_caps(each, prices)):
-        yield CheckResult(NAME, detail, ok=False, hint=hint, warning=True)
+        yield warned(NAME, detail, hint=hint)
 
 
 def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
@@ -135,13 +136,11 @@ _PRICE_HINT = "give it in runtime.models.prices, in US dollars for a million tok
 
 def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
     if is_capped:
-        return _failed(f"{model} has no known price, and a cap in dollars needs it", _PRICE_HINT)
+        return invalid(
+            NAME, f"{model} has no known price, and a cap in dollars needs it", hint=_PRICE_HINT
+        )
     detail = f"{model} has no known price: what its calls cost will be unknown"
-    return CheckResult(NAME, detail, ok=False, hint=_PRICE_HINT, warning=True)
-
-
-def _failed(detail: str, hint: str | None) -> CheckResult:
-    return CheckResult(NAME, detail, ok=False, hint=hint, exit_code=Exit.INVALID)
+    return warned(NAME, detail, hint=_PRICE_HINT)
 
 
 def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -167,6 +166,8 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
         if answer.status == 200:
             yield CheckResult(NAME, f"{name} answered")
         elif answer.status is None:
-            yield _failed(f"{name}: no answer: {answer.detail}", "see `upstream` of the provider")
+            yield invalid(
+                NAME, f"{name}: no answer: {answer.detail}", hint="see `upstream` of the provider"
+            )
         else:
-            yield _failed(f"{name}: status {answer.status}: {answer.detail}", None)
+            yield invalid(NAME, f"{name}: status {answer.status}: {answer.detail}")

@@ -20,7 +20,11 @@ from labledger.checks.check_results import (
     TaskSupport,
     check_disk_space,
     check_size,
+    failed,
+    invalid,
+    problems_of,
     runs_in,
+    warned,
 )
 from labledger.checks.engine_checks import (
     check_container_files,
@@ -50,9 +54,7 @@ from labledger.errors import (
     LedgerError,
     LedgerMissing,
     PreflightFailed,
-    Problem,
 )
-from labledger.exit_codes import Exit
 from labledger.experiment.plan import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
@@ -93,7 +95,7 @@ class Preflight:
     @property
     def failures(self) -> list[CheckResult]:
         """The failed checks, without warnings."""
-        return [check for check in self.checks if not check.ok and not check.warning]
+        return [check for check in self.checks if check.has_failed]
 
     @property
     def is_ready(self) -> bool:
@@ -103,8 +105,7 @@ class Preflight:
     def require(self) -> None:
         """Raise `PreflightFailed` with every failed check and its hint."""
         if self.failures:
-            problems = [Problem(c.name, c.detail, hint=c.hint) for c in self.failures]
-            raise PreflightFailed(problems, exit_code=self.failures[0].exit_code)
+            raise PreflightFailed(problems_of(self.checks), exit_code=self.failures[0].exit_code)
 
 
 def preflight(
@@ -140,7 +141,7 @@ def preflight(
         engine = Engine().connect()
     except EngineUnavailable as error:
         if runs_here:
-            checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
+            checks.append(failed("docker", error.message, hint=error.hint))
         else:
             checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
             checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
@@ -151,7 +152,7 @@ def preflight(
         info = engine.info()
         checks.append(CheckResult("docker", f"{EngineFacts.of(info)} answers"))
         checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
-        is_ready = all(check.ok or check.warning for check in checks)
+        is_ready = not any(check.has_failed for check in checks)
         builds = experiment.plan.image_builds
         of_images, images = supply_images(
             engine, lab, experiment.images, builds, supply, is_ready=is_ready
@@ -168,9 +169,8 @@ def preflight(
             of_containers = _check_containers(probes, images, experiment)
             checks.extend(of_containers)
             if runs_here:
-                if all(check.ok or check.warning for check in of_containers):
-                    checks.extend(_check_limits(probes, images, experiment))
-                    checks.extend(_check_container_files(probes, images, experiment, lab))
+                if not any(check.has_failed for check in of_containers):
+                    checks.extend(_check_limits_and_files(probes, images, experiment, lab))
                 checks.extend(_check_cpus(int(info["NCPU"]), experiment))
                 width, memory = experiment.plan.design.max_concurrency, int(info["MemTotal"])
                 checks.extend(check_shared_resources(experiment, width, int(info["NCPU"]), memory))
@@ -178,7 +178,7 @@ def preflight(
             every = [merged for _, merged in experiment.settings]
             checks.extend(check_helpers(engine, probes, egress_image, every, pull=supply.pull))
     except EngineUnavailable as error:
-        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
+        checks.append(failed("docker", error.message, hint=error.hint))
     finally:
         engine.close()
     named, refused = name_tasks(experiment, checks)
@@ -195,7 +195,7 @@ def name_tasks(
     refused: dict[str, list[str]] = defaultdict(list)
     named = []
     for check in checks:
-        if check.concerns is not None and not (check.ok or check.warning):
+        if check.concerns is not None and check.has_failed:
             # The rest is the end of a build's output.
             first, end_of_line, rest = check.detail.partition("\n")
             task_ids = list(experiment.tasks_with(check.concerns))
@@ -214,14 +214,20 @@ def _listed(task_ids: Sequence[str]) -> str:
     return f"task {shown}" + (f" and {counted(more, 'other')}" if more > 0 else "")
 
 
+def _containers(experiment: ResolvedExperiment) -> Iterator[tuple[str, TrialSettings]]:
+    """Yield the settings of each container of the trials, with the variant."""
+    for variant_id, trial in experiment.settings:
+        for container in trial.of_containers(is_sealed=experiment.plan.is_sealed):
+            yield variant_id, container
+
+
 def _check_containers(
     probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
 ) -> list[CheckResult]:
     """Check what containers of each image must have, of several images at once."""
     by_image: dict[str | None, list[tuple[str, TrialSettings]]] = defaultdict(list)
-    for variant_id, trial in experiment.settings:
-        for merged in trial.of_containers(is_sealed=experiment.plan.is_sealed):
-            by_image[merged.runtime.image].append((variant_id, merged))
+    for variant_id, merged in _containers(experiment):
+        by_image[merged.runtime.image].append((variant_id, merged))
     engines = EnginePool()
 
     def check(ref: str) -> list[CheckResult]:
@@ -253,11 +259,10 @@ def _check_builds(experiment: ResolvedExperiment, supply: Supply) -> Iterator[Ch
     for ref in experiment.images:
         build = find_build(builds, ref)
         if build is not None and (supply.build or is_local(ref)):
-            yield CheckResult(
+            yield failed(
                 "image",
                 f"{ref} is built from {build.context}, which needs an engine on this machine, and "
                 "none answers",
-                ok=False,
                 hint="start the run on a machine with an engine; it sends the image to the hosts",
                 concerns=runs_in(ref),
             )
@@ -277,7 +282,7 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
             yield CheckResult("grader", sealing.meaning)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
-        yield CheckResult("files", detail, ok=False, hint=problem.hint, warning=True)
+        yield warned("files", detail, hint=problem.hint)
 
 
 def _check_environment(
@@ -286,18 +291,14 @@ def _check_environment(
     for problem in experiment.missing_names(environment):
         location = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
         detail = f"{location}: {problem.field}: {problem.message}"
-        yield CheckResult(
-            "environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID
-        )
+        yield invalid("environment", detail, hint=problem.hint)
     for name in experiment.plan.environment:
         if 0 < len(environment.get(name, "")) < MIN_LENGTH:
-            yield CheckResult(
+            yield warned(
                 "environment",
                 f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
                 "will not be redacted from what is stored",
-                ok=False,
                 hint="bind it in the experiment if it is not a secret",
-                warning=True,
             )
     if experiment.plan.environment and not experiment.missing_names(environment):
         yield CheckResult("environment", f"set: {', '.join(experiment.plan.environment)}")
@@ -313,15 +314,15 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
     except LedgerMissing:
         yield CheckResult("ledger", f"{lab.ledger} will be created")
     except LedgerError as error:
-        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
+        yield failed("ledger", error.message, hint=error.hint)
     except OSError as error:
-        yield CheckResult("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
+        yield failed("ledger", f"{lab.root} cannot be written: {error.strerror}", hint=hint)
     else:
         # Not checked by opening it: closing it would drop SQLite's locks of this process.
         if os.access(lab.ledger, os.W_OK):
             yield CheckResult("ledger", f"{lab.ledger} is current")
         else:
-            yield CheckResult("ledger", f"{lab.ledger} cannot be written", False, hint)
+            yield failed("ledger", f"{lab.ledger} cannot be written", hint=hint)
 
 
 _NEEDS = {
@@ -336,36 +337,30 @@ def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[Chec
     """Check that the machine has as many CPUs as a container may use: the engine refuses more."""
     limits = {resources.cpus for _, merged in experiment.settings for resources in _limits(merged)}
     for cpus in sorted(cpus for cpus in limits if cpus is not None and cpus > available):
-        yield CheckResult(
+        yield invalid(
             "cpus",
             f"runtime.resources.cpus: the engine cannot give {cpus:g}; its machine has {available}",
-            ok=False,
             hint="lower `cpus`, leave out tasks that ask for more, or use a larger machine",
-            exit_code=Exit.INVALID,
             concerns=_has_limit("cpus", cpus),
         )
 
 
-def _check_limits(
-    probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
-) -> Iterator[CheckResult]:
-    """Check that limits are in force, with those of the first trial whose image is here."""
-    for _, merged in experiment.settings:
-        image = images.get(str(merged.runtime.image))
-        if image is not None:
-            yield check_limits(probes, image, merged.runtime.resources)
-            return
-
-
-def _check_container_files(
+def _check_limits_and_files(
     probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment, lab: LabFolder
 ) -> Iterator[CheckResult]:
-    """Check that containers can be given files, with the first image whose trials need that."""
-    for _, merged in experiment.settings:
-        image = images.get(str(merged.runtime.image))
-        if image is not None and needs_container_files(merged):
-            yield from check_container_files(probes, image, lab.existing)
-            return
+    """Check that limits are in force, and that containers can be given files if trials need that.
+
+    Each is tried with the first trial whose image is here.
+    """
+    here = [
+        (merged, images[ref])
+        for _, merged in experiment.settings
+        if (ref := str(merged.runtime.image)) in images
+    ]
+    for merged, image in here[:1]:
+        yield check_limits(probes, image, merged.runtime.resources)
+    for image in [image for merged, image in here if needs_container_files(merged)][:1]:
+        yield from check_container_files(probes, image, lab.existing)
 
 
 def _limits(merged: TrialSettings) -> Iterator[Resources]:
@@ -388,13 +383,7 @@ def _check_storage_and_gpus(
     Each different limit is tried with one of the images that are here.
     """
     tried: set[tuple[str, str]] = set()
-    is_sealed = experiment.plan.is_sealed
-    containers = (
-        container
-        for _, trial in experiment.settings
-        for container in trial.of_containers(is_sealed=is_sealed)
-    )
-    for merged in containers:
+    for _, merged in _containers(experiment):
         ref, resources = str(merged.runtime.image), merged.runtime.resources
         for name, field_name, only in (
             ("storage", "storage_bytes", Resources(storage_bytes=resources.storage_bytes)),
@@ -422,11 +411,9 @@ def _check_limit(
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        return CheckResult(
+        return invalid(
             name,
             f"runtime.resources.{name}: the engine cannot give {shown}: {error.message}",
-            ok=False,
             hint=f"{_NEEDS[name]}; or leave `{name}` out",
-            exit_code=Exit.INVALID,
         )
     return CheckResult(name, f"the engine gives containers {shown}")

@@ -11,7 +11,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from labledger.ledger.database.model import Owner
+from labledger import clock
+from labledger.ledger.database.model import LeaseInfo, Owner
 
 DEFAULT_LEASE_TTL_S = 30.0
 """How long a lease lasts without a heartbeat, in seconds."""
@@ -20,6 +21,15 @@ DEFAULT_LEASE_TTL_S = 30.0
 def this_process() -> Owner:
     """Return the identity of this process."""
     return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
+
+
+def is_live(lease: LeaseInfo | None) -> bool:
+    """Return whether a lease lasts, and its holder may be alive."""
+    return (
+        lease is not None
+        and lease.expires_at > clock.utc_now()
+        and not process_is_dead(lease.owner)
+    )
 
 
 def process_is_dead(owner: Owner) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from labledger import __version__
-from labledger.checks.check_results import check_disk_space
+from labledger.checks.check_results import check_disk_space, problems_of
 from labledger.checks.image_checks import ImageProbes, check_commands
 from labledger.engine.engine import Engine
 from labledger.errors import (
@@ -275,8 +275,7 @@ def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPla
             min_free_bytes=options.min_free_bytes,
         )
     report_warnings(checks, options)
-    problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not (c.ok or c.warning)]
-    if problems:
+    if problems := problems_of(checks):
         raise PreflightFailed(problems)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger import __version__, clock
-from labledger.checks.check_results import CheckResult
+from labledger.checks.check_results import CheckResult, problems_of
 from labledger.checks.engine_checks import (
     check_controllers,
     check_oci_runtime,
@@ -277,12 +277,7 @@ def require_models(
     """
     has_own_keys = has_keys(cluster, plan, insecure=insecure)
     checks = check_models(plan, values, runs_here=cluster is None, has_keys=has_own_keys)
-    problems = [
-        Problem(check.name, check.detail, hint=check.hint)
-        for check in checks
-        if not check.ok and not check.warning
-    ]
-    if problems:
+    if problems := problems_of(checks):
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)
 
 
@@ -300,7 +295,7 @@ def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
             )
     info = engine.info()
     checks = [*check_oci_runtime(info, oci), *check_controllers(info)]
-    problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    problems += problems_of(checks)
     if problems:
         raise PreflightFailed(problems)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from labledger import clock, fault_points
 from labledger.errors import LeaseHeld, LedgerError, Parameter, require_text
-from labledger.execution.process_identity import process_is_dead
+from labledger.execution.process_identity import is_live, process_is_dead
 from labledger.export.mirrors import NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -125,10 +125,9 @@ def refuse_live_run(run: RunInfo) -> None:
 
 def live_owner(run: RunInfo) -> str | None:
     """Return who owns a run and may be alive, in words; None if nobody is."""
-    lease = run.lease
-    if lease is None or lease.expires_at <= clock.utc_now() or process_is_dead(lease.owner):
+    if run.lease is None or not is_live(run.lease):
         return None
-    return f"process {lease.owner.pid} on {lease.owner.machine}"
+    return f"process {run.lease.owner.pid} on {run.lease.owner.machine}"
 
 
 def _collect(lab: LabFolder) -> GarbageCollection:

@@ -54,7 +54,7 @@ def check(
         say("no agent of this experiment has models")
     else:
         print_checks(checks)
-    failed = [each for each in checks if not each.ok and not each.warning]
+    failed = [each for each in checks if each.has_failed]
     if failed:
         raise typer.Exit(int(failed[0].exit_code))
 

@@ -137,7 +137,7 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
         out_json([check.as_json() for check in checks])
     else:
         print_checks(checks)
-    if any(not check.ok and not check.warning for check in checks):
+    if any(check.has_failed for check in checks):
         raise typer.Exit(int(Exit.INCOMPLETE))
 
 
