@@ -120,23 +120,25 @@ def _global_options(
     pass
 
 
-experiments.register(app)
-runs.register(app)
-experiments.register_check(app)
-show_runs.register(app)
-view.register(app)
-control.register(app)
-ledger_queries.register(app)
-report.register(app)
-compare.register(app)
-experiments.register_plan(app)
-maintenance.register_notes_and_tags(app)
-maintenance.register_tidying(app)
-agents.register(app)
-hosts.register(app)
-notifications.register(app)
-gateway.register(app)
-maintenance.register(app)
+for _command in (
+    *(experiments.init, experiments.preflight, runs.run, runs.resume, runs.extend, runs.regrade),
+    *(runs.rerun, experiments.check, show_runs.runs, show_runs.status, show_runs.show),
+    *(show_runs.logs, view.view, control.pause, control.unpause, control.stop, control.cancel),
+    *(ledger_queries.query, ledger_queries.export, report.report, compare.compare),
+    *(experiments.plan, maintenance.note, maintenance.archive, maintenance.delete),
+    *(maintenance.gc, hosts.worker, maintenance.verify, maintenance.doctor, maintenance.clean),
+):
+    app.command()(_command)
+app.command("set")(control.set_limits)
+app.command("import")(maintenance.import_runs)
+# A word such as -draft or -high is a tag to remove, and its letters are no options.
+app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(
+    maintenance.tag
+)
+for _group in (
+    *(agents.agents, hosts.hosts, notifications.notifications, gateway.gateway, maintenance.db),
+):
+    app.add_typer(_group)
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

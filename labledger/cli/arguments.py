@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -250,16 +250,20 @@ def parse_since(text: str | None, option: str = "--since") -> datetime | None:
         raise InvalidInput("the time", [Problem(option, message)]) from None
 
 
-def parse_budget(option: str, text: str | None) -> float | None:
-    """Return a budget: infinite for `none`, None if the option was not given.
+def parse_budgets(usd: str | None, tokens: str | None) -> dict[str, Any]:
+    """Return budgets by the names of `RunOptions`: infinite for `none`, None if it was not given.
 
     Raises `InvalidInput`.
     """
-    try:
-        return math.inf if text == "none" else None if text is None else float(text)
-    except ValueError:
-        message = f"found {text!r}; expected a number, or none for no limit"
-        raise InvalidInput("the budget", [Problem(option, message)]) from None
+    budgets = {}
+    for name, text in (("budget_usd", usd), ("budget_tokens", tokens)):
+        try:
+            budgets[name] = math.inf if text == "none" else None if text is None else float(text)
+        except ValueError:
+            message = f"found {text!r}; expected a number, or none for no limit"
+            problem = Problem(f"--{name.replace('_', '-')}", message)
+            raise InvalidInput("the budget", [problem]) from None
+    return budgets
 
 
 def parse_count(option: str, text: str) -> int | None:

@@ -1,16 +1,16 @@
 """Groups of options that several commands have, and how commands that run trials show a run.
 
-`Running` and `Chosen` declare each option once. A command takes such a group as a parameter, and
-`with_option_groups` puts the group's fields into the signature that typer reads. The gates of
-`--fail-under` are parsed, and their variants checked, before the run begins; rates are compared
-when it has ended. A gate that is missed is exit code 1.
+A group is a dataclass that declares each option once, such as `Running`. A command takes the group
+as a parameter, and `with_option_groups` puts its fields into the signature that typer reads. The
+gates of `--fail-under` are parsed, and their variants checked, before the run begins; rates are
+compared when it has ended. A gate that is missed is exit code 1.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from labledger import PassCounts, RunOptions, RunOutcome
     from labledger.cli.run_display import JsonWatcher, LiveWatcher
+
+
+Command = Callable[..., None]
 
 
 class Gate(NamedTuple):
@@ -219,8 +222,7 @@ class Running:
             env_files=tuple(self.env_file or ()),
             patience_s=self.patience,
             max_error_rate=self.max_error_rate,
-            budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
-            budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
+            **arguments.parse_budgets(self.budget_usd, self.budget_tokens),
             egress_image=self.egress_image,
             on=self.on,
             insecure=self.insecure,
@@ -275,46 +277,47 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
         return [variant.variant_id for variant in ledger.run(run_id).variants]
 
 
-def with_option_groups(command: Callable[..., None], *left_out: str) -> Callable[..., None]:
-    """Mark a command that takes groups of options, and return it.
+def with_option_groups(*left_out: str) -> Callable[[Command], Command]:
+    """Mark a command that takes groups of options.
 
-    When it is made, each parameter whose type is `Running` or `Chosen` is replaced by an option for
-    each field of that group. Fields that are left out are no options: they have their defaults.
+    When it is made, each parameter whose type is a dataclass is replaced by an option for each
+    field of that group. Fields that are left out are no options: they have their defaults.
     """
-    setattr(command, WITH_OPTIONS, partial(_with_options, command, left_out))
-    return command
+
+    def mark(command: Command) -> Command:
+        setattr(command, WITH_OPTIONS, partial(_with_options, command, left_out))
+        return command
+
+    return mark
 
 
-def _with_options(command: Callable[..., None], left_out: Collection[str]) -> Callable[..., None]:
+def _with_options(command: Command, left_out: Collection[str]) -> Command:
     """Return a function with the options as parameters, which calls `command` with the groups."""
     own = inspect.signature(command, eval_str=True).parameters.values()
-    groups = {each.name: each.annotation for each in own if each.annotation in (Running, Chosen)}
-    names = {
-        group: [field.name for field in fields(kind) if field.name not in left_out]
-        for group, kind in groups.items()
+    groups: dict[str, Any] = {
+        each.name: each.annotation for each in own if is_dataclass(each.annotation)
+    }
+    options = {
+        name: [each for each in _parameters(group) if each.name not in left_out]
+        for name, group in groups.items()
     }
 
     def with_options(**values: Any) -> None:
         given = {
-            group: groups[group](**{name: values.pop(name) for name in names[group]})
-            for group in groups
+            name: group(**{each.name: values.pop(each.name) for each in options[name]})
+            for name, group in groups.items()
         }
         command(**values, **given)
 
     parameters = []
     for each in own:
-        if each.name in groups:
-            parameters += [
-                each for each in _parameters(each.annotation) if each.name not in left_out
-            ]
-        else:
-            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters += options.get(each.name, [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options
 
 
-def _parameters(group: type[Running | Chosen]) -> Iterator[inspect.Parameter]:
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     """Yield a parameter for each field of a group of options."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):

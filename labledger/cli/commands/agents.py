@@ -15,16 +15,10 @@ from labledger.text import format_size
 if TYPE_CHECKING:
     from labledger import AgentInfo
 
-agents = CommandLine(help="The agents that experiments can name.")
+agents = CommandLine(name="agents", help="The agents that experiments can name.")
 
 
-def register(app: typer.Typer) -> None:
-    agents.callback(invoke_without_command=True)(list_agents)
-    agents.command()(show)
-    agents.command()(install)
-    app.add_typer(agents, name="agents")
-
-
+@agents.callback(invoke_without_command=True)
 def list_agents(ctx: typer.Context, json: arguments.Json = False) -> None:
     """List the agents: tested version, APIs, what an image needs, whether they are installed."""
     if ctx.invoked_subcommand is not None:
@@ -57,6 +51,7 @@ def _state(agent: AgentInfo) -> str:
     return f"installed: {', '.join(installed)}" if installed else "not installed"
 
 
+@agents.command()
 def show(
     name: Annotated[str, typer.Argument(help="The agent's name.")],
     json: arguments.Json = False,
@@ -88,6 +83,7 @@ def show(
     table(("option", "value", "default", "what it is"), rows)
 
 
+@agents.command()
 def install(
     agent: Annotated[
         list[str],

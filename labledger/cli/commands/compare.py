@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "markdown")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(compare)
-
-
 def compare(
     sides: Annotated[
         list[str],

@@ -39,15 +39,6 @@ if TYPE_CHECKING:
     )
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(init)
-    app.command()(with_option_groups(preflight, "limit", "variant"))
-
-
-def register_check(app: typer.Typer) -> None:
-    app.command()(with_option_groups(check, "variant", "shard"))
-
-
 def init(
     directory: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     profile: Annotated[
@@ -74,6 +65,7 @@ def init(
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
 
 
+@with_option_groups("limit", "variant")
 def preflight(
     experiment: arguments.Experiment,
     *,
@@ -134,10 +126,7 @@ def _print_tasks(tasks: Sequence[TaskSupport]) -> None:
     out()
 
 
-def register_plan(app: typer.Typer) -> None:
-    app.command()(with_option_groups(plan, "shard", "build"))
-
-
+@with_option_groups("shard", "build")
 def plan(
     experiment: arguments.Experiment,
     *,
@@ -214,6 +203,7 @@ _FINDINGS = {
 }
 
 
+@with_option_groups("variant", "shard")
 def check(
     benchmark: Annotated[
         str,

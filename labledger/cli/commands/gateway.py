@@ -18,18 +18,10 @@ from labledger.cli.help_pages import CommandLine
 if TYPE_CHECKING:
     from labledger import GatewayStatus, KeyPace, VariantTotals
 
-gateway = CommandLine(help="The model gateway.", no_args_is_help=True)
+gateway = CommandLine(name="gateway", help="The model gateway.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    gateway.command()(check)
-    gateway.command()(serve)
-    gateway.command()(status)
-    gateway.command()(stop)
-    gateway.command()(mock)
-    app.add_typer(gateway, name="gateway")
-
-
+@gateway.command()
 def check(
     experiment: arguments.Experiment,
     *,
@@ -59,6 +51,7 @@ def check(
         raise typer.Exit(int(failed[0].exit_code))
 
 
+@gateway.command()
 def serve(lab_dir: arguments.LabDir = None) -> None:
     """Serve the model gateway of a lab in the foreground, until it is stopped or unneeded.
 
@@ -67,6 +60,7 @@ def serve(lab_dir: arguments.LabDir = None) -> None:
     labledger.serve_gateway(lab_dir=lab_dir, report=say)
 
 
+@gateway.command()
 def status(json: arguments.Json = False, lab_dir: arguments.LabDir = None) -> None:
     """Show what calls to models used, by variant, and how fast providers are asked."""
     found = labledger.gateway_status(lab_dir=lab_dir)
@@ -119,6 +113,7 @@ def _pace_row(pace: KeyPace) -> tuple[str, ...]:
     )
 
 
+@gateway.command()
 def stop(lab_dir: arguments.LabDir = None) -> None:
     """End the model gateway of a lab. Calls under way are cut.
 
@@ -128,6 +123,7 @@ def stop(lab_dir: arguments.LabDir = None) -> None:
     say("the gateway has ended" if ended else "no gateway runs for this lab on this machine")
 
 
+@gateway.command()
 def mock(
     script: Annotated[
         Path, typer.Argument(metavar="SCRIPT", help="What it answers: a YAML or JSON file.")

@@ -18,15 +18,7 @@ from labledger.cli.help_pages import CommandLine
 if TYPE_CHECKING:
     from labledger import ClusterHost
 
-hosts = CommandLine(help="The hosts of a cluster.")
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(worker)
-    hosts.callback(invoke_without_command=True)(list_hosts)
-    hosts.command("declare-lost")(declare_lost)
-    hosts.command("make-certificates")(make_certificates)
-    app.add_typer(hosts, name="hosts")
+hosts = CommandLine(name="hosts", help="The hosts of a cluster.")
 
 
 def worker(
@@ -85,6 +77,7 @@ def worker(
     )
 
 
+@hosts.callback(invoke_without_command=True)
 def list_hosts(
     ctx: typer.Context,
     on: Annotated[
@@ -145,21 +138,7 @@ def _row(host: ClusterHost) -> tuple[str, ...]:
     )
 
 
-def make_certificates(
-    directory: Annotated[Path, typer.Argument(help="The folder for the files.")],
-) -> None:
-    """Make what scheduler, hosts and coordinators need to recognize each other by TLS."""
-    for path in labledger.make_certificates(directory):
-        out(str(path))
-    say()
-    say(
-        f"next: dask scheduler --protocol tls --port 8786 --no-dashboard "
-        f"--tls-ca-file {directory}/ca.pem "
-        f"--tls-cert {directory}/scheduler.pem --tls-key {directory}/scheduler-key.pem"
-    )
-    say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem where nobody can read it.")
-
-
+@hosts.command("declare-lost")
 def declare_lost(
     host: Annotated[str, typer.Argument(help="The host, NAME/ID, as `labledger status` shows it.")],
     run: Annotated[str, typer.Option(help="The run to which the host is lost.")],
@@ -193,3 +172,19 @@ def _confirmed(question: str) -> bool:
         return typer.confirm(question, err=True)
     except typer.Abort:
         return False
+
+
+@hosts.command("make-certificates")
+def make_certificates(
+    directory: Annotated[Path, typer.Argument(help="The folder for the files.")],
+) -> None:
+    """Make what scheduler, hosts and coordinators need to recognize each other by TLS."""
+    for path in labledger.make_certificates(directory):
+        out(str(path))
+    say()
+    say(
+        f"next: dask scheduler --protocol tls --port 8786 --no-dashboard "
+        f"--tls-ca-file {directory}/ca.pem "
+        f"--tls-cert {directory}/scheduler.pem --tls-key {directory}/scheduler-key.pem"
+    )
+    say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem where nobody can read it.")

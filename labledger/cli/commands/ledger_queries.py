@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from labledger import Ledger, ViewInfo
 
 
-def register(app: typer.Typer) -> None:
-    for command in (query, export):
-        app.command()(command)
-
-
 def query(
     sql: Annotated[
         str | None,

@@ -22,18 +22,7 @@ from labledger.text import counted, counted_of, format_size
 if TYPE_CHECKING:
     from labledger import ImportedRun
 
-db = CommandLine(help="Upgrade, inspect and back up the ledger.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("import")(import_runs)
-    app.command()(verify)
-    app.command()(doctor)
-    app.command()(clean)
-    db.command()(upgrade)
-    db.command()(current)
-    db.command()(backup)
-    app.add_typer(db, name="db")
+db = CommandLine(name="db", help="Upgrade, inspect and back up the ledger.", no_args_is_help=True)
 
 
 def verify(
@@ -188,6 +177,7 @@ def clean(
         out("no container of this ledger is left")
 
 
+@db.command()
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Back up the ledger, and upgrade it to the revision that this version of labledger needs."""
     upgraded = labledger.upgrade_ledger(lab_dir=lab_dir)
@@ -198,6 +188,7 @@ def upgrade(lab_dir: arguments.LabDir = None) -> None:
         out(f"{upgraded.path}: {revisions}; backup: {upgraded.backup}")
 
 
+@db.command()
 def current(lab_dir: arguments.LabDir = None) -> None:
     """Print the ledger's revision and the one that this version of labledger needs."""
     ledger = labledger.ledger_revision(lab_dir=lab_dir)
@@ -205,6 +196,7 @@ def current(lab_dir: arguments.LabDir = None) -> None:
     ledger.require_current()
 
 
+@db.command()
 def backup(
     target: Annotated[Path | None, typer.Argument(help="The copy's path.")] = None,
     lab_dir: arguments.LabDir = None,
@@ -213,12 +205,6 @@ def backup(
     copy = labledger.back_up_ledger(target, lab_dir=lab_dir)
     out(str(copy.path))
     say(f"the copy does not include large artifacts; they are in {copy.artifacts}")
-
-
-def register_tidying(app: typer.Typer) -> None:
-    app.command()(archive)
-    app.command()(delete)
-    app.command()(gc)
 
 
 def archive(
@@ -318,13 +304,6 @@ def gc(
         out("nothing to remove: everything is named")
     elif not dry_run:
         out(f"freed {format_size(collected.freed_bytes)} on the disk")
-
-
-def register_notes_and_tags(app: typer.Typer) -> None:
-    app.command()(note)
-    # A word such as -draft or -high is a tag to remove, and its letters are no options.
-    settings = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
-    app.command(context_settings=settings)(tag)
 
 
 def note(

@@ -16,17 +16,12 @@ from labledger.cli.console import out, out_json, table
 from labledger.cli.help_pages import CommandLine
 from labledger.text import counted
 
-notifications = CommandLine(help="What receivers of --notify are told of runs.")
+notifications = CommandLine(
+    name="notifications", help="What receivers of --notify are told of runs."
+)
 
 
-def register(app: typer.Typer) -> None:
-    notifications.callback(invoke_without_command=True)(list_notifications)
-    notifications.command()(send)
-    notifications.command()(discard)
-    notifications.command("try")(try_receiver)
-    app.add_typer(notifications, name="notifications")
-
-
+@notifications.callback(invoke_without_command=True)
 def list_notifications(
     ctx: typer.Context,
     run: Annotated[
@@ -71,6 +66,7 @@ def _detail(notification: labledger.Notification) -> str:
     return f"{notification.problem} ({counted(notification.attempts, 'attempt')})"
 
 
+@notifications.command()
 def send(
     run_id: Annotated[
         str | None,
@@ -103,6 +99,7 @@ def send(
         raise typer.Exit(int(Exit.INCOMPLETE))
 
 
+@notifications.command()
 def discard(
     run_id: arguments.RunId,
     lab_dir: arguments.LabDir = None,
@@ -116,6 +113,7 @@ def discard(
         out(f"gave up {counted(number, 'notification')} of run {run_id}")
 
 
+@notifications.command("try")
 def try_receiver(
     receiver: Annotated[
         str,

@@ -18,10 +18,6 @@ from labledger.text import counted
 _DEFAULT_PAGE = Path("report.html")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(report)
-
-
 def report(
     run_id: Annotated[
         str,

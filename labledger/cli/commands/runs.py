@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 _MAX_PRINTED_SLOTS = 200
 
 
-def register(app: typer.Typer) -> None:
-    for command in (run, resume, extend):
-        app.command()(with_option_groups(command))
-    app.command()(with_option_groups(regrade, *BUDGET_PARAMETERS.values()))
-    app.command()(with_option_groups(rerun))
-
-
+@with_option_groups()
 def run(
     experiment: arguments.Experiment,
     *,
@@ -101,6 +95,7 @@ def _print_slots(plan: RunPlan | RunExtension, count: int) -> None:
         out(f"# … and {count - _MAX_PRINTED_SLOTS} more; --json prints them all")
 
 
+@with_option_groups()
 def resume(
     run_id: arguments.RunId,
     *,
@@ -121,6 +116,7 @@ def resume(
     )
 
 
+@with_option_groups()
 def extend(
     run_id: arguments.RunId,
     *,
@@ -187,6 +183,7 @@ def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
     say("nothing was added")
 
 
+@with_option_groups(*BUDGET_PARAMETERS.values())
 def regrade(
     run_id: arguments.RunId,
     *,
@@ -218,6 +215,7 @@ def regrade(
     )
 
 
+@with_option_groups()
 def rerun(
     run_id: arguments.RunId,
     *,

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from labledger import Grading, JsonObject, Ledger, LogPiece, RunInfo
 
 
-def register(app: typer.Typer) -> None:
-    for command in (runs, status, show, logs):
-        app.command()(command)
-
-
 def runs(
     experiment: Annotated[
         str | None, typer.Option(help="Only runs of experiments whose id matches this glob.")

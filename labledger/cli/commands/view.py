@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from labledger import ViewLinks
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(view)
-
-
 def view(
     run_id: Annotated[
         str | None,
