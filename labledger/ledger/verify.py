@@ -59,6 +59,11 @@ class Finding:
     schedule_idx: int | None
     message: str
 
+    def line(self, path: Path) -> str:
+        """Return one line for a person. `path` is that of the ledger."""
+        slot = "" if self.schedule_idx is None else f" slot {self.schedule_idx}"
+        return f"{self.run_id or path}{slot}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:

@@ -126,10 +126,8 @@ def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, 
 def _require_verified(source: Source, run_ids: Sequence[str]) -> None:
     findings = source.verify(run_ids).findings
     if findings:
-        first = findings[0]
-        slot = "" if first.schedule_idx is None else f" slot {first.schedule_idx}"
         raise LedgerError(
-            f"{first.run_id or source.path}{slot}: {first.message}; nothing was archived",
+            f"{findings[0].line(source.path)}; nothing was archived",
             hint="`labledger verify` lists every finding",
         )
 

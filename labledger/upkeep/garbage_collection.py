@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labledger import clock, fault_points
@@ -234,8 +234,7 @@ def _shrink_ledger(
     connection.execute("VACUUM")
     empty_log(connection)
     after = lab.ledger.stat().st_size
-    fields = asdict(collected) | {"ledger_bytes": max(before - after, 0)}
-    return GarbageCollection(**fields)
+    return replace(collected, ledger_bytes=max(before - after, 0))
 
 
 _MAX_BECAUSE = 10_000

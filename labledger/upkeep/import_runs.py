@@ -42,74 +42,64 @@ _OF_DISKS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
 """Failures that say nothing of the paths that were given."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
-    """The paths of a source."""
+@contextmanager
+def _open_source(lab: LabFolder, path: Path) -> Iterator[tuple[Source, Sequence[str]]]:
+    """Open the source at a path; yield it with the runs that the path names, none for all.
 
-    ledger: Path | None
-    """None if there are only mirrors."""
-    artifacts: Path
-    folder: Path
-    """The run's folder, if there are only mirrors."""
-    run_ids: tuple[str, ...] = ()
-    """The run whose folder was given; empty for a whole ledger."""
-    archive: Path | None = None
-    """The archive, which holds the ledger and the artifacts."""
-
-
-def locate_source(path: Path) -> SourceLocation:
-    """Return the source at a path. Raises `InvalidInput` if there is none.
-
-    A run's folder means that run of the ledger two folders above, or its mirrors if there is no
-    such ledger or it does not hold the run.
+    An archive is unpacked first, and mirrors are rebuilt. Raises `InvalidInput` if there is no
+    source, and for the lab's own ledger; `LedgerError` if it cannot be read.
     """
-    if path.is_file() and is_archive(path):
-        return SourceLocation(None, path.parent, path.parent, archive=path)
+    with scratch_folder("import") as scratch:
+        if path.is_file() and is_archive(path):
+            with _open_archive(path, scratch) as unpacked:
+                yield unpacked, ()
+            return
+        found = _ledger_at(path)
+        if found is None:
+            _require_chain(path)
+            ledger = scratch / "mirrors.sqlite"
+            _rebuild(path, ledger)
+            with source.open_source_ledger(ledger, _artifacts_beside(path), scratch) as rebuilt:
+                yield replace(rebuilt, path=path, has_artifacts=False), ()
+            return
+        ledger, run_ids = found
+        if lab.ledger.exists() and ledger.samefile(lab.ledger):
+            message = "it is this lab's own ledger"
+            hint = "choose the lab to import into with `lab_dir=`"
+            raise InvalidInput("the import", [Problem(str(ledger), message, hint=hint)])
+        with source.open_source_ledger(ledger, ledger.parent / "artifacts", scratch) as opened:
+            yield opened, run_ids
+
+
+def _ledger_at(path: Path) -> tuple[Path, Sequence[str]] | None:
+    """Return the ledger at a path, and the run whose folder the path is; None if there is none.
+
+    A run's folder means that run of the ledger two folders above, if that holds the run.
+    """
     if path.is_file():
-        return SourceLocation(path, path.parent / "artifacts", path.parent)
+        return path, ()
     for lab in (path, path / FOLDER):
         if (lab / "ledger.sqlite").exists():
-            return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", path)
-    lab = path.absolute().parent.parent
+            return lab / "ledger.sqlite", ()
+    ledger = path.absolute().parent.parent / "ledger.sqlite"
     run_id = path.absolute().name
-    if (path / "resolved.json").is_file() and ledger_holds_run(lab / "ledger.sqlite", run_id):
-        return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", path, (run_id,))
+    is_run = (path / "resolved.json").is_file() and ledger_holds_run(ledger, run_id)
+    return (ledger, (run_id,)) if is_run else None
+
+
+def _require_chain(path: Path) -> None:
+    """Raise `InvalidInput` if a folder has no chain file, by which its mirrors are verified."""
     if (path / mirrors.CHAIN_PATH).exists():
-        return SourceLocation(None, _artifacts_beside(path), path)
+        return
     if any((path / mirror).exists() for mirror in mirrors.PATHS.values()):
         message = f"it holds mirrors, but no {mirrors.CHAIN_PATH} to verify them by"
         hint = (
-            f"`labledger export {run_id} --out DIR --lab-dir ITS_LAB`, where ITS_LAB is the lab "
-            "that holds the run, writes all that an import needs"
+            f"`labledger export {path.absolute().name} --out DIR --lab-dir ITS_LAB`, where ITS_LAB "
+            "is the lab that holds the run, writes all that an import needs"
         )
         raise InvalidInput("the import", [Problem(str(path), message, hint=hint)])
     expected = "an archive, a ledger file, a lab folder, or a run's folder"
     raise InvalidInput("the import", [Problem(str(path), f"found none of these: {expected}")])
-
-
-@contextmanager
-def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
-    """Open a source for reading, after unpacking it or rebuilding its mirrors, if need be.
-
-    Raises `InvalidInput` for the lab's own ledger, `LedgerError` if it cannot be read.
-    """
-    with scratch_folder("import") as scratch:
-        if location.archive is not None:
-            with _open_archive(location.archive, scratch) as unpacked:
-                yield unpacked
-            return
-        if location.ledger is None:
-            ledger = scratch / "mirrors.sqlite"
-            _rebuild(location.folder, ledger)
-            with source.open_source_ledger(ledger, location.artifacts, scratch) as rebuilt:
-                yield replace(rebuilt, path=location.folder, has_artifacts=False)
-            return
-        if lab.ledger.exists() and location.ledger.samefile(lab.ledger):
-            message = "it is this lab's own ledger"
-            hint = "choose the lab to import into with `lab_dir=`"
-            raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
-        with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
-            yield opened
 
 
 @contextmanager
@@ -182,9 +172,8 @@ def import_source(
     for a run that a coordinator owns.
     """
     with ExitStack() as stack:
-        location = locate_source(path)
-        source = stack.enter_context(open_source(lab, location))
-        chosen_ids = _choose_runs(source, run_ids or location.run_ids)
+        source, named_ids = stack.enter_context(_open_source(lab, path))
+        chosen_ids = _choose_runs(source, run_ids or named_ids)
         source.refuse_live(chosen_ids, process_is_dead)
         _require_verified(source, chosen_ids)
         # The root run of a regrading must be imported first.
@@ -224,12 +213,7 @@ def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
     """Raise `LedgerError` if the source differs from what was committed."""
     findings = source.verify(chosen_ids).findings
     if findings:
-        listed = [
-            f"  {finding.run_id or source.path}"
-            + ("" if finding.schedule_idx is None else f" slot {finding.schedule_idx}")
-            + f": {finding.message}"
-            for finding in findings[:_MAX_LISTED]
-        ]
+        listed = [f"  {finding.line(source.path)}" for finding in findings[:_MAX_LISTED]]
         if len(findings) > _MAX_LISTED:
             listed.append(f"  and {len(findings) - _MAX_LISTED} more")
         raise LedgerError(

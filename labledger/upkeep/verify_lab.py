@@ -107,10 +107,7 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
 
 def _verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
     verified = verify(lab.ledger, run_id)
-    findings = []
-    for finding in verified.findings:
-        slot = "" if finding.schedule_idx is None else f" slot {finding.schedule_idx}"
-        findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
+    findings = [finding.line(lab.ledger) for finding in verified.findings]
     with LedgerReader.open(lab.ledger) as reader:
         for name in _runs_not_running(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name, verified)
