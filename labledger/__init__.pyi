@@ -55,7 +55,6 @@ from .api.notifications import try_receiver as try_receiver
 from .api.run_state import Pause as Pause
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState
-from .api.runs import RunExtension as RunExtension
 from .api.runs import extend as extend
 from .api.runs import plan_extension as plan_extension
 from .api.runs import plan_rerun as plan_rerun
@@ -158,6 +157,7 @@ from .records.outcomes import Verdict as Verdict
 from .records.pass_rate import PassCounts as PassCounts
 from .report.report_options import LogSelection as LogSelection
 from .report.report_options import ReportOptions as ReportOptions
+from .runner.extend import RunExtension as RunExtension
 from .runner.rerun import RerunPlan as RerunPlan
 from .runner.rerun import RerunSelection as RerunSelection
 from .runner.rerun import RerunSlot as RerunSlot

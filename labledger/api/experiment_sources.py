@@ -6,7 +6,7 @@ A benchmark is translated into an experiment first; from then on it is one like 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 if TYPE_CHECKING:
     from labledger.benchmarks.formats import Benchmark
     from labledger.benchmarks.translate import TranslatedExperiment
+    from labledger.files.lab_folder import LabFolder
     from labledger.runner.run_options import RunOptions
 
 
@@ -88,7 +89,7 @@ def translate_runnable(
     source = translate_for_run(benchmark, options)
     chosen = without_refused(benchmark, options)
     while options.skip_refused:
-        with experiment_to_check(source) as path:
+        with experiment_path(source) as path:
             refused = check_experiment(path, chosen, pull=True, use_cache=True).refused
         if not refused:
             break
@@ -159,7 +160,7 @@ def translate_to_edit(
 
 
 @contextmanager
-def experiment_to_check(source: Path | TranslatedExperiment) -> Iterator[Path]:
+def experiment_path(source: Path | TranslatedExperiment) -> Iterator[Path]:
     """Yield the path of an experiment file to read. That of a benchmark is removed afterwards."""
     if isinstance(source, Path):
         yield source
@@ -168,3 +169,12 @@ def experiment_to_check(source: Path | TranslatedExperiment) -> Iterator[Path]:
 
     with temporary_copy(source) as path:
         yield path
+
+
+def storing(source: Path | TranslatedExperiment) -> Callable[[LabFolder], Path] | None:
+    """Return what stores the experiment of a benchmark in a lab; None for an experiment file."""
+    if isinstance(source, Path):
+        return None
+    from labledger.benchmarks.translate import store_experiment
+
+    return lambda lab: store_experiment(source, lab.benchmarks)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.api.experiment_sources import (
-    experiment_to_check,
+    experiment_path,
     given_benchmark,
     read_source,
     translate_for_run,
@@ -214,7 +214,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
 
     options = options or RunOptions()
     source, options = read_source(experiment, options)
-    with experiment_to_check(source) as path:
+    with experiment_path(source) as path:
         resolved = resolve_experiment(path, options)
     return RunPlan(
         digest=resolved.digest,
@@ -262,7 +262,7 @@ def preflight(
     benchmark = given_benchmark(experiment, options.agents)
     if benchmark is None:
         given, options = read_source(experiment, options)
-        with experiment_to_check(given) as path:
+        with experiment_path(given) as path:
             return check_experiment(path, options, pull=pull)
     from labledger.benchmarks.formats import selects
     from labledger.benchmarks.translate import without_folder
@@ -282,7 +282,7 @@ def preflight(
         return Preflight(tuple(_check_refused(tasks, skip_refused=skips)), {}, tasks)
     skipping = replace(options, skip_refused=True)
     source = translate_for_run(benchmark, skipping)
-    with experiment_to_check(source) as path:
+    with experiment_path(source) as path:
         results = check_experiment(path, without_refused(benchmark, skipping), pull=pull)
         folder = path.parent
     refused = results.refused

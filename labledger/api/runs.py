@@ -9,16 +9,13 @@ a slot that runs again is a new slot, and the old one stays in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.api.experiment_sources import experiment_to_check, read_runnable, read_source
+from labledger.api.experiment_sources import experiment_path, read_runnable, read_source, storing
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
-from labledger.records.json_codec import JsonForm
-from labledger.runner.extend import ExtensionPlan, extend_run, prepare_extension
+from labledger.runner.extend import RunExtension, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
 from labledger.runner.run_options import RunOptions
@@ -27,7 +24,6 @@ from labledger.runner.run_start import resume_run, start_run
 
 if TYPE_CHECKING:
     from labledger.benchmarks.translate import TranslatedExperiment
-    from labledger.records.identity import Slot
 
 
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
@@ -77,12 +73,8 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
 
 def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunOutcome:
     """Run an experiment file or the translation of a benchmark, as `run` does."""
-    if isinstance(source, Path):
-        return start_run(source, options)
-    from labledger.benchmarks.translate import store_experiment, temporary_copy
-
-    with temporary_copy(source) as path:
-        return start_run(path, options, lambda lab: store_experiment(source, lab.benchmarks))
+    with experiment_path(source) as path:
+        return start_run(path, options, storing(source))
 
 
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
@@ -147,29 +139,6 @@ def regrade(
     return regrade_run(run_id, Path(grader), options or RunOptions(), again=again)
 
 
-@dataclass(frozen=True, slots=True)
-class RunExtension(JsonForm):
-    """What `extend` would add to a run."""
-
-    run_id: str
-    first_idx: int
-    """The schedule index of the first new slot: how many slots the run has."""
-    slot_count: int
-    variants: tuple[str, ...]
-    """Ids of the new variants."""
-    tasks: tuple[str, ...]
-    """Ids of the new tasks, in the order of the dataset."""
-    digest: str
-    """The experiment's digest from this part on."""
-    _plan: ExtensionPlan = field(repr=False)
-
-    _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest")
-
-    def slots(self) -> Iterator[Slot]:
-        """Yield the new slots in schedule order."""
-        return self._plan.growth.slots()
-
-
 def plan_extension(
     run_id: str, experiment: str | Path | None = None, options: RunOptions | None = None
 ) -> RunExtension:
@@ -193,21 +162,10 @@ def plan_extension(
     """
     options = options or RunOptions()
     if experiment is None:
-        plan = prepare_extension(run_id, None, options)
-    else:
-        source, options = read_source(experiment, options)
-        with experiment_to_check(source) as path:
-            plan = prepare_extension(run_id, path, options)
-    growth = plan.growth
-    return RunExtension(
-        run_id=run_id,
-        first_idx=growth.first_idx,
-        slot_count=growth.slot_count,
-        variants=growth.variants,
-        tasks=tuple(t.task_id for t in plan.experiment.tasks if t.task_id in growth.tasks),
-        digest=plan.experiment.digest,
-        _plan=plan,
-    )
+        return prepare_extension(run_id, None, options)
+    source, options = read_source(experiment, options)
+    with experiment_path(source) as path:
+        return prepare_extension(run_id, path, options)
 
 
 def extend(
@@ -254,18 +212,8 @@ def extend(
     if experiment is None:
         return extend_run(run_id, None, options, because=because)
     source, options = read_runnable(experiment, options)
-    if isinstance(source, Path):
-        return extend_run(run_id, source, options, because=because)
-    from labledger.benchmarks.translate import store_experiment, temporary_copy
-
-    with temporary_copy(source) as path:
-        return extend_run(
-            run_id,
-            path,
-            options,
-            lambda lab: store_experiment(source, lab.benchmarks),
-            because=because,
-        )
+    with experiment_path(source) as path:
+        return extend_run(run_id, path, options, storing(source), because)
 
 
 def plan_rerun(

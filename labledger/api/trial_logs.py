@@ -85,7 +85,7 @@ def _names(phases: Sequence[str]) -> list[str]:
 
 def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
     looked_at, collected = -_LOOK_S, False
-    with live:
+    with live.files:
         while True:
             if clock.monotonic() - looked_at >= _LOOK_S or not follow:
                 looked_at, collected = clock.monotonic(), live.is_collected()
@@ -95,7 +95,7 @@ def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator
                 break
             clock.sleep(_POLL_S)
         # The folder may have gone before a late output, such as the grader's, could be opened.
-        if collected and (unread := [name for name in live.names if not live.is_opened(name)]):
+        if collected and (unread := [name for name in live.names if name not in live.opened]):
             yield from _stored_pieces(reader, live, unread)
 
 
@@ -135,17 +135,12 @@ class _LiveOutputs:
         self._attempt = 0
         """The attempt that is read; 0 before one was dispatched."""
         self._newest_attempt = 0
-        self._files = ExitStack()
-        self._opened: dict[str, BinaryIO] = {}
+        self.files = ExitStack()
+        self.opened: dict[str, BinaryIO] = {}
+        """The outputs of the newest attempt that were opened, and are read to their end."""
         self._streams: dict[str, RedactedStream] = {}
         self._redactor = Redactor({})
         self._is_collected = False
-
-    def __enter__(self) -> _LiveOutputs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
 
     def is_collected(self) -> bool:
         """Return whether the slot's result is committed or staged; note its newest attempt."""
@@ -161,10 +156,6 @@ class _LiveOutputs:
             self._newest_attempt = dispatch.attempt
         staged = reader.staged(self._run_id).get(idx)
         return staged is not None and staged.final
-
-    def is_opened(self, name: str) -> bool:
-        """Return whether an output of the newest attempt was opened, and is read to its end."""
-        return name in self._opened
 
     def stored_references(self) -> dict[str, str]:
         """Return the references of the stored outputs of the last attempt, by name."""
@@ -188,8 +179,8 @@ class _LiveOutputs:
         if self._attempt != self._newest_attempt:
             if self._attempt:
                 yield from self._pieces_of_attempt(is_last=True)
-            self._files.close()
-            self._opened, self._attempt = {}, self._newest_attempt
+            self.files.close()
+            self.opened, self._attempt = {}, self._newest_attempt
         yield from self._pieces_of_attempt(is_last=is_last)
 
     def _pieces_of_attempt(self, *, is_last: bool) -> Iterator[LogPiece]:
@@ -205,16 +196,16 @@ class _LiveOutputs:
                 yield LogPiece(name, held)
 
     def _file(self, name: str) -> BinaryIO | None:
-        if name in self._opened or not self._attempt or name == STEPS:
-            return self._opened.get(name)
+        if name in self.opened or not self._attempt or name == STEPS:
+            return self.opened.get(name)
         folder = contract.trial_folder(self._run_folder, self._schedule_idx, self._attempt)
         file_name = contract.EVENTS if name == "events" else name.replace("_", ".")
         # A folder that is not there, or a file that is no regular one, has no output to show.
         with suppress(UnsafeFile):
-            file = self._files.enter_context(UntrustedFile(folder / "state", file_name).opened())
+            file = self.files.enter_context(UntrustedFile(folder / "state", file_name).opened())
             if file is not None and self._knows_secrets():
-                self._opened[name], self._streams[name] = file, RedactedStream(self._redactor)
-        return self._opened.get(name)
+                self.opened[name], self._streams[name] = file, RedactedStream(self._redactor)
+        return self.opened.get(name)
 
     @cached_property
     def _required(self) -> Collection[str]:
@@ -226,7 +217,7 @@ class _LiveOutputs:
         Return False if its container is gone because the trial has been collected. Raises
         `SecretsUnknown` if the engine does not say the values otherwise.
         """
-        if self._opened or not self._required:
+        if self.opened or not self._required:
             return True
         try:
             self._redactor = redactor_of_trial(

@@ -195,21 +195,12 @@ def _write_groups(
     groups: Mapping[str, str], rows: Mapping[str, tuple[str, str]], others: str, formatter: Any
 ) -> None:
     """Write the rows of each group in the group's order, and last those of none."""
-    for heading, listed in _grouped(groups, rows, others):
-        with formatter.section(heading):
-            formatter.write_dl(listed, _MAX_TERM)
-
-
-def _grouped(
-    groups: Mapping[str, str], rows: Mapping[str, tuple[str, str]], others: str
-) -> Iterator[tuple[str, Rows]]:
     left = dict(rows)
-    for heading, names in groups.items():
-        listed = [left.pop(name) for name in names.split() if name in left]
-        if listed:
-            yield heading, listed
-    if left:
-        yield others, list(left.values())
+    for heading, names in [*groups.items(), (others, None)]:
+        order = list(left) if names is None else names.split()
+        if listed := [left.pop(name) for name in order if name in left]:
+            with formatter.section(heading):
+                formatter.write_dl(listed, _MAX_TERM)
 
 
 def _first_sentence(text: str) -> str:

@@ -25,16 +25,14 @@ from labledger.execution.local_executor import drain
 from labledger.experiment.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords, digest_of
-from labledger.records.identity import Slot, TrialIds
-from labledger.records.model_costs import SOURCE
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.replays import RecordedTrials
+from labledger.runner.earlier_trials import RecordedTrials, StoredTrials
 from labledger.runner.retries import RetryQueue
 from labledger.runner.run_control import CancelledAttempts, RunControl
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
 from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot
@@ -50,54 +48,6 @@ _RECHECK_S = 10.0
 """Seconds between two looks whether attempts that are held back have started."""
 _CHUNK = 512
 """How many slots of the schedule are read at once: no read transaction stays open between them."""
-
-
-class StoredTrials:
-    """The committed trials of the root run of a regrading, read slot by slot from the ledger."""
-
-    def __init__(self, reader: LedgerReader, run_id: str) -> None:
-        self._reader = reader
-        self._run_id = run_id
-        self._last_records: SlotRecords | None = None
-
-    def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:
-        """Return with what status and why a slot's trial was never run, or None if it was run."""
-        records = self._records(schedule_idx)
-        if records.trials:
-            return None
-        return records.status, records.reason or records.status.value
-
-    def trial(self, schedule_idx: int) -> StoredTrial:
-        """Return a stored trial: its records, and the small artifacts of its last attempt."""
-        records = self._records(schedule_idx)
-        (record,) = records.objects("trials")
-        evidence = records.objects("evidence")[-1]
-        references = evidence["evidence"].values()
-        digests = [digest_of(reference) for reference in references]
-        contents = self._reader.small_artifacts(digests)
-        counted = _counted(records, record["attempt"])
-        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
-
-    def _records(self, schedule_idx: int) -> SlotRecords:
-        if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
-            self._last_records = next(
-                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
-            )
-        return self._last_records
-
-
-def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:
-    """Return the metrics that the gateway counted of a trial; None if it counted nothing.
-
-    An attempt whose calls are not all known has no such metric, but calls.
-    """
-    counted = tuple(
-        Metric(row["metric_id"], SOURCE, row["value"])
-        for row in records.objects("metrics")
-        if row["source"] == SOURCE
-    )
-    has_calls = any(call["attempt"] == attempt for call in records.objects("model_calls"))
-    return counted if counted or has_calls else None
 
 
 class SlotQueue:

@@ -1,7 +1,8 @@
-"""Runs that replay another run: where the recorded calls of each slot's agent are.
+"""Trials of another run that a run needs, read slot by slot from the ledger.
 
-The trial of a slot gets the answers that were recorded of the same variant, task and replication:
-those of the attempt that was committed. Whether each slot has such a record is checked before a run
+A regrading grades the stored trials of its root run again. In a run that replays another one, the
+trial of a slot gets the answers that were recorded of the same variant, task and replication: those
+of the attempt that was committed. Whether each slot has such a record is checked before a run
 begins; a slot without one never asks a provider.
 """
 
@@ -17,12 +18,63 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import digest_of
-from labledger.records.identity import Slot
+from labledger.records.attempt_result import Metric, SlotRecords, digest_of
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.model_costs import SOURCE
+from labledger.records.outcomes import SlotStatus
 from labledger.text import counted_of
+from labledger.trial.stored_trial import StoredTrial
 
 _MAX_LISTED = 5
 _HINT = "record a run with `runtime.models.record: true`, and replay that"
+
+
+class StoredTrials:
+    """The committed trials of the root run of a regrading, read slot by slot from the ledger."""
+
+    def __init__(self, reader: LedgerReader, run_id: str) -> None:
+        self._reader = reader
+        self._run_id = run_id
+        self._last_records: SlotRecords | None = None
+
+    def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:
+        """Return with what status and why a slot's trial was never run, or None if it was run."""
+        records = self._records(schedule_idx)
+        if records.trials:
+            return None
+        return records.status, records.reason or records.status.value
+
+    def trial(self, schedule_idx: int) -> StoredTrial:
+        """Return a stored trial: its records, and the small artifacts of its last attempt."""
+        records = self._records(schedule_idx)
+        (record,) = records.objects("trials")
+        evidence = records.objects("evidence")[-1]
+        references = evidence["evidence"].values()
+        digests = [digest_of(reference) for reference in references]
+        contents = self._reader.small_artifacts(digests)
+        counted = _counted(records, record["attempt"])
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
+
+    def _records(self, schedule_idx: int) -> SlotRecords:
+        if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
+            self._last_records = next(
+                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
+            )
+        return self._last_records
+
+
+def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:
+    """Return the metrics that the gateway counted of a trial; None if it counted nothing.
+
+    An attempt whose calls are not all known has no such metric, but calls.
+    """
+    counted = tuple(
+        Metric(row["metric_id"], SOURCE, row["value"])
+        for row in records.objects("metrics")
+        if row["source"] == SOURCE
+    )
+    has_calls = any(call["attempt"] == attempt for call in records.objects("model_calls"))
+    return counted if counted or has_calls else None
 
 
 class RecordedTrials:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger import __version__
@@ -40,6 +40,8 @@ from labledger.ledger.database.model import (
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
+from labledger.records.identity import Slot
+from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import BUDGET_PARAMETERS
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.run_options import RunOptions
@@ -95,18 +97,30 @@ def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class ExtensionPlan:
-    """What an extension adds to a run. Nothing is stored yet."""
+class RunExtension(JsonForm):
+    """What `extend` would add to a run."""
 
-    run: RunInfo
-    growth: Growth
+    run_id: str
+    first_idx: int
+    """The schedule index of the first new slot: how many slots the run has."""
+    slot_count: int
+    variants: tuple[str, ...]
+    """Ids of the new variants."""
+    tasks: tuple[str, ...]
+    """Ids of the new tasks, in the order of the dataset."""
+    digest: str
+    """The experiment's digest from this part on."""
+    _run: RunInfo = field(repr=False)
+    _growth: Growth = field(repr=False)
 
-    @property
-    def experiment(self) -> ResolvedExperiment:
-        return self.growth.experiment
+    _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest")
+
+    def slots(self) -> Iterator[Slot]:
+        """Yield the new slots in schedule order."""
+        return self._growth.slots()
 
 
-def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> ExtensionPlan:
+def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> RunExtension:
     """Return what an experiment adds to a run; `path` None stands for the run's own experiment.
 
     Raises `ExperimentChanged` if a cell of the run is another in it, `NothingToExtend` if it has
@@ -142,7 +156,16 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ex
         if run.next_schedule_idx < run.total_slots:
             hint = f"`labledger resume {run_id}` runs its slots that are not committed"
         raise NothingToExtend(f"{run_id} has every cell of {experiment.source} already", hint=hint)
-    return ExtensionPlan(run, added)
+    return RunExtension(
+        run_id=run_id,
+        first_idx=added.first_idx,
+        slot_count=added.slot_count,
+        variants=added.variants,
+        tasks=tuple(task.task_id for task in experiment.tasks if task.task_id in added.tasks),
+        digest=experiment.digest,
+        _run=run,
+        _growth=added,
+    )
 
 
 def extend_run(
@@ -157,20 +180,21 @@ def extend_run(
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
     check_because(because)
-    plan = prepare_extension(run_id, path, options)
-    _refuse_owned(plan.run, options)
+    extension = prepare_extension(run_id, path, options)
+    run, growth = extension._run, extension._growth
+    _refuse_owned(run, options)
     with RunStart.opened(options) as start:
-        check_limits(plan.experiment.plan, options.budget)
+        check_limits(growth.experiment.plan, options.budget)
         with LedgerReader.open(start.lab.ledger) as reader:
-            require_budget(reader, plan.run, options.budget)
-        images = _check_requirements(start, plan)
+            require_budget(reader, run, options.budget)
+        images = _check_requirements(start, run, growth.experiment)
         if store_source is not None:
-            plan = prepare_extension(run_id, store_source(start.lab), options)
-        part = _new_part(plan, images, options, because)
+            growth = prepare_extension(run_id, store_source(start.lab), options)._growth
+        part = _new_part(growth, images, options, because)
 
         def register(writer: LedgerWriter) -> Append:
-            plan.experiment.freeze(start.store)
-            tasks, slots = plan.growth.frozen_tasks(), plan.growth.slots()
+            growth.experiment.freeze(start.store)
+            tasks, slots = growth.frozen_tasks(), growth.slots()
             return lambda lease: writer.append_part(lease, part, tasks, slots)
 
         return start.run(run_id, options.budget, register=register)
@@ -203,12 +227,13 @@ def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
         )
 
 
-def _check_requirements(start: RunStart, plan: ExtensionPlan) -> dict[str, str]:
+def _check_requirements(
+    start: RunStart, run: RunInfo, experiment: ResolvedExperiment
+) -> dict[str, str]:
     """Check all that the run needs; return the image ids by reference.
 
     An image that the run has used stays the one that it has used, as when it is resumed.
     """
-    experiment, run = plan.experiment, plan.run
     cluster = cluster_of(run, start.options)
     results = start.check(experiment, cluster)
     start.require(run, experiment.plan, cluster)
@@ -223,9 +248,9 @@ def _check_requirements(start: RunStart, plan: ExtensionPlan) -> dict[str, str]:
 
 
 def _new_part(
-    plan: ExtensionPlan, images: JsonObject, options: RunOptions, because: str | None
+    growth: Growth, images: JsonObject, options: RunOptions, because: str | None
 ) -> NewPart:
-    experiment = plan.experiment
+    experiment = growth.experiment
     selection = {
         "limit": options.limit,
         "tasks": list(options.tasks),
@@ -234,7 +259,7 @@ def _new_part(
     }
     return NewPart(
         kind="extended",
-        first_idx=plan.growth.first_idx,
+        first_idx=growth.first_idx,
         labledger_version=__version__,
         revision=ExperimentRevision(
             resolved=experiment.document,
@@ -247,7 +272,7 @@ def _new_part(
         variants=tuple(
             Variant(variant.variant_id, variant.role, variant.bindings)
             for variant in experiment.plan.variants
-            if variant.variant_id in plan.growth.variants
+            if variant.variant_id in growth.variants
         ),
         because=because,
         selection={key: value for key, value in selection.items() if value} or None,

@@ -284,17 +284,22 @@ def _grader_images(root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
 
     A separate grader runs in one image, if the experiment names it.
     """
-    own = regrading.grader.grading.image if regrading.grader.grading else None
-    if regrading.grading_is_separate and own in root.images:
-        return {str(own): root.images[own]}
-    return {} if regrading.grading_is_separate else dict(root.images)
+    if not regrading.grading_is_separate:
+        return dict(root.images)
+    own = _own_image(regrading)
+    return {} if own is None else {own: root.images[own]}
+
+
+def _own_image(regrading: ExperimentPlan) -> str | None:
+    """Return the image that the experiment names for a separate grader."""
+    grading = regrading.grader.grading
+    return grading.image if grading and regrading.grading_is_separate else None
 
 
 def _images(engine: Engine, root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
     """Return the images of the root run, and that of another separate grader."""
-    images = dict(root.images)
-    own = regrading.grader.grading.image if regrading.grader.grading else None
-    if regrading.grading_is_separate and own is not None and own not in images:
+    images, own = dict(root.images), _own_image(regrading)
+    if own is not None and own not in images:
         image = engine.image_id(own)
         if image is None:
             hint = "pull or build it first"

@@ -55,7 +55,7 @@ from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.model_grants import CAP_SHARES
 from labledger.records.outcomes import RunStatus
 from labledger.runner import run_options
-from labledger.runner.replays import require_records
+from labledger.runner.earlier_trials import require_records
 from labledger.runner.run_hosts import (
     cluster_of,
     given_cluster,
@@ -166,11 +166,23 @@ class RunStart:
 
         Hosts of a cluster get images from a registry or this machine, each for its trials.
         """
-        require_environment(run, plan.environment, self.values)
-        require_models(run, plan, self.values, cluster, insecure=self.options.insecure)
+        runs_here, insecure = cluster is None, self.options.insecure
+        problems = [
+            Problem(
+                "environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`"
+            )
+            for name in run_options.missing(plan.environment, self.values)
+        ]
+        if not problems:
+            # Hosts that read keys themselves say so when they are prepared.
+            keys_here = has_keys(cluster, plan, insecure=insecure)
+            checks = check_models(plan, self.values, runs_here=runs_here, has_keys=keys_here)
+            problems = problems_of(checks)
+        if problems:
+            raise InvalidInput(f"run {run.run_id} cannot continue", problems)
         if shared_caps_of(plan):
             self._require_same_caps(run, cluster)
-        if cluster is None:
+        if runs_here:
             require_images(self.engine, run, plan.runtime.oci)
             require_egress_image(self.engine, plan, self.options.egress_image)
 
@@ -251,34 +263,6 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
         raise ExperimentChanged(message, hint=hint)
-
-
-def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` unless each of the variables `names` has a value."""
-    problems = [
-        Problem("environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`")
-        for name in run_options.missing(names, values)
-    ]
-    if problems:
-        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
-
-
-def require_models(
-    run: RunInfo,
-    plan: ExperimentPlan,
-    values: Mapping[str, str],
-    cluster: str | None,
-    *,
-    insecure: bool,
-) -> None:
-    """Raise `InvalidInput` unless what the agents of a run need for their models is there.
-
-    Hosts that read keys themselves say so when they are prepared.
-    """
-    has_own_keys = has_keys(cluster, plan, insecure=insecure)
-    checks = check_models(plan, values, runs_here=cluster is None, has_keys=has_own_keys)
-    if problems := problems_of(checks):
-        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
 
 
 def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:

@@ -41,12 +41,12 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.model_grants import CAP_SHARES
-from labledger.runner.attempt_queues import NextAttempts, SlotQueue, StoredTrials
+from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.earlier_trials import RecordedTrials, StoredTrials
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
-from labledger.runner.replays import RecordedTrials
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import hosts_with_open_attempts

@@ -19,7 +19,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_costs import model_metrics
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
-from labledger.runner.attempt_queues import StoredTrials
+from labledger.runner.earlier_trials import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 

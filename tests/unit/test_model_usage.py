@@ -42,7 +42,7 @@ from labledger.records.model_costs import (
     model_metrics,
 )
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.runner.attempt_queues import StoredTrials
+from labledger.runner.earlier_trials import StoredTrials
 from labledger.trial.collect import trial_metrics
 from labledger.trial.evidence import metrics
 from labledger.trial.trial_kinds import RegradedTrial
