@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -67,7 +67,7 @@ def read_logs(
     names = _names(phases)
     reader.slot(run_id, schedule_idx)
     live = _LiveOutputs(reader, run_folder, run_id, schedule_idx, names)
-    return _read(reader, live, follow=follow)
+    return _read(live, follow=follow)
 
 
 def _names(phases: Sequence[str]) -> list[str]:
@@ -83,7 +83,7 @@ def _names(phases: Sequence[str]) -> list[str]:
     return [*names, *(name for name in _NOT_PHASES if name in chosen)]
 
 
-def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
+def _read(live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
     looked_at, collected = -_LOOK_S, False
     with live.files:
         while True:
@@ -96,12 +96,10 @@ def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator
             clock.sleep(_POLL_S)
         # The folder may have gone before a late output, such as the grader's, could be opened.
         if collected and (unread := [name for name in live.names if name not in live.opened]):
-            yield from _stored_pieces(reader, live, unread)
+            yield from _stored_pieces(live, unread)
 
 
-def _stored_pieces(
-    reader: LedgerReader, live: _LiveOutputs, names: Sequence[str]
-) -> Iterator[LogPiece]:
+def _stored_pieces(live: _LiveOutputs, names: Sequence[str]) -> Iterator[LogPiece]:
     """Yield stored outputs of the slot's last attempt."""
     references = live.stored_references()
     for name in names:
@@ -109,38 +107,31 @@ def _stored_pieces(
         if reference is None:
             continue
         if name != STEPS:
-            yield LogPiece(name, reader.artifact(digest_of(reference)))
+            yield LogPiece(name, live.reader.artifact(digest_of(reference)))
             continue
-        with reader.open_artifact(digest_of(reference)) as document:
+        with live.reader.open_artifact(digest_of(reference)) as document:
             for text in conversation(AgentDocument(document).steps()):
                 yield LogPiece(name, text.encode("utf-8", "replace"))
 
 
+@dataclass
 class _LiveOutputs:
     """The output files of a slot's newest attempt, each opened once and read as it grows."""
 
-    def __init__(
-        self,
-        reader: LedgerReader,
-        run_folder: Path,
-        run_id: str,
-        schedule_idx: int,
-        names: Sequence[str],
-    ) -> None:
-        self.names = names
-        self._reader = reader
-        self._run_folder = run_folder
-        self._run_id = run_id
-        self._schedule_idx = schedule_idx
-        self._attempt = 0
-        """The attempt that is read; 0 before one was dispatched."""
-        self._newest_attempt = 0
-        self.files = ExitStack()
-        self.opened: dict[str, BinaryIO] = {}
-        """The outputs of the newest attempt that were opened, and are read to their end."""
-        self._streams: dict[str, RedactedStream] = {}
-        self._redactor = Redactor({})
-        self._is_collected = False
+    reader: LedgerReader
+    run_folder: Path
+    run_id: str
+    schedule_idx: int
+    names: Sequence[str]
+    files: ExitStack = field(default_factory=ExitStack)
+    opened: dict[str, BinaryIO] = field(default_factory=dict)
+    """The outputs of the newest attempt that were opened, and are read to their end."""
+    _attempt: int = 0
+    """The attempt that is read; 0 before one was dispatched."""
+    _newest_attempt: int = 0
+    _streams: dict[str, RedactedStream] = field(default_factory=dict)
+    _redactor: Redactor = field(default_factory=lambda: Redactor({}))
+    _is_collected: bool = False
 
     def is_collected(self) -> bool:
         """Return whether the slot's result is committed or staged; note its newest attempt."""
@@ -148,25 +139,25 @@ class _LiveOutputs:
         return self._is_collected
 
     def _look(self) -> bool:
-        reader, idx = self._reader, self._schedule_idx
-        if reader.run(self._run_id).next_schedule_idx > idx:
+        reader, idx = self.reader, self.schedule_idx
+        if reader.run(self.run_id).next_schedule_idx > idx:
             return True
-        dispatch = reader.last_dispatches(self._run_id, idx).get(idx)
+        dispatch = reader.last_dispatches(self.run_id, idx).get(idx)
         if dispatch is not None:
             self._newest_attempt = dispatch.attempt
-        staged = reader.staged(self._run_id).get(idx)
+        staged = reader.staged(self.run_id).get(idx)
         return staged is not None and staged.final
 
     def stored_references(self) -> dict[str, str]:
         """Return the references of the stored outputs of the last attempt, by name."""
         records = next(
-            self._reader.slot_records(self._run_id, self._schedule_idx, self._schedule_idx + 1),
+            self.reader.slot_records(self.run_id, self.schedule_idx, self.schedule_idx + 1),
             None,
         )
         if records is not None:
             evidence = records.objects("evidence")
         else:
-            result = self._reader.staged_result(self._run_id, self._schedule_idx)
+            result = self.reader.staged_result(self.run_id, self.schedule_idx)
             evidence = list(result.evidence) if result is not None else []
         return dict(evidence[-1]["evidence"]) if evidence else {}
 
@@ -198,7 +189,7 @@ class _LiveOutputs:
     def _file(self, name: str) -> BinaryIO | None:
         if name in self.opened or not self._attempt or name == STEPS:
             return self.opened.get(name)
-        folder = contract.trial_folder(self._run_folder, self._schedule_idx, self._attempt)
+        folder = contract.trial_folder(self.run_folder, self.schedule_idx, self._attempt)
         file_name = contract.EVENTS if name == "events" else name.replace("_", ".")
         # A folder that is not there, or a file that is no regular one, has no output to show.
         with suppress(UnsafeFile):
@@ -209,7 +200,7 @@ class _LiveOutputs:
 
     @cached_property
     def _required(self) -> Collection[str]:
-        return required_secrets(self._reader, self._run_id)
+        return required_secrets(self.reader, self.run_id)
 
     def _knows_secrets(self) -> bool:
         """Make the redactor of this attempt, before its first output is shown.
@@ -221,7 +212,7 @@ class _LiveOutputs:
             return True
         try:
             self._redactor = redactor_of_trial(
-                self._reader, self._run_id, self._schedule_idx, self._attempt, self._required
+                self.reader, self.run_id, self.schedule_idx, self._attempt, self._required
             )
         except SecretsUnknown:
             if self._is_collected or self.is_collected():

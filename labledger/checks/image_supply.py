@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.checks.check_results import CheckResult, failed, runs_in
-from labledger.checks.parallel_builds import BuildKitUse, ImageBuilds, ObtainedImage, WantedImage
+from labledger.checks.parallel_builds import BuildKitUse, ImageTask, WantedImage, obtain_images
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL, BuildContext, buildkit_needs, is_local
 from labledger.engine.engine import Engine
@@ -78,10 +78,10 @@ def supply_images(
             request = EngineBuild(ref, build.source, build.digest, build.timeout_s)
             wanted.append(WantedImage(request, may_pull, buildkit_use(engine, build.source)))
     if wanted:
-        for image, obtained in zip(wanted, _obtain(lab, wanted, supply), strict=True):
-            build = find_build(builds, obtained.ref)
+        for task in _obtain(lab, wanted, supply):
+            build = find_build(builds, task.ref)
             assert build is not None
-            checks[obtained.ref] = _check_obtained(image, build, obtained)
+            checks[task.ref] = _check_obtained(task, build)
     ids = {ref: engine.image_id(ref) for ref in refs if checks[ref].ok}
     of_images = [replace(checks[ref], concerns=runs_in(ref)) for ref in refs]
     return of_images, {ref: id_ for ref, id_ in ids.items() if id_ is not None}
@@ -153,9 +153,9 @@ def buildkit_use(engine: Engine, source: BuildContext) -> BuildKitUse | None:
     return BuildKitUse(str(needs), client or "", problem)
 
 
-def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[ObtainedImage]:
+def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[ImageTask]:
     try:
-        return ImageBuilds(lab, supply.on_event, supply.stop).obtain_all(wanted)
+        return obtain_images(lab, wanted, supply.on_event, supply.stop)
     except OSError as error:
         raise LabLedgerError(
             f"{lab.builds} cannot hold the logs of builds: {error.strerror}",
@@ -163,27 +163,27 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[O
         ) from error
 
 
-def _check_obtained(image: WantedImage, build: ImageBuild, obtained: ObtainedImage) -> CheckResult:
-    ref, took = obtained.ref, clock_time(obtained.seconds)
-    if obtained.error is None:
-        how = "pulled" if obtained.was_pulled else f"built from {build.context}"
-        return CheckResult("image", f"{ref} was {how} in {took}; its log is {obtained.log}")
-    lines = "".join(f"\n    {line}" for line in obtained.last_lines)
+def _check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
+    ref, took, wanted = task.ref, clock_time(task.seconds), task.wanted
+    if task.error is None:
+        how = "pulled" if task.was_pulled else f"built from {build.context}"
+        return CheckResult("image", f"{ref} was {how} in {took}; its log is {task.log.path}")
+    lines = "".join(f"\n    {line}" for line in task.log.last_lines)
     detail = (
-        f"{ref} could not be built from {build.context} ({took}): {obtained.error}\n"
-        f"  the last lines of {obtained.log}:{lines}"
+        f"{ref} could not be built from {build.context} ({took}): {task.error}\n"
+        f"  the last lines of {task.log.path}:{lines}"
     )
-    source = image.build.source
-    words = ["docker", "build", "-t", ref, "--label", f"{LABEL}={image.build.digest}"]
+    source = wanted.build.source
+    words = ["docker", "build", "-t", ref, "--label", f"{LABEL}={wanted.build.digest}"]
     words += ["-f", str(source.folder / source.dockerfile)]
     words += ["--target", source.target] if source.target else []
     words += [
         w for key, value in (source.args or {}).items() for w in ("--build-arg", f"{key}={value}")
     ]
     command = shlex.join([*words, str(source.folder)])
-    if image.buildkit is not None and image.buildkit.problem is not None:
+    if wanted.buildkit is not None and wanted.buildkit.problem is not None:
         hint = _BUILDKIT_HINT
-    elif "timeout_s" in obtained.error:
+    elif "timeout_s" in task.error:
         hint = f"raise images.{ref}.timeout_s, or build it yourself: `{command}`"
     else:
         hint = f"correct {build.context}/{build.dockerfile}; to try it yourself: `{command}`"

@@ -1,6 +1,6 @@
 """Obtain several images at a time before a run, each within its time limit and with a log.
 
-`ImageBuilds.obtain_all` pulls or builds in a few threads, reports progress as run events in the
+`obtain_images` pulls or builds in a few threads, reports progress as run events in the
 thread that called it, and stops everything at Ctrl-C, at a stop request, and when an error leaves
 it. Logs are bounded. `image_supply` decides which images are obtained.
 """
@@ -70,99 +70,82 @@ class WantedImage:
     """How BuildKit builds it; None if the engine's own builder does."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObtainedImage:
-    """What became of a wanted image."""
+def obtain_images(
+    lab: LabFolder, wanted: Sequence[WantedImage], on_event: Listener, stop: StopRequest
+) -> list[ImageTask]:
+    """Pull or build images, with logs in the lab folder; return what became of each, in order.
 
-    ref: str
-    log: Path
-    seconds: float
-    was_pulled: bool = False
-    error: str | None = None
-    """Why it is not there; None if it is."""
-    last_lines: tuple[str, ...] = ()
-    """The end of a failed build's output, as untrusted as any output."""
-
-
-class ImageBuilds:
-    """Obtains images, with logs in the lab folder."""
-
-    def __init__(self, lab: LabFolder, on_event: Listener, stop: StopRequest) -> None:
-        self._lab = lab
-        self._on_event = on_event
-        self._stop = stop
-        self._tasks: list[_Task] = []
-
-    def obtain_all(self, wanted: Sequence[WantedImage]) -> list[ObtainedImage]:
-        """Pull or build images and return what became of each, in the same order.
-
-        Raises `ImageBuildsStopped` at a stop request, when everything has been stopped, and
-        `OSError` if there can be no log.
-        """
-        self._lab.create()
-        self._lab.builds.mkdir(exist_ok=True)
-        queue: SimpleQueue[_Task] = SimpleQueue()
-        self._tasks = [
-            _Task(image, _log_path(self._lab.builds, image.build.ref)) for image in wanted
-        ]
-        for task in self._tasks:
-            queue.put(task)
-        # Daemons, so that an engine that does not answer cannot keep the process.
-        count = min(MAX_AT_ONCE, len(wanted))
-        threads = [threading.Thread(target=_work, args=(queue,), daemon=True) for _ in range(count)]
+    Raises `ImageBuildsStopped` at a stop request, when everything has been stopped, and `OSError`
+    if there can be no log.
+    """
+    lab.create()
+    lab.builds.mkdir(exist_ok=True)
+    tasks = [ImageTask(image, _Log(_log_path(lab.builds, image.build.ref))) for image in wanted]
+    queue: SimpleQueue[ImageTask] = SimpleQueue()
+    for task in tasks:
+        queue.put(task)
+    # Daemons, so that an engine that does not answer cannot keep the process.
+    count = min(MAX_AT_ONCE, len(wanted))
+    threads = [threading.Thread(target=_work, args=(queue,), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        with on_signals(stop):
+            _watch(tasks, threads, on_event, stop)
+    finally:
+        for task in tasks:
+            task.interruption.request()
+        deadline = clock.monotonic() + _STOP_TIMEOUT_S
         for thread in threads:
-            thread.start()
-        try:
-            with on_signals(self._stop):
-                self._watch(threads)
-        finally:
-            for task in self._tasks:
+            thread.join(max(0.0, deadline - clock.monotonic()))
+    return tasks
+
+
+def _watch(
+    tasks: Sequence[ImageTask],
+    threads: Sequence[threading.Thread],
+    on_event: Listener,
+    stop: StopRequest,
+) -> None:
+    """Report progress and enforce time limits until every thread has ended."""
+    while any(thread.is_alive() for thread in threads):
+        if stop.level:
+            raise ImageBuildsStopped
+        clock.sleep(_POLL_S)
+        for task in tasks:
+            _report(task, on_event)
+            if task.is_too_long():
+                task.timed_out = True
                 task.interruption.request()
-            deadline = clock.monotonic() + _STOP_TIMEOUT_S
-            for thread in threads:
-                thread.join(max(0.0, deadline - clock.monotonic()))
-        return [task.obtained() for task in self._tasks]
+    for task in tasks:
+        _report(task, on_event)
 
-    def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        """Report progress and enforce time limits until every thread has ended."""
-        while any(thread.is_alive() for thread in threads):
-            if self._stop.level:
-                raise ImageBuildsStopped
-            clock.sleep(_POLL_S)
-            for task in self._tasks:
-                self._report(task)
-                if task.is_too_long():
-                    task.timed_out = True
-                    task.interruption.request()
-        for task in self._tasks:
-            self._report(task)
 
-    def _report(self, task: _Task) -> None:
-        began = task.began
-        if began is None or task.was_reported:
-            return
-        now = clock.monotonic()
-        facts = {"image": task.wanted.build.ref, "log": str(task.log.path)}
-        if task.reported_at is None:
-            task.reported_at = now
-            limit = task.wanted.build.timeout_s
-            self._on_event(run_event("image_build_started", timeout_s=limit, **facts))
-        if task.ended is not None:
-            task.was_reported = True
-            obtained = task.obtained()
-            self._on_event(
-                run_event(
-                    "image_build_ended",
-                    seconds=round(obtained.seconds, 3),
-                    was_pulled=obtained.was_pulled,
-                    error=obtained.error,
-                    **facts,
-                )
+def _report(task: ImageTask, on_event: Listener) -> None:
+    began = task.began
+    if began is None or task.was_reported:
+        return
+    now = clock.monotonic()
+    facts = {"image": task.ref, "log": str(task.log.path)}
+    if task.reported_at is None:
+        task.reported_at = now
+        limit = task.wanted.build.timeout_s
+        on_event(run_event("image_build_started", timeout_s=limit, **facts))
+    if task.ended is not None:
+        task.was_reported = True
+        on_event(
+            run_event(
+                "image_build_ended",
+                seconds=round(task.seconds, 3),
+                was_pulled=task.was_pulled,
+                error=task.error,
+                **facts,
             )
-        elif now - task.reported_at >= _PROGRESS_S:
-            task.reported_at = now
-            seconds, line = round(now - began, 3), task.log.last_line
-            self._on_event(run_event("image_build_progress", seconds=seconds, line=line, **facts))
+        )
+    elif now - task.reported_at >= _PROGRESS_S:
+        task.reported_at = now
+        seconds, line = round(now - began, 3), task.log.last_line
+        on_event(run_event("image_build_progress", seconds=seconds, line=line, **facts))
 
 
 class _Log:
@@ -183,6 +166,7 @@ class _Log:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
+        """The end of the output, as untrusted as any output."""
         return (*self._lines, *([self._unfinished] if self._unfinished else []))
 
     def follow(self, texts: Iterator[str]) -> None:
@@ -207,22 +191,31 @@ class _Log:
 
 
 @dataclass
-class _Task:
-    """An image while it is being obtained, shared by the thread that does it and the watcher."""
+class ImageTask:
+    """An image that is obtained, shared by the thread that does it and the watcher."""
 
     wanted: WantedImage
-    log_path: Path
+    log: _Log
     interruption: Interruption = field(default_factory=Interruption)
     began: float | None = None
     ended: float | None = None
     was_pulled: bool = False
     timed_out: bool = False
-    error: str | None = None
+    error: str | None = "stopped"
+    """Why it is not there; None if it is."""
     reported_at: float | None = None
     was_reported: bool = False
 
-    def __post_init__(self) -> None:
-        self.log = _Log(self.log_path)
+    @property
+    def ref(self) -> str:
+        return self.wanted.build.ref
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0 before it has ended."""
+        if self.began is None or self.ended is None:
+            return 0.0
+        return self.ended - self.began
 
     def is_too_long(self) -> bool:
         if self.began is None or self.ended is not None:
@@ -237,10 +230,11 @@ class _Task:
                 self.was_pulled = self.wanted.may_pull and self._pull(engine)
                 if not self.was_pulled:
                     self._build(engine)
+            self.error = None
         except Stopped:
-            limit = self.wanted.build.timeout_s
-            took_too_long = f"not finished within {limit:g} s (timeout_s)"
-            self.error = took_too_long if self.timed_out else "stopped"
+            if self.timed_out:
+                limit = self.wanted.build.timeout_s
+                self.error = f"not finished within {limit:g} s (timeout_s)"
         except LabLedgerError as error:
             self.error = error.message
         except Exception as error:  # Nothing else would report it.
@@ -264,27 +258,14 @@ class _Task:
 
     def _pull(self, engine: Engine) -> bool:
         try:
-            self.log.follow(pull_image(engine, self.wanted.build.ref, self.interruption))
+            self.log.follow(pull_image(engine, self.ref, self.interruption))
         except LabLedgerError as error:
             self.log.follow(iter([f"{error.message}\n"]))
             return False
         return True
 
-    def obtained(self) -> ObtainedImage:
-        began = self.began if self.began is not None else clock.monotonic()
-        ended = self.ended if self.ended is not None else clock.monotonic()
-        error = self.error if self.ended is not None else self.error or "stopped"
-        return ObtainedImage(
-            self.wanted.build.ref,
-            self.log.path,
-            ended - began,
-            self.was_pulled,
-            error,
-            self.log.last_lines if error else (),
-        )
 
-
-def _work(queue: SimpleQueue[_Task]) -> None:
+def _work(queue: SimpleQueue[ImageTask]) -> None:
     while True:
         try:
             task = queue.get_nowait()

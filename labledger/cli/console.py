@@ -17,9 +17,9 @@ import shlex
 import stat
 import sys
 from codecs import getincrementaldecoder, register_error
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from io import RawIOBase, TextIOWrapper
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
@@ -268,14 +268,22 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    without: Collection[str] = (),
 ) -> None:
-    """Print a table on stdout. Columns named in `right` are aligned to the right."""
+    """Print a table on stdout, except the columns `without`.
+
+    Columns named in `right` are aligned to the right.
+    """
     from labledger.cli.table_layout import Content, draw, plain_text
 
+    kept = [name not in without for name in columns]
     content = Content(
-        [escape_line(name) for name in columns],
-        [[cell(value) for value in row] for row in rows],
+        [escape_line(name) for name in compress(columns, kept)],
+        [[cell(value) for value in compress(row, kept)] for row in rows],
         frozenset(escape_line(name) for name in right),
     )
     text = None if sys.stdout.isatty() else plain_text(content)

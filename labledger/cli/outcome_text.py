@@ -122,14 +122,11 @@ def replay_sentence(replays: JsonObject) -> str:
     )
 
 
-def _hosts_command(on: str) -> str:
-    return shlex.join(["labledger", "hosts", "--on", on])
-
-
 def _host_lines(state: RunState) -> Iterator[str]:
     """Yield where the trials of a run on a cluster run: a line for each host."""
     if state.run.on is not None:
-        yield f"runs on the hosts of {state.run.on}; `{_hosts_command(state.run.on)}` asks them"
+        command = shlex.join(["labledger", "hosts", "--on", state.run.on])
+        yield f"runs on the hosts of {state.run.on}; `{command}` asks them"
     slots_by_host: dict[str, list[int]] = {}
     for idx, host in sorted(state.open_slots.items()):
         slots_by_host.setdefault(host, []).append(idx)
@@ -250,11 +247,9 @@ def _print_outcomes(
     columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]
 ) -> None:
     """Print a table of outcomes, without the column of failed agents if there are none."""
-    index = columns.index(VERDICT_COLUMNS[-1])
-    if not any(row[index] for row in rows):
-        columns = (*columns[:index], *columns[index + 1 :])
-        rows = [(*row[:index], *row[index + 1 :]) for row in rows]
-    table(columns, rows, right=right)
+    failed = VERDICT_COLUMNS[-1]
+    has_failed = any(row[columns.index(failed)] for row in rows)
+    table(columns, rows, right=right, without=() if has_failed else (failed,))
 
 
 def _why_stopped(state: RunState) -> str | None:

@@ -248,22 +248,17 @@ def _costs(
     spent = {"cost_usd": Spent(), "tokens": Spent()}
     if not chosen:
         return duration_ms, spent
-    for idx, attempts, duration, cost_usd, *tokens in _facts(reader, run_id):
-        if idx not in chosen or not attempts or chosen[idx].reason in NOT_STARTED:
-            continue
-        duration_ms += duration or 0
-        known_tokens = [number for number in tokens if number is not None]
-        spent["cost_usd"] = spent["cost_usd"].plus(Spent.of(cost_usd))
-        amount = Spent.of(sum(known_tokens), is_complete=bool(known_tokens))
-        spent["tokens"] = spent["tokens"].plus(amount)
-    return duration_ms, spent
-
-
-def _facts(reader: LedgerReader, run_id: str) -> Iterator[tuple[Any, ...]]:
-    """Yield number, attempts, duration and spending of each slot of the run's own trials."""
     _, rows = query_run(reader.path, run_id, _COSTS_SQL, {"run": run_id})
     with closing(rows):
-        yield from rows
+        for idx, attempts, duration, cost_usd, *tokens in rows:
+            if idx not in chosen or not attempts or chosen[idx].reason in NOT_STARTED:
+                continue
+            duration_ms += duration or 0
+            known_tokens = [number for number in tokens if number is not None]
+            spent["cost_usd"] = spent["cost_usd"].plus(Spent.of(cost_usd))
+            amount = Spent.of(sum(known_tokens), is_complete=bool(known_tokens))
+            spent["tokens"] = spent["tokens"].plus(amount)
+    return duration_ms, spent
 
 
 def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:

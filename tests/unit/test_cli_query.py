@@ -26,7 +26,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str)
         def rows(self, *_: Any, **__: Any) -> Any:
             return columns, (row for row in rows)
 
-    ledger_queries.write_result(Answering(), ledger_queries.Query("SELECT", {}), form, None)
+    ledger_queries.write_result(Answering(), "SELECT", {}, form, None)
 
 
 COLUMNS = ("task_id", "value", "blob")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, redirect_stdout
-from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -86,8 +85,10 @@ def query(
             return
         params = parse_params(param or [])
         moment = arguments.parse_since(as_of, "--as-of")
-        parsed = Query(read_statement(sql, file), params, generation, moment)
-        write_result(ledger, parsed, format, out_path)
+        statement = read_statement(sql, file)
+        write_result(
+            *(ledger, statement, params, format, out_path), generation=generation, as_of=moment
+        )
 
 
 def export(
@@ -173,34 +174,28 @@ def parse_params(words: list[str]) -> dict[str, Any]:
     return params
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A statement or a view, the values of its parameters, and the generation or time to show."""
-
-    sql: str
-    params: Mapping[str, Any]
-    generation: int | None = None
-    as_of: datetime | None = None
-
-
-def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> None:
+def write_result(
+    ledger: Ledger,
+    sql: str,
+    params: Mapping[str, Any],
+    form: str,
+    path: Path | None,
+    *,
+    generation: int | None = None,
+    as_of: datetime | None = None,
+) -> None:
     """Run a query, and print its rows on stdout or write them to a file. Raises `InvalidInput`."""
     if form == "parquet" and path is None:
         problem = Problem("--format", "parquet needs a file: name it with --out FILE")
         raise InvalidInput("the query", [problem])
     if form == "table" and path is None:
-        columns, rows = ledger.rows(query.sql, query.params, query.generation, as_of=query.as_of)
+        columns, rows = ledger.rows(sql, params, generation, as_of=as_of)
         with closing(rows):
             _print_table(columns, rows)
         return
-    count = ledger.write_query(
-        query.sql,
-        exact_stdout() if path is None else path,
-        _write_table if form == "table" else form,
-        query.params,
-        query.generation,
-        as_of=query.as_of,
-    )
+    out_stream = exact_stdout() if path is None else path
+    writer = _write_table if form == "table" else form
+    count = ledger.write_query(sql, out_stream, writer, params, generation, as_of=as_of)
     if path is not None:
         say(f"wrote {counted(count, 'row')} to {path}" if form == "parquet" else f"wrote {path}")
 

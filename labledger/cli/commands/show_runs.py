@@ -81,27 +81,19 @@ def runs(
             ]
         )
         return
-    columns = ["run_id", "experiment", "status", "committed", "slots", "created"]
+    columns = (
+        *("run_id", "experiment", "status", "stopped by", "committed", "slots", "created"),
+        "cost",
+    )
     rows = [
-        [
-            run.run_id,
-            run.experiment_id,
-            run.status.value,
-            run.next_schedule_idx,
-            run.total_slots,
-            run.created_at,
-        ]
-        for run in all_runs
+        (
+            *(run.run_id, run.experiment_id, run.status.value, cause, run.next_schedule_idx),
+            *(run.total_slots, run.created_at, usd(costs.get(run.run_id))),
+        )
+        for run, cause in zip(all_runs, causes, strict=True)
     ]
-    if any(causes):
-        columns.insert(3, "stopped by")
-        for row, cause in zip(rows, causes, strict=True):
-            row.insert(3, cause)
-    if costs:
-        columns.append("cost")
-        for row, run in zip(rows, all_runs, strict=True):
-            row.append(usd(costs.get(run.run_id)))
-    table(columns, rows, right=("committed", "slots", "cost"))
+    empty = (*(() if any(causes) else ("stopped by",)), *(() if costs else ("cost",)))
+    table(columns, rows, right=("committed", "slots", "cost"), without=empty)
     for run, gradings in zip(all_runs, all_gradings, strict=True):
         if gradings and run.run_id == gradings[0].run_id:
             for line in grading_lines(run.run_id, gradings):
