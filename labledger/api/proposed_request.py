@@ -167,7 +167,7 @@ class ProposedRequest:
         elif idx in self.finished:
             text = f"slot {idx} has finished, and waits to be committed; its result stays"
             yield Problem(Parameter("slot"), text)
-        elif self._cancels_again(idx):
+        elif self.controls.cancellation(self.ledger.reader.slot(self.run.run_id, idx)) is not None:
             text = f"slot {idx} is cancelled already; it is committed as such in its turn"
             yield Problem(Parameter("slot"), text)
         elif idx in self.kept:
@@ -177,10 +177,6 @@ class ProposedRequest:
                 "it would be left out"
             )
             yield Problem(Parameter("slot"), text)
-
-    def _cancels_again(self, idx: int) -> bool:
-        slot = self.ledger.reader.slot(self.run.run_id, idx)
-        return self.controls.cancellation(slot) is not None
 
     def _limit_problems(self) -> Iterable[Problem]:
         from labledger.execution.budget import check_limits

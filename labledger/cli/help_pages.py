@@ -89,7 +89,7 @@ COMMAND_GROUPS = {
 """The groups of `labledger --help`, and the commands of each."""
 
 OPTION_GROUPS = {
-    "What is run": "run_id limit task variant status reason where despite_verdict shard agent "
+    "What is run": "run_id limit tasks variants status reason where despite_verdict shard agents "
     "image skip_refused build replay grader again frozen take_over because dry_run yes",
     "How it is run": "max_concurrency env env_file on insecure egress_image window keep lease_ttl "
     "lab_dir",

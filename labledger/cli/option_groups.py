@@ -19,6 +19,7 @@ import typer
 from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import say
+from labledger.cli.error_messages import option_name
 from labledger.cli.help_pages import WITH_OPTIONS
 from labledger.text import counted_of, percent
 
@@ -92,39 +93,35 @@ def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The options that choose what of an experiment is run, as they were typed."""
+    """The options that choose what of an experiment is run, by their names in `RunOptions`."""
 
     limit: arguments.Limit = None
-    task: arguments.Tasks = None
-    variant: arguments.Variants = None
+    tasks: arguments.Tasks = None
+    variants: arguments.Variants = None
     shard: arguments.Shard = None
-    agent: arguments.Agents = None
+    agents: arguments.Agents = None
     image: arguments.Image = None
     skip_refused: arguments.SkipRefused = False
     build: arguments.Build = False
 
     def as_options(self) -> dict[str, Any]:
-        """Return these options by the names of the library's `RunOptions`."""
+        """Return those of these options that were given, as arguments of `RunOptions`."""
+        given = {name: getattr(self, name) for name in self.__slots__}
         return {
-            "limit": self.limit,
-            "tasks": tuple(self.task or ()),
-            "variants": tuple(self.variant or ()),
-            "shard": self.shard,
-            "agents": tuple(self.agent or ()),
-            "image": self.image,
-            "skip_refused": self.skip_refused,
-            "build": self.build,
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if value is not None and value is not False
         }
 
     def words(self) -> list[str]:
         """Return these options as they are typed."""
         words = []
-        for name in self.__slots__:
-            option, value = f"--{name.replace('_', '-')}", getattr(self, name)
+        for name, value in self.as_options().items():
+            option = option_name(name)
             if value is True:
                 words.append(option)
-            elif value is not None and value is not False:
-                given = value if isinstance(value, list) else [value]
+            else:
+                given = value if isinstance(value, tuple) else [value]
                 words += [word for each in given for word in (option, str(each))]
         return words
 

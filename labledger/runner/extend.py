@@ -70,12 +70,6 @@ def because_problems(because: str | None) -> Iterator[Problem]:
         yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
 
 
-def check_because(because: str | None) -> None:
-    """Raise `InvalidInput` unless a reason, if there is one, can be stored and read."""
-    if problems := list(because_problems(because)):
-        raise InvalidInput("the reason", problems)
-
-
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` if the run has spent its budget, so that no new slot would run.
 
@@ -179,7 +173,8 @@ def extend_run(
 
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
-    check_because(because)
+    if problems := list(because_problems(because)):
+        raise InvalidInput("the reason", problems)
     extension = prepare_extension(run_id, path, options)
     run, growth = extension._run, extension._growth
     _refuse_owned(run, options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -303,25 +304,19 @@ class _Run:
 
 
 def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:
-    run_id = container.labels.get(Labels.RUN, "")
-
-    def decision(
-        *, remove: bool, why: str, rerun: tuple[int, int] | None = None
-    ) -> ContainerDecision:
-        return ContainerDecision(container.name, container.container_id, run_id, remove, why, rerun)
-
-    attempt = attempt_of(container.labels)
+    run_id, attempt = container.labels.get(Labels.RUN, ""), attempt_of(container.labels)
+    decide = partial(ContainerDecision, container.name, container.container_id, run_id)
     if attempt is None:
-        return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
+        return decide(False, "it lacks the labels of a run, a slot and an attempt")
     if run.info is None:
-        return decision(remove=True, why="its run is not in the ledger")
+        return decide(True, "its run is not in the ledger")
     if (owner := live_owner(run.info)) is not None:
-        return decision(remove=False, why=f"its run belongs to {owner}")
+        return decide(False, f"its run belongs to {owner}")
     if is_durable(*attempt, run.info, run.staged):
-        return decision(remove=True, why=_DURABLE)
+        return decide(True, _DURABLE)
     if unfinished:
-        return decision(remove=True, why=_RERUN + run.uncounted(attempt), rerun=attempt)
-    return decision(remove=False, why=_resumable(run_id))
+        return decide(True, _RERUN + run.uncounted(attempt), attempt)
+    return decide(False, _resumable(run_id))
 
 
 def _resumable(run_id: str) -> str:

@@ -28,7 +28,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.sqlite import (
     empty_log,
-    readonly_engine,
+    reading,
     translated,
     writable_engine,
 )
@@ -83,14 +83,10 @@ def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollecti
     """
     migrations.require_current(lab.ledger)
     if dry_run:
-        engine = readonly_engine(lab.ledger)
-        try:
-            with translated("read the ledger", lab.ledger), engine.connect() as connection:
-                removal.collect_named(connection, _texts_of_trials(lab))
-                rows = removal.count_rows(connection)
-                return _remove_files(lab, connection, rows, dry_run=True)
-        finally:
-            engine.dispose()
+        with reading(lab.ledger, "read the ledger") as connection:
+            removal.collect_named(connection, _texts_of_trials(lab))
+            rows = removal.count_rows(connection)
+            return _remove_files(lab, connection, rows, dry_run=True)
     store = ArtifactStore(lab.artifacts)
     deadline = clock.monotonic() + _PATIENCE_S
     while True:
@@ -280,12 +276,13 @@ def delete_run(
 
 
 def _runs(reader: LedgerReader, run_id: str) -> list[DeletedRun]:
-    runs = []
-    for name in reader.with_regradings(run_id):
-        run = reader.run(name)
-        head = reader.chain_head(name)
-        runs.append(DeletedRun(name, run.next_schedule_idx, run.total_slots, head))
-    return runs
+    runs = map(reader.run, reader.with_regradings(run_id))
+    return [
+        DeletedRun(
+            run.run_id, run.next_schedule_idx, run.total_slots, reader.chain_head(run.run_id)
+        )
+        for run in runs
+    ]
 
 
 def _remove_folders(lab: LabFolder, stones: Sequence[Tombstone]) -> None:

@@ -27,7 +27,7 @@ from labledger.files.tars import is_archive
 from labledger.ledger import stored_runs
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.database.sqlite import reading
 from labledger.ledger.exchange import histories, source
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.import_writer import referenced_digests, refuse_if_busy
@@ -243,13 +243,9 @@ def _compare_runs(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> 
 
 @contextmanager
 def _read_only(path: Path) -> Iterator[Connection]:
-    engine = readonly_engine(path)
-    try:
-        with translated("read the ledger", path), engine.connect() as connection:
-            migrations.require_current_connection(connection, path)
-            yield connection
-    finally:
-        engine.dispose()
+    with reading(path, "read the ledger") as connection:
+        migrations.require_current_connection(connection, path)
+        yield connection
 
 
 def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[History]) -> None:

@@ -65,7 +65,7 @@ def init(
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
 
 
-@with_option_groups("limit", "variant")
+@with_option_groups("limit", "variants")
 def preflight(
     experiment: arguments.Experiment,
     *,
@@ -203,7 +203,7 @@ _FINDINGS = {
 }
 
 
-@with_option_groups("variant", "shard")
+@with_option_groups("variants", "shard")
 def check(
     benchmark: Annotated[
         str,

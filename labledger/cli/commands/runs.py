@@ -229,8 +229,8 @@ def rerun(
     reason: Annotated[
         list[str] | None, typer.Option(help="Only slots with this reason; repeatable.")
     ] = None,
-    task: arguments.Tasks = None,
-    variant: arguments.Variants = None,
+    tasks: arguments.Tasks = None,
+    variants: arguments.Variants = None,
     where: Annotated[
         str | None,
         typer.Option(
@@ -271,8 +271,8 @@ def rerun(
     selection = labledger.RerunSelection(
         statuses=tuple(status or ()),
         reasons=tuple(reason or ()),
-        tasks=tuple(task or ()),
-        variants=tuple(variant or ()),
+        tasks=tuple(tasks or ()),
+        variants=tuple(variants or ()),
         where=where,
         despite_verdict=despite_verdict,
         because=because,
