@@ -31,6 +31,7 @@ from labledger.ledger.database.model import (
 )
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.model_usage import ModelUse, together, use_of_trial
+from labledger.ledger.progress_rows import OpenSlot
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
@@ -179,7 +180,7 @@ class Ledger:
             run=run,
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
-            open_slots=self._open_slots(run),
+            open_slots={each.schedule_idx: each.host for each in self._running(run_id)},
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
@@ -265,11 +266,9 @@ class Ledger:
 
     def open_slots(self, run_id: str) -> list[tuple[Slot, str, str]]:
         """Return each slot whose trial was dispatched and has no result yet, with host and time."""
-        run = self._reader.run(run_id)
-        dispatches = self._reader.last_dispatches(run_id, run.next_schedule_idx)
         return [
-            (self._reader.slot(run_id, idx), host, dispatches[idx].dispatched_at)
-            for idx, host in self._open_slots(run).items()
+            (self._reader.slot(run_id, each.schedule_idx), each.host, each.since)
+            for each in self._running(run_id)
         ]
 
     def counts(self, run_id: str) -> list[VariantCounts]:
@@ -300,15 +299,9 @@ class Ledger:
         staged = self._reader.staged(run_id)
         return len(self._reader.last_dispatches(run_id, start).keys() | staged.keys())
 
-    def _open_slots(self, run: RunInfo) -> dict[int, str]:
-        """Return the host of each slot whose trial was dispatched and has no result yet."""
-        staged = self._reader.staged(run.run_id)
-        dispatches = self._reader.last_dispatches(run.run_id, run.next_schedule_idx)
-        return {
-            idx: dispatch.host
-            for idx, dispatch in dispatches.items()
-            if idx not in staged or dispatch.attempt > staged[idx].attempt
-        }
+    def _running(self, run_id: str) -> list[OpenSlot]:
+        """Return the slots whose trial was dispatched and has no result yet."""
+        return [each for each in self._reader.open_slots(run_id) if each.is_running]
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return what a run's trials spent, by kind, committed or not; empty for a regrading."""
@@ -334,17 +327,16 @@ class Ledger:
 
     def _open_journals(self, run: RunInfo) -> Iterator[tuple[int, Path]]:
         """Yield the journal of calls of each trial that runs on this machine, with its slot."""
-        open_slots = self._open_slots(run)
-        if not open_slots:
+        running = self._running(run.run_id)
+        if not running:
             return
         from labledger.trial.contract import trial_folder
 
         folder = self._lab.run_folder(run.run_id)
-        dispatches = self._reader.last_dispatches(run.run_id, run.next_schedule_idx)
-        for idx in open_slots:
-            journal = trial_folder(folder, idx, dispatches[idx].attempt) / JOURNAL
+        for each in running:
+            journal = trial_folder(folder, each.schedule_idx, each.attempt) / JOURNAL
             if journal.exists():
-                yield idx, journal
+                yield each.schedule_idx, journal
 
     def summary(self, run_id: str) -> JsonObject:
         """Return the `benchmark_summary_v1` of what is committed so far."""
