@@ -31,12 +31,7 @@ from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.counts import UNITS, exhausted_kinds
-from labledger.ledger.database.model import (
-    ExperimentRevision,
-    NewPart,
-    RunInfo,
-    Variant,
-)
+from labledger.ledger.database.model import ExperimentRevision, NewPart, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -46,11 +41,7 @@ from labledger.records.outcomes import BUDGET_PARAMETERS
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import (
-    Append,
-    RunStart,
-    resolve_experiment,
-)
+from labledger.runner.run_start import Append, RunStart, resolve_experiment
 
 MAX_BECAUSE = 1_000
 """The largest number of characters of the reason for a part."""

@@ -45,10 +45,7 @@ from labledger.records.outcomes import StopCause
 from labledger.runner.run_hosts import given_cluster, given_settings
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import (
-    RunStart,
-    report_warnings,
-)
+from labledger.runner.run_start import RunStart, report_warnings
 from labledger.text import counted_of
 from labledger.trial.free_disk_space import DiskSpace
 
@@ -222,10 +219,7 @@ def _regrading(
 
 
 def _refuse_repetition(
-    root: ExperimentPlan,
-    gradings: list[Grading],
-    regrading: NewRun,
-    stopped: Collection[str],
+    root: ExperimentPlan, gradings: list[Grading], regrading: NewRun, stopped: Collection[str]
 ) -> None:
     """Raise `AlreadyGraded` if this grader has graded the run, or has begun to.
 

@@ -30,11 +30,7 @@ from labledger.runner.extend import because_problems, require_budget
 from labledger.runner.run_hosts import cluster_of, require_host
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import (
-    Append,
-    RunStart,
-    refuse_changed,
-)
+from labledger.runner.run_start import Append, RunStart, refuse_changed
 
 ENVIRONMENT_STATUSES = (
     SlotStatus.INFRA_ERROR.value,

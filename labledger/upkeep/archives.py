@@ -17,13 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labledger import __version__, clock, fault_points
-from labledger.errors import (
-    InvalidInput,
-    LedgerError,
-    MalformedJson,
-    Problem,
-    SchemaInvalid,
-)
+from labledger.errors import InvalidInput, LedgerError, MalformedJson, Problem, SchemaInvalid
 from labledger.execution.process_identity import process_is_dead
 from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore

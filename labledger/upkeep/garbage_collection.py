@@ -26,12 +26,7 @@ from labledger.ledger import removal
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import RunInfo
-from labledger.ledger.database.sqlite import (
-    empty_log,
-    reading,
-    translated,
-    writable_engine,
-)
+from labledger.ledger.database.sqlite import empty_log, reading, translated, writable_engine
 from labledger.ledger.lookup import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows

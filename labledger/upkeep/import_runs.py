@@ -308,11 +308,7 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                         )
 
 
-def _import_all(
-    lab: LabFolder,
-    source: Source,
-    chosen_ids: Sequence[str],
-) -> Iterator[ImportedRun]:
+def _import_all(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> Iterator[ImportedRun]:
     with (
         LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
         LedgerReader.open(lab.ledger) as reader,

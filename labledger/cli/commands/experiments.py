@@ -29,14 +29,7 @@ from labledger.text import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import (
-        BenchmarkCheck,
-        Exit,
-        PlanText,
-        RunOptions,
-        RunOutcome,
-        TaskSupport,
-    )
+    from labledger import BenchmarkCheck, Exit, PlanText, RunOptions, RunOutcome, TaskSupport
 
 
 def init(
@@ -172,9 +165,7 @@ def plan(
         from_runs=tuple(from_runs or ()),
     )
     run_options = labledger.RunOptions(
-        lab_dir=lab_dir,
-        **chosen.as_options(),
-        max_concurrency=max_concurrency,
+        lab_dir=lab_dir, **chosen.as_options(), max_concurrency=max_concurrency
     )
     size_plan = labledger.plan(experiment, options, run_options)
     if json:
@@ -221,10 +212,7 @@ def check(
     The reference solution must pass and the agent that does nothing must fail on every task. Exits
     with 1 if a trial has another verdict, could not be graded or did not run.
     """
-    options = running.options(
-        chosen,
-        run_id=run_id,
-    )
+    options = running.options(chosen, run_id=run_id)
     checks: list[BenchmarkCheck] = []
 
     def execute(watched_options: RunOptions) -> RunOutcome:

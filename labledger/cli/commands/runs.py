@@ -15,15 +15,7 @@ import typer
 import labledger
 from labledger import BUDGET_PARAMETERS, InvalidInput, Problem
 from labledger.cli import arguments
-from labledger.cli.console import (
-    confirm,
-    out,
-    out_json,
-    out_json_parts,
-    out_lines,
-    say,
-    table,
-)
+from labledger.cli.console import confirm, out, out_json, out_json_parts, out_lines, say, table
 from labledger.cli.option_groups import Chosen, Running, variants_of, with_option_groups
 from labledger.text import counted, duration, usd, whole_number
 
@@ -52,11 +44,7 @@ def run(
     Runs every variant on every task, with its replications. Each trial has a container of its own
     and is graded there. The checks of `preflight` are done first.
     """
-    options = running.options(
-        chosen,
-        run_id=run_id,
-        replay=replay,
-    )
+    options = running.options(chosen, run_id=run_id, replay=replay)
     if dry_run:
         planned = labledger.plan_run(experiment, options)
         _print_plan(planned, labledger.expectation(planned, running.lab_dir), as_json=running.json)
@@ -124,7 +112,7 @@ def extend(
         str | None,
         typer.Argument(
             help="The experiment with all that the run shall have; by default the file from which "
-            "it was started or last extended.",
+            "it was started or last extended."
         ),
     ] = None,
     chosen: Chosen,
@@ -144,10 +132,7 @@ def extend(
     have; without them, that is the whole experiment. What the run has run must be the same in the
     experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
     """
-    options = running.options(
-        chosen,
-        take_over=take_over,
-    )
+    options = running.options(chosen, take_over=take_over)
     if dry_run:
         _print_extension(
             labledger.plan_extension(run_id, experiment, options), as_json=running.json
@@ -191,7 +176,7 @@ def regrade(
         Path,
         typer.Option(
             help="An experiment file, whose grader is used, or a script that replaces the run's "
-            "own grader.",
+            "own grader."
         ),
     ],
     again: Annotated[
