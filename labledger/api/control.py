@@ -253,42 +253,38 @@ class _Preview:
         """Return what happens now, for a person."""
         about = "" if about_s is None else f", about {clock_time(about_s)}"
         trials = counted(running, "trial")
+        run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
+        latches = _names(self.asked.request.latches)
+        cancelled = self.asked.request.phrase.removeprefix("cancel ")
         is_owned = self.asked.is_owned
         match self.kind:
             case RequestKind.PAUSE if self.changes_nothing:
-                return f"{_names(self.asked.request.latches)} is paused already"
+                return f"{latches} is paused already"
             case RequestKind.PAUSE:
-                what = _names(self.asked.request.latches)
-                run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
                 none = "none of its trials runs now" if is_owned else "nobody runs it now"
-                on = run_on if running else none
-                return f"{what}: nothing more starts; {on}"
+                return f"{latches}: nothing more starts; {run_on if running else none}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
             case RequestKind.STOP if self.changes_nothing:
-                verb = "runs" if running == 1 else "run"
-                return f"it is stopping already; {trials} {verb} on{about}"
+                return f"it is stopping already; {run_on}"
             case RequestKind.STOP if self.what.get("now"):
                 return f"stopping now: {trials} killed; their slots run again on resume"
             case RequestKind.STOP:
-                verbs = ("runs", "is") if running == 1 else ("run", "are")
-                text = f"{trials} {verbs[0]} on{about}, and {verbs[1]} stored"
-                return f"stopping: nothing more starts; {text}"
+                are = "is" if running == 1 else "are"
+                return f"stopping: nothing more starts; {run_on}, and {are} stored"
             case RequestKind.CANCEL if self.changes_nothing:
-                what = self.asked.request.phrase.removeprefix("cancel ")
-                return f"{what}: no slot is left to cancel"
+                return f"{cancelled}: no slot is left to cancel"
             case RequestKind.CANCEL:
                 killed = f"{trials} of them killed" if running else "none of their trials runs now"
                 if not is_owned:
                     killed = f"nobody runs it now, and {ENDED_STAY}"
-                cancelled = f"{counted(self._unfinished, 'slot')} cancelled for good; {killed}"
+                slots = f"{counted(self._unfinished, 'slot')} cancelled for good; {killed}"
                 stay = self._of_named_variants(self.asked.kept.values())
                 rest = f"; {kept_sentence(stay)}" if stay else ""
                 if finished := self._of_named_variants(self.asked.finished.values()):
                     stays = "stays" if finished == 1 else "stay"
                     rest += f"; {counted(finished, 'slot')} that finished {stays}"
-                what = self.asked.request.phrase.removeprefix("cancel ")
-                return f"{what}: {cancelled}{rest}"
+                return f"{cancelled}: {slots}{rest}"
             case _:
                 since = "from the next dispatch on" if is_owned else "once it is resumed"
                 return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"

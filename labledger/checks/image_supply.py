@@ -42,10 +42,6 @@ class Supply:
     on_event: Listener = ignore_events
     stop: StopRequest = field(default_factory=StopRequest)
 
-    @property
-    def may_build(self) -> bool:
-        return self.pull or self.build
-
 
 def supply_images(
     engine: Engine,
@@ -123,7 +119,7 @@ def _check_buildable(
     use = None if can_be_pulled or build.source is None else buildkit_use(engine, build.source)
     if use is not None and use.problem is not None:
         return failed("image", f"{ref} {state}, and {use.problem}", hint=_BUILDKIT_HINT)
-    if not supply.may_build:
+    if not (supply.pull or supply.build):
         is_pulled = state == "is not available locally" and not is_local(ref)
         how = "pull or build it" if is_pulled else "build it"
         return CheckResult("image", f"{ref} {state}; `run` will {how}")
