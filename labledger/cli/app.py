@@ -120,21 +120,22 @@ def _global_options(
     pass
 
 
+_NAMES: dict[Any, str] = {control.set_limits: "set", maintenance.import_runs: "import"}
+"""Commands that cannot have the names of their functions, which are words of Python."""
+# A word such as -draft or -high is a tag to remove, and its letters are no options.
+_TAG_SETTINGS = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+
 for _command in (
     *(experiments.init, experiments.preflight, runs.run, runs.resume, runs.extend, runs.regrade),
     *(runs.rerun, experiments.check, show_runs.runs, show_runs.status, show_runs.show),
-    *(show_runs.logs, view.view, control.pause, control.unpause, control.stop, control.cancel),
-    *(ledger_queries.query, ledger_queries.export, report.report, compare.compare),
-    *(experiments.plan, maintenance.note, maintenance.archive, maintenance.delete),
-    *(maintenance.gc, hosts.worker, maintenance.verify, maintenance.doctor, maintenance.clean),
+    *(show_runs.logs, view.view, control.pause, control.unpause, control.set_limits),
+    *(control.stop, control.cancel, ledger_queries.query, ledger_queries.export, report.report),
+    *(compare.compare, experiments.plan, maintenance.note, maintenance.tag, maintenance.archive),
+    *(maintenance.delete, maintenance.gc, hosts.worker, maintenance.import_runs),
+    *(maintenance.verify, maintenance.doctor, maintenance.clean),
 ):
-    app.command()(_command)
-app.command("set")(control.set_limits)
-app.command("import")(maintenance.import_runs)
-# A word such as -draft or -high is a tag to remove, and its letters are no options.
-app.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(
-    maintenance.tag
-)
+    _settings = _TAG_SETTINGS if _command is maintenance.tag else None
+    app.command(_NAMES.get(_command), context_settings=_settings)(_command)
 for _group in (
     *(agents.agents, hosts.hosts, notifications.notifications, gateway.gateway, maintenance.db),
 ):
