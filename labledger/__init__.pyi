@@ -77,9 +77,9 @@ from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
 from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text
-from .compare.rerun_sentences import cancelled_sentences as cancelled_sentences
-from .compare.rerun_sentences import rerun_sentences as rerun_sentences
-from .compare.run_differences import OutcomeChange as OutcomeChange
+from .compare.run_notices import OutcomeChange as OutcomeChange
+from .compare.run_notices import cancelled_sentences as cancelled_sentences
+from .compare.run_notices import rerun_sentences as rerun_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
 from .compare.size_plan import PlanOptions as PlanOptions

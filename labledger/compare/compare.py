@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 from labledger import resources
 from labledger.compare import decision, estimates, sides
@@ -21,24 +22,22 @@ from labledger.compare.comparison_document import (
     RunReruns,
     Sensitivity,
     SideGrading,
-    SideReport,
     Significance,
     TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.pairs import Paired, have_same_values, pair
-from labledger.compare.ranking import rank
-from labledger.compare.run_differences import unfinished, warnings
-from labledger.compare.side_trials import (
-    CombinedRuns,
-    Side,
+from labledger.compare.pairs import (
+    Paired,
     Trials,
+    have_same_values,
+    pair,
     read_clusters,
-    read_combined,
     read_trials,
-    require_metric,
 )
+from labledger.compare.ranking import rank
+from labledger.compare.run_notices import unfinished, warnings
+from labledger.compare.sides import CombinedRuns, Side, read_combined
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -114,7 +113,7 @@ class _Question:
     def unfinished(self) -> tuple[str, ...]:
         """A clause for each run that is not complete."""
         graded = {each.run.run_no: each for runs in self.runs.values() for each in runs.runs}
-        return tuple(clause for each in graded.values() for clause in unfinished(each))
+        return tuple(unfinished(graded.values()))
 
     def sample(
         self,
@@ -131,7 +130,7 @@ class _Question:
         largest = 1
         if validity is Validity.ANYTIME:
             largest = decision.largest_cluster(trials, self.clusters)
-        return Sample.of(paired, clusters, options, family, validity, largest)
+        return Sample(paired.a, paired.b, clusters, options, family, validity, largest)
 
 
 def _read(
@@ -140,14 +139,11 @@ def _read(
     all_sides = {side for side_pair in side_pairs for side in side_pair}
     names = sorted({side.run_id for side in all_sides})
     runs = {name: read_combined(reader, name) for name in names}
-    holders = {name: combined.run_ids for name, combined in runs.items()}
     metric = None if options.is_rate else options.metric
-    trials = read_trials(reader.path, all_sides, holders, metric)
-    if metric is not None:
-        require_metric(reader.path, trials, holders, metric)
-    field = _cluster_field(runs, options)
-    clusters = None if field is None else read_clusters(reader.path, holders, field)
-    if field is not None and clusters is not None:
+    trials = read_trials(reader.path, all_sides, runs, metric)
+    field, clusters = _cluster_field(runs, options), None
+    if field is not None:
+        clusters = read_clusters(reader.path, runs, field)
         _require_clusters(trials.values(), clusters, field)
     pairs = tuple(_two_sides(reader, runs, two, trials, clusters, options) for two in side_pairs)
     return _Question(runs, pairs, field, clusters, tuple(read_reruns(reader, runs.values())))
@@ -240,8 +236,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     decided, limit = [], options.equivalence_limit
     for two in question.pairs:
         sample = question.sample(two.paired, two.trials, two.validity, options, family)
-        estimated = _estimated(two, sample, family)
-        compared = _with_context(question, two, estimated, options, family)
+        compared = _compared(question, two, sample)
         decision = decide(compared, document)
         equivalence = decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
@@ -265,35 +260,46 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     return replace(document, ranking=rank(trials, decided, document, own_sample))
 
 
-def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
-    """Return a comparison of a family of `family`, with what follows from the trials alone."""
-    paired = two.paired
-    tested = estimates.inference(sample)
+def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
+    """Return a comparison without its decision."""
+    paired, tested = two.paired, estimates.inference(sample)
     test = None
     if tested is not None:
-        adjusted = min(1.0, tested.p * family) if family > 1 else None
+        adjusted = min(1.0, tested.p * sample.family) if sample.family > 1 else None
         test = Significance(tested.test, tested.p, adjusted)
-    a = estimates.side_report(two.a, paired.a, sample)
-    b = estimates.side_report(two.b, paired.b, sample)
+    difference = tested.estimate if tested else estimates.difference(sample)
+    runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
+    a, b = (
+        replace(estimates.side_report(side, groups, sample), **_gradings(combined))
+        for side, groups, combined in zip((two.a, two.b), (paired.a, paired.b), runs, strict=True)
+    )
+    clusters_differ = (
+        question.cluster is None and not sample.is_suite and len(_cluster_fields(question.runs)) > 1
+    )
     return Compared(
         a=a,
         b=b,
         tasks=len(paired.task_ids),
-        pairs=paired.pairs,
-        replications=max(
-            (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True)), default=0
-        ),
+        pairs=sum(paired.sizes),
+        replications=max(paired.sizes, default=0),
         counts=estimates.counts(sample),
-        difference=tested.estimate if tested else estimates.difference(sample),
+        difference=difference,
         test=test,
         effect=estimates.effect(sample) if paired.task_ids else None,
         detectable=estimates.detectable(sample) if paired.task_ids else None,
         left_out=_left_out(paired),
         by_task=tuple(_task_rows(paired)),
+        same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
+        sensitivity=tuple(_sensitivities(question, two, sample, difference)),
+        warnings=(
+            *warnings(*runs),
+            *two.warnings,
+            *_doubts(sample),
+            *((_CLUSTERS_DIFFER,) if clusters_differ else ()),
+        ),
         clusters=None if sample.clusters is None else len(set(sample.clusters)),
         effective_clusters=sample.effective_clusters,
         validity=sample.validity.value,
-        warnings=(*two.warnings, *_doubts(sample)),
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
 
@@ -313,39 +319,10 @@ def _doubts(sample: Sample) -> Iterator[str]:
         )
 
 
-def _with_context(
-    question: _Question,
-    two: _TwoSides,
-    compared: Compared,
-    options: CompareOptions,
-    family: int,
-) -> Compared:
-    """Return a comparison with its gradings, other ways to count errors, and warnings."""
-    runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
-    clusters_differ = (
-        question.cluster is None
-        and options.estimand is Estimand.TASKS
-        and len(_cluster_fields(question.runs)) > 1
-    )
-    return replace(
-        compared,
-        a=_with_gradings(compared.a, runs[0]),
-        b=_with_gradings(compared.b, runs[1]),
-        same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
-        sensitivity=tuple(_sensitivities(question, two, compared.difference, options, family)),
-        warnings=(
-            *warnings(*runs),
-            *compared.warnings,
-            *((_CLUSTERS_DIFFER,) if clusters_differ else ()),
-        ),
-    )
-
-
-def _with_gradings(side: SideReport, combined: CombinedRuns) -> SideReport:
+def _gradings(combined: CombinedRuns) -> dict[str, Any]:
+    """Return the fields of a `SideReport` that say who graded its trials."""
     gradings = tuple(map(SideGrading.of, combined.runs))
-    if len(gradings) == 1:
-        return replace(side, grading=gradings[0])
-    return replace(side, runs=gradings)
+    return {"grading": gradings[0]} if len(gradings) == 1 else {"runs": gradings}
 
 
 def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
@@ -356,29 +333,25 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
 
 
 def _sensitivities(
-    question: _Question,
-    two: _TwoSides,
-    difference: Estimate | None,
-    options: CompareOptions,
-    family: int,
+    question: _Question, two: _TwoSides, sample: Sample, difference: Estimate | None
 ) -> Iterator[Sensitivity]:
     """Yield the difference of the pass rates for every other way to count errors.
 
-    `difference` is the one with errors counted as the options say.
+    `difference` is the one of `sample`, with errors counted as its options say.
     """
+    options = sample.options
     if not options.is_rate:
         return
-    pairs, rates = two.paired.pairs, two.paired.rates
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                yield Sensitivity(errors.value, pairs, difference, *rates)
-                continue
-            paired = _paired(two.trials, two.validity, question.clusters, other)
-            sample = question.sample(paired, two.trials, two.validity, other, family)
-            recounted = estimates.difference(sample)
-            yield Sensitivity(errors.value, paired.pairs, recounted, *paired.rates)
+                paired, recounted = two.paired, difference
+            else:
+                paired = _paired(two.trials, two.validity, question.clusters, other)
+                figures = (paired, two.trials, two.validity, other, sample.family)
+                recounted = estimates.difference(question.sample(*figures))
+            yield Sensitivity(errors.value, sum(paired.sizes), recounted, *paired.rates)
 
 
 def _task_rows(paired: Paired) -> list[TaskRow]:
@@ -387,10 +360,9 @@ def _task_rows(paired: Paired) -> list[TaskRow]:
     for left in paired.left_out:
         reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
     means = samples.task_means(paired.a), samples.task_means(paired.b)
-    sizes = (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True))
     rows = [
         TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
-        for task_id, pairs, a, b in zip(paired.task_ids, sizes, *means, strict=True)
+        for task_id, pairs, a, b in zip(paired.task_ids, paired.sizes, *means, strict=True)
     ]
     rows += (TaskRow(name, 0, None, None, tuple(each)) for name, each in reasons.items())
     return sorted(rows, key=attrgetter("task_id"))

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 
 from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand, Gate, Validity
-from labledger.compare.side_trials import Side
+from labledger.compare.sides import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded, Rerun

@@ -29,8 +29,7 @@ from labledger.compare.comparison_sentences import (
     signed_amount,
     value,
 )
-from labledger.compare.rerun_sentences import rerun_sentences
-from labledger.compare.run_differences import grader_name
+from labledger.compare.run_notices import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import DASH, count, counted, p_equation, percent, signed_points
 

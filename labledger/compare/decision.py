@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from labledger.compare import comparison_sentences
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate, Validity
@@ -25,9 +26,9 @@ from labledger.compare.comparison_document import (
     GateResult,
     Nearness,
 )
-from labledger.compare.pairs import LeftOut, Paired
-from labledger.compare.rerun_sentences import cancelled_sentences
-from labledger.compare.side_trials import CombinedRuns, Side, Trials
+from labledger.compare.pairs import LeftOut, Paired, Trials
+from labledger.compare.run_notices import cancelled_sentences
+from labledger.compare.sides import CombinedRuns, Side
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
@@ -114,21 +115,19 @@ def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Pai
         for left in paired.left_out
         if any(reason in left.reason for reason in _OPEN)
     }
-    rows = list(zip(paired.task_ids, paired.a, paired.b, strict=True))
-    whole = [row for row in rows if units.get(row[0], row[0]) not in open_units]
-    if len(whole) == len(rows):
+    is_whole = [units.get(task_id, task_id) not in open_units for task_id in paired.task_ids]
+    if all(is_whole):
         return paired
-    waiting = tuple(
+    waiting = (
         LeftOut(task_id, number, "both", _TASK_NOT_FINISHED)
-        for task_id, a, b in rows
-        if units.get(task_id, task_id) in open_units
-        for number in range(min(len(a), len(b)))
+        for task_id, size, whole in zip(paired.task_ids, paired.sizes, is_whole, strict=True)
+        for number in range(0 if whole else size)
     )
     return replace(
         paired,
-        task_ids=tuple(row[0] for row in whole),
-        a=tuple(row[1] for row in whole),
-        b=tuple(row[2] for row in whole),
+        task_ids=tuple(compress(paired.task_ids, is_whole)),
+        a=tuple(compress(paired.a, is_whole)),
+        b=tuple(compress(paired.b, is_whole)),
         left_out=(*paired.left_out, *waiting),
     )
 

@@ -16,16 +16,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from labledger.compare.compare_options import CompareOptions
-from labledger.compare.pairs import pair
-from labledger.compare.side_trials import (
-    CombinedRuns,
-    Side,
-    Trials,
-    read_clusters,
-    read_combined,
-    read_trials,
-    require_metric,
-)
+from labledger.compare.pairs import Trials, pair, read_clusters, read_trials
+from labledger.compare.sides import CombinedRuns, Side, read_combined
 from labledger.compare.statistics.samples import Estimate, mean, quantile
 from labledger.compare.statistics.variance_components import PairedTasks
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -82,26 +74,24 @@ def read_earlier_runs(
     Raises `RunNotFound`, or `InvalidInput` where no trial has a number of the metric.
     """
     runs = [read_combined(reader, name) for name in names or _newest(reader, experiment_id)]
-    holders = {run.name: run.run_ids for run in runs}
+    by_name = {run.name: run for run in runs}
     sides = [Side(run.name, variant_id) for run in runs for variant_id in run.variant_ids]
-    trials = read_trials(reader.path, sides, holders, metric) if runs else {}
-    if metric is not None and runs:
-        require_metric(reader.path, trials, holders, metric)
+    trials = read_trials(reader.path, sides, by_name, metric)
     options = CompareOptions() if metric is None else CompareOptions(metric=metric)
     within = [two for run in runs for two in _of_run(run)]
     pairs = _paired(within, trials, options) or _paired(_across(runs), trials, options)
     clusters = None
     if cluster is not None and runs:
-        known = read_clusters(reader.path, holders, cluster)
+        known = read_clusters(reader.path, by_name, cluster)
         clusters = {task_id: name for task_id, name in known.items() if name is not None}
         if any(task_id not in clusters for each in pairs for task_id in each.task_ids):
             clusters = None
     return EarlierRuns(
-        runs=tuple(holders),
+        runs=tuple(by_name),
         pairs=pairs,
         are_within_runs=any(len(run.variants) > 1 for run in runs),
         clusters=clusters,
-        spent=_spent(reader, runs),
+        spent=tuple(_spent(reader, runs)),
     )
 
 
@@ -134,13 +124,8 @@ def _newest(reader: LedgerReader, experiment_id: str) -> list[str]:
 
 def _of_run(run: CombinedRuns) -> list[tuple[Side, Side]]:
     """Return the baseline with each treatment; every two variants where there is no baseline."""
-    variants = run.variants
-    baselines = [v.variant_id for v in variants if v.role == "baseline"]
-    sides = [Side(run.name, v.variant_id) for v in variants]
-    if len(baselines) != 1:
-        return list(combinations(sides, 2))
-    base = Side(run.name, baselines[0])
-    return [(base, side) for side in sides if side != base]
+    sides = [Side(run.name, variant_id) for variant_id in run.variant_ids]
+    return run.against_baseline() or list(combinations(sides, 2))
 
 
 def _across(runs: Sequence[CombinedRuns]) -> list[tuple[Side, Side]]:
@@ -160,14 +145,10 @@ def _paired(
     return tuple(PairedTasks(two.task_ids, two.a, two.b) for two in paired if len(two.task_ids) > 1)
 
 
-def _spent(reader: LedgerReader, runs: Sequence[CombinedRuns]) -> tuple[TrialSpent, ...]:
-    return tuple(_read_spent(reader, sorted({root for run in runs for root in run.roots})))
-
-
-def _read_spent(reader: LedgerReader, run_ids: Sequence[str]) -> Iterator[TrialSpent]:
+def _spent(reader: LedgerReader, runs: Sequence[CombinedRuns]) -> Iterator[TrialSpent]:
+    run_ids = sorted({root for run in runs for root in run.roots})
     _, rows = query(reader.path, _SPENT_SQL, {"runs": json.dumps(run_ids)})
-    for row in rows:
-        yield TrialSpent(*row)
+    return (TrialSpent(*row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

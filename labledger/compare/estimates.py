@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
 from labledger.compare.comparison_document import Counts, Detectable, Effect, SideReport
-from labledger.compare.pairs import Paired
-from labledger.compare.side_trials import Side
+from labledger.compare.sides import Side
 from labledger.compare.statistics import (
     confidence_sequence,
     paired_means,
@@ -43,27 +42,20 @@ class Sample:
     clusters: Sequence[str] | None
     """The cluster of each task, where clusters of tasks are the sample; else None."""
     options: CompareOptions
-    confidence: float
-    """The confidence of this comparison's interval. It is so high that the intervals of the whole
-    family together have the confidence of the options."""
-    validity: Validity
+    family: int
+    """How many comparisons are corrected together."""
+    validity: Validity = Validity.FIXED_SAMPLE
     """For which looks intervals and tests must hold."""
-    largest_cluster: int
+    largest_cluster: int = 1
     """The largest number of scheduled tasks in one cluster, for `Validity.ANYTIME`."""
 
-    @classmethod
-    def of(
-        cls,
-        paired: Paired,
-        clusters: Sequence[str] | None,
-        options: CompareOptions,
-        family: int,
-        validity: Validity = Validity.FIXED_SAMPLE,
-        largest_cluster: int = 1,
-    ) -> Sample:
-        """Return the sample of one of `family` comparisons, with Bonferroni's correction."""
-        confidence = 1 - (1 - options.confidence) / max(1, family)
-        return cls(paired.a, paired.b, clusters, options, confidence, validity, largest_cluster)
+    @property
+    def confidence(self) -> float:
+        """The confidence of this comparison's interval, by Bonferroni's correction.
+
+        It is so high that the intervals of the whole family together have that of the options.
+        """
+        return 1 - (1 - self.options.confidence) / max(1, self.family)
 
     @property
     def is_suite(self) -> bool:

@@ -1,19 +1,27 @@
-"""Pair the trials of two sides task by task, and give the reason for each slot that is left out.
+"""Read the trials of a comparison's sides, and pair them task by task.
 
-A task is compared if both sides have a counted trial of it. Replications are not paired one by one,
+Every slot of a side is read, committed or not, so that each that is left out has its reason. A task
+is compared if both sides have a counted trial of it. Replications are not paired one by one,
 because replication 1 of A and replication 1 of B have only the number in common. So a side that
 lost one of its trials keeps the others.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from labledger.compare.compare_options import CompareOptions, ErrorCounting
-from labledger.compare.side_trials import TaskTrials, Trial, Trials
+from labledger.compare.sides import CombinedRuns, Side
+from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.experiment.task_row import cluster_of
+from labledger.ledger.query import query
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 
 _MAX_MAGNITUDE = 1e290
@@ -23,6 +31,208 @@ _LAB_FAILURES = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
 _AGENT_FAILURES = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
 _TASK_CHANGED = "task_changed"
 _NOT_SCHEDULED = "not_scheduled"
+
+_TASKS_SQL = """
+SELECT asked.key, run_task.task_idx, run_task.task_id, run_task.digest
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no"""
+_CLUSTERS_SQL = """
+SELECT DISTINCT run_task.task_id, run_task.digest, task_payload.body
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
+_VARIANTS_SQL = """
+SELECT asked.key, run_variant.variant_idx, run_variant.variant_id
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_variant ON run_variant.run_no = run.run_no"""
+_TRIALS_SQL = """
+SELECT asked.key, slot.variant_idx, slot.task_idx, slot.repl_idx,
+    outcome.status, outcome.verdict,
+    coalesce(outcome.status = 'grade_error' AND outcome.passed = 0, 0), {number}
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN slot ON slot.run_no = run.run_no AND slot.supersedes IS NULL
+LEFT JOIN outcome
+  ON outcome.run_no = slot.run_no AND outcome.variant_idx = slot.variant_idx
+  AND outcome.task_idx = slot.task_idx AND outcome.repl_idx = slot.repl_idx"""
+_NUMBER = """
+    CASE WHEN outcome.metric_name = :metric THEN outcome.metric_value ELSE (
+        SELECT metric.value FROM metric
+        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = outcome.schedule_idx
+          AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
+          AND NOT (metric.source = 'score' AND outcome.status = 'grade_error')
+        ORDER BY metric.row_seq LIMIT 1
+    ) END"""
+_NAMES_SQL = """
+SELECT DISTINCT metric.metric_id FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN metric ON metric.run_no = run.run_no AND typeof(metric.value) IN ('integer', 'real')
+UNION
+SELECT DISTINCT score.primary_metric_name FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN score ON score.run_no = run.run_no
+ORDER BY 1"""
+_TASK_OF_ROW = itemgetter(0, 1, 2)
+_VALUES_OF_ROW = itemgetter(3, 4, 5, 6, 7)
+"""The fields of a `Trial` in a row of `_TRIALS_SQL`."""
+
+
+class Trial(NamedTuple):
+    """The values of a slot that a comparison uses."""
+
+    repl_idx: int
+    status: str | None
+    """None where the slot is not committed."""
+    verdict: str | None
+    """None also where the grader failed: such a score is stored, but does not count."""
+    agent_failed: int
+    """Whether the agent of a `grade_error` had failed itself, or broke the grader: 1 or 0."""
+    number: float | None
+    """The metric's value; None for pass rates."""
+
+
+TaskTrials = tuple[Trial, ...]
+"""The slots of one task on one side, numbered by replication.
+
+Those of runs taken as one are numbered through. For pass rates, equal ones are one object.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The slots of one side."""
+
+    by_task: Mapping[str, TaskTrials]
+    """By task id; none is empty."""
+    digests: Mapping[str, str | None]
+    """The digest of each task of the runs; None where it differs between runs taken as one."""
+
+
+Runs = Mapping[str, CombinedRuns]
+"""The runs that hold the rows, by the name that sides have for them."""
+
+
+def read_trials(
+    path: Path, sides: Collection[Side], runs: Runs, metric: str | None
+) -> dict[Side, Trials]:
+    """Return every slot of some sides; `metric` is None for pass rates.
+
+    Raises `InvalidInput`, naming the metrics there are, where no slot has a value of `metric`.
+    """
+    parts = [name for name, combined in runs.items() for _ in combined.runs]
+    asked = {"runs": _run_ids(runs)}
+    task_ids: list[dict[int, str]] = [{} for _ in parts]
+    digests: list[dict[str, str | None]] = [{} for _ in parts]
+    _, rows = query(path, _TASKS_SQL, asked)
+    for part, task_idx, task_id, digest in rows:
+        task_ids[part][task_idx] = task_id
+        digests[part][task_id] = digest
+    by_part: dict[tuple[int, str], dict[str, TaskTrials]] = {
+        (part, side.variant_id): {}
+        for part, name in enumerate(parts)
+        for side in sides
+        if side.run_id == name
+    }
+    _, rows = query(path, _VARIANTS_SQL, asked)
+    by_index = {(part, index): by_part.get((part, name)) for part, index, name in rows}
+    sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
+    _, rows = query(path, sql, asked if metric is None else asked | {"metric": metric})
+    # Objects per task would keep Python's garbage collector busy: equal trials share theirs.
+    shared_trials = _SharedTrials()
+    shared_tasks: dict[TaskTrials, TaskTrials] = {}
+    trial_of: Callable[[Any], Trial] = shared_trials.__getitem__ if metric is None else Trial._make
+    for (part, variant_idx, task_idx), of_task in groupby(rows, _TASK_OF_ROW):
+        of_side, task_id = by_index.get((part, variant_idx)), task_ids[part].get(task_idx)
+        if of_side is None or task_id is None:  # None: the run was extended by it meanwhile.
+            continue
+        trials = of_side.get(task_id, ()) + tuple(map(trial_of, map(_VALUES_OF_ROW, of_task)))
+        of_side[task_id] = trials if metric is not None else shared_tasks.setdefault(trials, trials)
+    by_side = {
+        side: [
+            Trials(by_part[part, side.variant_id], digests[part])
+            for part, name in enumerate(parts)
+            if name == side.run_id
+        ]
+        for side in sides
+    }
+    numbers = {name: _numbers(by_side, name) for name in runs if len(runs[name].runs) > 1}
+    read = {
+        side: _combined(of_runs, numbers[side.run_id]) if side.run_id in numbers else of_runs[0]
+        for side, of_runs in by_side.items()
+    }
+    if metric is not None and sides:
+        _require_metric(path, read.values(), runs, metric)
+    return read
+
+
+class _SharedTrials(dict[tuple[Any, ...], Trial]):
+    """One `Trial` for each tuple of values."""
+
+    def __missing__(self, values: tuple[Any, ...]) -> Trial:
+        trial = self[values] = Trial._make(values)
+        return trial
+
+
+_Numbers = Mapping[str, Mapping[tuple[int, int], int]]
+"""By task: the number of a replication of one of several runs among those of all of them."""
+
+
+def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
+    """Number the replications of each task through, run by run, for all sides with a name alike."""
+    replications: dict[str, set[tuple[int, int]]] = {}
+    for side, runs in by_side.items():
+        if side.run_id == name:
+            for index, trials in enumerate(runs):
+                for task_id, of_task in trials.by_task.items():
+                    of_run = {(index, trial.repl_idx) for trial in of_task}
+                    replications.setdefault(task_id, set()).update(of_run)
+    return {
+        task_id: {key: number for number, key in enumerate(sorted(keys))}
+        for task_id, keys in replications.items()
+    }
+
+
+def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
+    """Return the trials of one side of several runs, which are taken as one."""
+    by_task: dict[str, TaskTrials] = {}
+    digests: dict[str, str | None] = {}
+    for index, trials in enumerate(runs):
+        for task_id, of_task in trials.by_task.items():
+            numbered = numbers[task_id]
+            renumbered = tuple(
+                trial._replace(repl_idx=numbered[index, trial.repl_idx]) for trial in of_task
+            )
+            digest = trials.digests[task_id]
+            same = digests.setdefault(task_id, digest) == digest
+            digests[task_id] = digest if same else None
+            by_task[task_id] = by_task.get(task_id, ()) + renumbered
+    return Trials(by_task, digests)
+
+
+def read_clusters(path: Path, runs: Runs, field: str) -> dict[str, str | None]:
+    """Return the cluster of each task, by task id; None where the task's row has no `field`."""
+    _, rows = query(path, _CLUSTERS_SQL, {"runs": _run_ids(runs)})
+    return {task_id: cluster_of(json.loads(payload), field) for task_id, _, payload in rows}
+
+
+def _require_metric(path: Path, sides: Iterable[Trials], runs: Runs, metric: str) -> None:
+    tasks = (of_task for of_side in sides for of_task in of_side.by_task.values())
+    if any(trial.number is not None for of_task in tasks for trial in of_task):
+        return
+    _, rows = query(path, _NAMES_SQL, {"runs": _run_ids(runs)})
+    names = ["pass_rate", *(name for (name,) in rows)]
+    message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
+    raise InvalidInput("the metric to compare", [Problem(Parameter("metric"), message)])
+
+
+def _run_ids(runs: Runs) -> str:
+    return json.dumps([run_id for combined in runs.values() for run_id in combined.run_ids])
+
+
+# -- pairs
 
 
 class LeftOut(NamedTuple):
@@ -57,9 +267,9 @@ class Paired:
         return mean_a, mean_b
 
     @property
-    def pairs(self) -> int:
-        """The number of pairs of trials: in each task as many as the side with fewer has."""
-        return sum(min(len(a), len(b)) for a, b in zip(self.a, self.b, strict=True))
+    def sizes(self) -> list[int]:
+        """The number of pairs of trials of each task: as many as the side with fewer has."""
+        return [min(len(a), len(b)) for a, b in zip(self.a, self.b, strict=True)]
 
 
 class _TaskValues(NamedTuple):
@@ -146,13 +356,10 @@ def _reasons(
 ) -> Iterator[LeftOut]:
     for repl in sorted(a.keys() | b.keys()):
         value_a, value_b = a.get(repl, _NOT_SCHEDULED), b.get(repl, _NOT_SCHEDULED)
-        if isinstance(value_a, str) and isinstance(value_b, str):
-            reason = value_a if value_a == value_b else f"{value_a}, {value_b}"
-            yield LeftOut(task_id, repl, "both", reason)
-        elif isinstance(value_a, str):
-            yield LeftOut(task_id, repl, "a", value_a)
-        elif isinstance(value_b, str):
-            yield LeftOut(task_id, repl, "b", value_b)
+        reasons = {s: v for s, v in (("a", value_a), ("b", value_b)) if isinstance(v, str)}
+        if reasons:
+            side = "both" if len(reasons) == 2 else next(iter(reasons))
+            yield LeftOut(task_id, repl, side, ", ".join(dict.fromkeys(reasons.values())))
 
 
 def _value(trial: Trial, options: CompareOptions) -> float | str:

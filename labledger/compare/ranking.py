@@ -17,7 +17,7 @@ from itertools import combinations
 from labledger.compare import comparison_sentences, decision, estimates
 from labledger.compare.comparison_document import Compared, Comparison, Nearness, Standing
 from labledger.compare.estimates import Sample
-from labledger.compare.side_trials import Side
+from labledger.compare.sides import Side
 from labledger.text import count, counted
 
 

@@ -1,26 +1,133 @@
-"""Turn the words of `labledger compare` into pairs of sides (A, B).
+"""What is compared: runs, several runs taken as one, and the sides that words name.
 
-Words that name an unknown run or variant, or the same side twice, are refused with a hint.
+A side is a variant of a run. A run may be several that are taken as one (`RUN1+RUN2`): shards of an
+experiment, or the same experiment run on several days, are one sample. Where their experiments
+differ, `differences` says in what; a task that differs is never combined. Words of `labledger
+compare` that name an unknown run or variant, or the same side twice, are refused with a hint.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
-from labledger.compare.side_trials import CombinedRuns, Side, read_combined
 from labledger.errors import InvalidInput, Problem, RunNotFound
+from labledger.experiment.experiment_differences import document_differences
+from labledger.ledger.database.model import Graded, Variant
 from labledger.ledger.reader import LedgerReader
+from labledger.records.identity import RUN_SEPARATOR
+from labledger.text import counted
 
 _USAGE = (
     "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT, where RUN may be several "
     "runs taken as one, RUN1+RUN2"
 )
-
-
 MAX_SIDES = 100
 """The largest number of sides of which all pairs are compared."""
+_MAX_NAMED_DIFFERENCES = 5
+"""How many differences of two experiments a sentence names."""
+
+
+class Side(NamedTuple):
+    """One side of a comparison: a variant of a run."""
+
+    run_id: str
+    """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
+    variant_id: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}:{self.variant_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedRuns:
+    """One run, or several that are taken as one, as they were named.
+
+    The runs keep their rows; the trials of a task and a variant are those of all runs together.
+    """
+
+    name: str
+    """The names of the runs, with `RUN_SEPARATOR` between them."""
+    runs: tuple[Graded, ...]
+    """At least one; no two are gradings of the same trials."""
+    differences: tuple[str, ...] = ()
+    """A clause for each run whose experiment differs from that of the first."""
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants of all runs; those of the first run come first."""
+        variants: dict[str, Variant] = {}
+        for graded in self.runs:
+            for variant in graded.run.variants:
+                variants.setdefault(variant.variant_id, variant)
+        return tuple(variants.values())
+
+    @property
+    def variant_ids(self) -> list[str]:
+        return [variant.variant_id for variant in self.variants]
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """The runs whose agents ran."""
+        return frozenset(graded.root_id for graded in self.runs)
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The runs that hold the rows."""
+        return tuple(graded.run.run_id for graded in self.runs)
+
+    def against_baseline(self) -> list[tuple[Side, Side]]:
+        """Return the baseline (A) with each treatment (B); none where there is no single one."""
+        baselines = [each.variant_id for each in self.variants if each.role == "baseline"]
+        if len(baselines) != 1:
+            return []
+        base = Side(self.name, baselines[0])
+        return [(base, Side(self.name, name)) for name in self.variant_ids if name not in baselines]
+
+
+def read_combined(reader: LedgerReader, name: str) -> CombinedRuns:
+    """Return the runs that a name such as ``RUN``, ``RUN.g1`` or ``RUN1+RUN2`` stands for.
+
+    Raises `RunNotFound`, or `InvalidInput` where two of them are the same trials.
+    """
+    runs = tuple(map(reader.graded, name.split(RUN_SEPARATOR)))
+    by_root: dict[str, Graded] = {}
+    for graded in runs:
+        earlier = by_root.setdefault(graded.root_id, graded)
+        if earlier is not graded:
+            same = earlier.name == graded.name
+            message = (
+                f"{name} holds {graded.name} twice"
+                if same
+                else f"{earlier.name} and {graded.name} are gradings of the same trials"
+            )
+            raise InvalidInput("the runs to combine", [Problem(name, message)])
+    return CombinedRuns(name, runs, tuple(_differences(reader, runs)))
+
+
+def _differences(reader: LedgerReader, runs: Sequence[Graded]) -> Iterator[str]:
+    """Yield a clause for each run that is not of the same experiment as the first."""
+    first = runs[0]
+    others = [graded for graded in runs if graded.run.digest != first.run.digest]
+    if others:
+        of_first = first.run.resolved, reader.task_digests(first.run.run_id)
+    for graded in others:
+        of_other = graded.run.resolved, reader.task_digests(graded.run.run_id)
+        try:
+            sentences = document_differences(*of_first, *of_other)
+        except (KeyError, TypeError):  # A document of an early version may lack sections.
+            sentences = []
+        listed = sentences[:_MAX_NAMED_DIFFERENCES]
+        if len(sentences) > len(listed):
+            listed.append(f"and {counted(len(sentences) - len(listed), 'more difference')}")
+        what = "; ".join(listed) or "their digests differ"
+        yield f"{graded.name} is not the same experiment as {first.name}: {what}"
+
+
+# -- the words of `labledger compare`
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
@@ -82,19 +189,13 @@ def _all_sides(reader: LedgerReader, words: Sequence[str]) -> Iterator[tuple[Com
 
 
 def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:
-    baselines = _baselines(runs)
-    treatments = [name for name in runs.variant_ids if name not in baselines]
-    if len(baselines) != 1 or not treatments:
-        raise _refused(
-            f"run {runs.name} has no baseline and treatment to compare; its variants: "
-            f"{', '.join(runs.variant_ids)}",
-            "name two sides, such as RUN:VARIANT RUN:VARIANT",
-        )
-    return [(Side(runs.name, baselines[0]), Side(runs.name, name)) for name in treatments]
-
-
-def _baselines(runs: CombinedRuns) -> list[str]:
-    return [variant.variant_id for variant in runs.variants if variant.role == "baseline"]
+    if sides := runs.against_baseline():
+        return sides
+    raise _refused(
+        f"run {runs.name} has no baseline and treatment to compare; its variants: "
+        f"{', '.join(runs.variant_ids)}",
+        "name two sides, such as RUN:VARIANT RUN:VARIANT",
+    )
 
 
 def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
@@ -115,9 +216,8 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         if difflib.get_close_matches(variant, known, n=1):
             _side(runs, variant)
         return []
-    baselines = _baselines(runs)
-    if len(baselines) == 1 and baselines != [variant]:
-        return [(Side(name, baselines[0]), Side(name, variant))]
+    if sides := [(a, b) for a, b in runs.against_baseline() if b.variant_id == variant]:
+        return sides
     others = ", ".join(name for name in known if name != variant)
     raise _refused(
         f"{variant!r} alone of run {name} cannot be compared: it takes two variants",

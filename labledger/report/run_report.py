@@ -18,8 +18,8 @@ from typing import Self
 from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.rerun_sentences import cancelled_sentences
-from labledger.compare.side_trials import CombinedRuns, read_combined
+from labledger.compare.run_notices import cancelled_sentences
+from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.model_usage import together

@@ -11,7 +11,7 @@ from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking import ranking_text
-from labledger.compare.rerun_sentences import rerun_sentences
+from labledger.compare.run_notices import rerun_sentences
 from labledger.report.logs import PackedLogs
 from labledger.report.report_document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.report_options import LogSelection

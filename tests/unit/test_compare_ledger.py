@@ -12,16 +12,18 @@ import pytest
 from tiers import thorough
 
 from labledger import open_ledger
-from labledger.compare import comparison_sentences, estimates, side_trials
+from labledger.compare import comparison_sentences, estimates, pairs
 from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.comparison_text import facts
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.pairs import Paired
+from labledger.compare.sides import Side, read_combined
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
+from labledger.ledger.reader import LedgerReader
 from labledger.records import json_schemas
 from labledger.text import signed_points
 
@@ -77,10 +79,12 @@ def test_a_run_that_grows_while_it_is_read_is_compared_without_what_is_new(
 ) -> None:
     """Tasks are read before trials: trials of a task that was added in between are not taken."""
     runs.make_run(path, BASE_BETTER)
-    before = side_trials._TASKS_SQL + " WHERE run_task.task_idx < 10"
-    monkeypatch.setattr(side_trials, "_TASKS_SQL", before)
-    sides = [side_trials.Side("run-1", "base"), side_trials.Side("run-1", "treat")]
-    read = side_trials.read_trials(path, sides, {"run-1": ["run-1"]}, None)
+    before = pairs._TASKS_SQL + " WHERE run_task.task_idx < 10"
+    monkeypatch.setattr(pairs, "_TASKS_SQL", before)
+    sides = [Side("run-1", "base"), Side("run-1", "treat")]
+    with LedgerReader.open(path) as reader:
+        combined = {"run-1": read_combined(reader, "run-1")}
+    read = pairs.read_trials(path, sides, combined, None)
     assert [len(read[side].by_task) for side in sides] == [10, 10]
 
 
@@ -712,7 +716,7 @@ def of_values(a: Any, b: Any, family: int) -> Compared:
     """One of `family` comparisons of tasks that were tried once."""
     groups = [tuple((float(value),) for value in values) for values in (a, b)]
     paired = Paired(tuple(map(str, range(len(a)))), groups[0], groups[1], ())
-    figures = Sample.of(paired, None, CompareOptions(), family)
+    figures = Sample(paired.a, paired.b, None, CompareOptions(), family)
     found = estimates.inference(figures)
     assert found is not None
     return Compared(
