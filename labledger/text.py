@@ -70,11 +70,6 @@ def points(share: float) -> str:
     return f"{value:{digits}} points"
 
 
-def signed_points(difference: float) -> str:
-    """Return a difference of shares as ``+2.0 points``."""
-    return f"{'-' if difference < 0 else '+'}{points(abs(difference))}"
-
-
 def percent_range(low: float, high: float, *, signed: bool = False) -> str:
     """Return the bounds of a share, or of a difference of shares, as ``-1.5 to +31.3``."""
     return f"{_percent_bound(low, signed)} to {_percent_bound(high, signed)}"

@@ -69,9 +69,9 @@ def rate(estimate: Estimate | None) -> str:
 
 def rate_bounds(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return the interval of an estimate of a share, in per cent or points."""
-    if estimate is None or estimate.low is None or estimate.high is None:
+    if estimate is None or estimate.bounds is None:
         return DASH
-    return percent_range(estimate.low, estimate.high, signed=signed)
+    return percent_range(*estimate.bounds, signed=signed)
 
 
 def value(estimate: Estimate | None, document: Comparison) -> str:
@@ -83,9 +83,9 @@ def value(estimate: Estimate | None, document: Comparison) -> str:
 
 def bounds(estimate: Estimate | None, document: Comparison, *, signed: bool = False) -> str:
     """Return an interval; `signed` for that of a difference of rates."""
-    if document.is_rate or estimate is None or estimate.low is None or estimate.high is None:
+    if document.is_rate or estimate is None or estimate.bounds is None:
         return rate_bounds(estimate, signed=signed)
-    return f"{significant(estimate.low)} to {significant(estimate.high)}"
+    return " to ".join(map(significant, estimate.bounds))
 
 
 def amount(difference: float, document: Comparison) -> str:

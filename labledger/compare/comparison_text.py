@@ -6,7 +6,7 @@ are those of `comparison_sentences`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from labledger.compare.comparison_sentences import (
 )
 from labledger.compare.run_notices import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import DASH, count, counted, p_equation, percent, signed_points
+from labledger.text import count, counted, p_equation, percent
 
 _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
@@ -133,34 +133,29 @@ def _rows(compared: Compared, document: Comparison) -> Iterator[Row]:
     heading += f" (difference: of {document.family} comparisons)" if document.family > 1 else ""
     interval = bounds(difference, document, signed=True)
     yield heading, bounds(a, document), bounds(b, document), interval
-    yield from _pass_at_rows(compared)
+    yield from _pass_at_rows(compared, document)
 
 
-def _pass_at_rows(compared: Compared) -> Iterator[Row]:
+def _pass_at_rows(compared: Compared, document: Comparison) -> Iterator[Row]:
     """Yield pass@k and pass^k for each k of a side; the other side may have no such k."""
-    by_k_a = {pass_at.k: pass_at for pass_at in compared.a.pass_at}
-    by_k_b = {pass_at.k: pass_at for pass_at in compared.b.pass_at}
-    differences = {pass_at.k: pass_at for pass_at in compared.pass_at}
+    reported = (compared.a.pass_at, compared.b.pass_at, compared.pass_at)
+    by_k_a, by_k_b, differences = ({each.k: each for each in of_all} for of_all in reported)
     for k in sorted(by_k_a | by_k_b):
-        a, b = by_k_a.get(k), by_k_b.get(k)
-        moved = differences.get(k)
-        tasks = {pass_at.tasks for pass_at in (a, b, moved) if pass_at is not None}
+        known = [of_all.get(k) for of_all in (by_k_a, by_k_b, differences)]
+        tasks = {each.tasks for each in known if each is not None}
         few = "" if tasks == {compared.tasks} else f" ({counted(min(tasks), 'task')})"
-        found = (a, b, moved)
-        any_passes = (None if pass_at is None else pass_at.any for pass_at in found)
-        all_pass = (None if pass_at is None else pass_at.all for pass_at in found)
-        yield _pass_at_row(f"pass@{k}{few}", *any_passes)
-        yield _pass_at_row(f"pass^{k}{few}", *all_pass)
+        any_passes = [None if each is None else each.any for each in known]
+        all_pass = [None if each is None else each.all for each in known]
+        yield _pass_at_row(f"pass@{k}{few}", any_passes, document)
+        yield _pass_at_row(f"pass^{k}{few}", all_pass, document)
 
 
-def _pass_at_row(
-    name: str, a: Estimate | None, b: Estimate | None, difference: Estimate | None
-) -> Row:
+def _pass_at_row(name: str, estimates: Sequence[Estimate | None], document: Comparison) -> Row:
+    """Return a row of the estimates of A, of B, and of their difference."""
+    a, b, difference = estimates
     first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
-    if difference is None:
-        return name, first, second, DASH
-    moved = signed_points(difference.value)
-    if difference.low is not None:
+    moved = signed_amount(difference, document)
+    if difference is not None and difference.bounds is not None:
         moved += f" ({rate_bounds(difference, signed=True)})"
     return name, first, second, moved
 
@@ -263,10 +258,6 @@ def _moved_tasks(compared: Compared, document: Comparison) -> Iterator[Fact]:
     for word, sign in ((lower, -1), (higher, 1)):
         names = [task_id for change, task_id in moved if change * sign > 0]
         if names:
-            more = (
-                f" and {count(len(names) - _MAX_NAMED_TASKS)} more"
-                if len(names) > _MAX_NAMED_TASKS
-                else ""
-            )
-            text = ", ".join(names[:_MAX_NAMED_TASKS]) + more
+            text, surplus = ", ".join(names[:_MAX_NAMED_TASKS]), len(names) - _MAX_NAMED_TASKS
+            text += f" and {count(surplus)} more" if surplus > 0 else ""
             yield Fact(f"{word} on {counted(len(names), 'task')}", text, in_report=False)

@@ -203,9 +203,9 @@ def decide_equivalence(
 
 
 def _equivalence(difference: Estimate, limit: float) -> Nearness:
-    low, high = difference.low, difference.high
-    if low is None or high is None:
+    if difference.bounds is None:
         return Nearness.NOT_SHOWN
+    low, high = difference.bounds
     if -limit < low and high < limit:
         return Nearness.EQUIVALENT
     return Nearness.DIFFERENT if low >= limit or high <= -limit else Nearness.NOT_SHOWN
@@ -233,19 +233,13 @@ def _gate(gate: Gate, limit: float, compared: Compared, document: Comparison) ->
         verdict = _equivalence(difference, limit)
         text = comparison_sentences.equivalence(compared, difference, document, limit, verdict)
         return verdict is Nearness.EQUIVALENT, text
-    gain = _gain_bounds(difference, document)
+    # The interval of B's advantage over A, in the direction that is better.
+    gain = difference.bounds
+    if gain is not None and document.lower_is_better:
+        gain = -gain[1], -gain[0]
     if gate is Gate.FAIL_IF_WORSE:
         is_shown = gain is not None and gain[1] < -limit
         passed = not is_shown
     else:
         is_shown = passed = gain is not None and gain[0] > -limit
     return passed, comparison_sentences.gate(gate, limit, compared, difference, document, is_shown)
-
-
-def _gain_bounds(difference: Estimate, document: Comparison) -> tuple[float, float] | None:
-    """Return the interval of B's advantage over A, in the direction that is better."""
-    if difference.low is None or difference.high is None:
-        return None
-    if document.lower_is_better:
-        return -difference.high, -difference.low
-    return difference.low, difference.high

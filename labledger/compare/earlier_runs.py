@@ -18,7 +18,7 @@ from itertools import combinations, pairwise
 from labledger.compare.compare_options import CompareOptions
 from labledger.compare.pairs import Trials, pair, read_clusters, read_trials
 from labledger.compare.sides import CombinedRuns, Side, read_combined
-from labledger.compare.statistics.samples import Estimate, mean, quantile
+from labledger.compare.statistics.samples import Estimate, mean, quantile, variance
 from labledger.compare.statistics.variance_components import PairedTasks
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.ledger.query import query
@@ -190,11 +190,10 @@ class Spending:
         if total is None:
             return None
         places = min(self.concurrency, tasks * replications * len(self._durations or ()))
-        low = None if total.low is None else total.low / places
-        high = None if total.high is None else total.high / places
-        if high is not None and places > 1:
-            high += self.longest_ms
-        return Estimate(total.value / places, low, high)
+        if total.bounds is None:
+            return Estimate(total.value / places, None, None)
+        low, high = (bound / places for bound in total.bounds)
+        return Estimate(total.value / places, low, high + (self.longest_ms if places > 1 else 0.0))
 
     def _sum(
         self, usual: Sequence[_Usual] | None, tasks: int, replications: int
@@ -251,9 +250,4 @@ def _by_variant(
 
 def _usual(by_task: dict[str, list[float]]) -> _Usual:
     means = [mean(values) for values in by_task.values()]
-    centre = mean(means)
-    spread = 0.0
-    if len(means) > 1:
-        squares = math.fsum((value - centre) ** 2 for value in means)
-        spread = math.sqrt(squares / (len(means) - 1))
-    return _Usual(centre, spread, len(means))
+    return _Usual(mean(means), math.sqrt(variance(means) or 0.0), len(means))

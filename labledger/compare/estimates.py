@@ -16,7 +16,6 @@ from labledger.compare.compare_options import CompareOptions, Estimand, Validity
 from labledger.compare.comparison_document import Counts, Detectable, Effect, SideReport
 from labledger.compare.sides import Side
 from labledger.compare.statistics import (
-    confidence_sequence,
     paired_means,
     paired_rates,
     planned_power,
@@ -91,7 +90,7 @@ def inference(sample: Sample) -> Inference | None:
         return None
     a, b, confidence = sample.a, sample.b, sample.confidence
     if sample.validity is Validity.ANYTIME:
-        return confidence_sequence.of_tasks(
+        return paired_means.at_every_look(
             sample.differences, confidence, sample.clusters, sample.largest_cluster
         )
     if sample.is_suite:
@@ -136,7 +135,7 @@ def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[P
     """
     shared = {each.k for each in a.pass_at if each.tasks} & {p.k for p in b.pass_at if p.tasks}
     estimates = [
-        paired_means.differences(
+        rates.pass_at_difference(
             sample.a, sample.b, k, sample.confidence, sample.clusters, is_suite=sample.is_suite
         )
         for k in sorted(shared)
@@ -158,7 +157,7 @@ def _rate(groups: Groups, sample: Sample) -> Estimate:
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
-        return confidence_sequence.of_tasks(
+        return paired_means.at_every_look(
             spread, confidence, sample.clusters, sample.largest_cluster
         ).estimate.shifted(0.5, 0.5)
     if not sample.is_suite:

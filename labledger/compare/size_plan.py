@@ -7,9 +7,9 @@ part of the public API.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from labledger import resources
@@ -53,17 +53,19 @@ class PlanOptions:
     metric: str = PASS_RATE
     from_runs: tuple[str, ...] = ()
 
+    @property
+    def is_rate(self) -> bool:
+        """Whether pass rates are compared."""
+        return self.metric == PASS_RATE
+
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""
         problems = []
-        is_rate = self.metric == PASS_RATE
-        if not (
-            math.isfinite(self.detect) and self.detect > 0 and (self.detect <= 1 or not is_rate)
-        ):
-            expected = "a share above 0, up to 1, such as 0.05" if is_rate else "more than 0"
-            problems.append(
-                Problem(Parameter("detect"), f"found {self.detect:g}; expected {expected}")
-            )
+        largest = 1.0 if self.is_rate else sys.float_info.max
+        if not 0 < self.detect <= largest:
+            expected = "a share above 0, up to 1, such as 0.05" if self.is_rate else "more than 0"
+            message = f"found {self.detect:g}; expected {expected}"
+            problems.append(Problem(Parameter("detect"), message))
         if not 0 < self.power < 1:
             message = f"found {self.power:g}; expected more than 0 and less than 1"
             problems.append(Problem(Parameter("power"), message))
@@ -193,13 +195,10 @@ class _Planner:
 
     def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
         known = self.components
-        is_rate = self.options.metric == PASS_RATE
-        variation = Variation(known.between, known.within, is_rate)
-        if is_rate:
-            variation = replace(variation, rate=known.mean)
+        variation = Variation(known.between, known.within, self.options.is_rate, known.mean)
         if estimand is Estimand.SUITE:
             return variation.times(factor)
-        if is_rate:
+        if variation.is_rate:
             variation = variation.with_half_a_pair(known.tasks)
         return variation.times(known.design_effect).times(factor)
 
@@ -211,7 +210,7 @@ class _Planner:
     def design(self, estimand: Estimand, tasks: int, replications: int) -> Design:
         power_at = self.power(estimand, tasks, replications)
         largest = _ALWAYS_SHOWN
-        if self.options.metric != PASS_RATE:
+        if not self.options.is_rate:
             largest = 1000 * max(self.options.detect, self.variation(estimand).of_task(1) ** 0.5)
         least = planned_power.detectable(power_at, largest, self.options.power)
         return Design(
@@ -225,40 +224,26 @@ class _Planner:
             duration_ms=self.spending.duration_ms(tasks, replications),
         )
 
-    def tasks_like_these(self, replications: int) -> Requirement:
+    def requirement(self, estimand: Estimand, fixed: int) -> Requirement:
+        """Return the fewest tasks with `fixed` replications, or replications of `fixed` tasks."""
+        is_suite = estimand is Estimand.SUITE
+        search = planned_power.replications_needed if is_suite else planned_power.tasks_needed
+
         def needed(factor: float) -> int | None:
-            return planned_power.tasks_needed(
-                self.variation(Estimand.TASKS, factor),
-                replications,
-                self.options.detect,
-                self.confidence,
-                self.options.power,
-            )
+            variation, options = self.variation(estimand, factor), self.options
+            return search(variation, fixed, options.detect, self.confidence, options.power)
 
-        tasks = needed(1.0)
-        if tasks is None:
-            return Requirement(Estimand.TASKS.value, None, replications)
-        factor = self.components.range_of_variance(replications, self.options.confidence)
-        low, high = _range(needed, factor)
-        design = self.design(Estimand.TASKS, tasks, replications)
-        return Requirement(Estimand.TASKS.value, design, replications, low, high)
-
-    def these_tasks(self) -> Requirement:
-        def needed(factor: float) -> int | None:
-            return planned_power.replications_needed(
-                self.variation(Estimand.SUITE, factor),
-                self.experiment.tasks,
-                self.options.detect,
-                self.confidence,
-                self.options.power,
-            )
-
-        replications = needed(1.0)
-        if replications is None:
-            return Requirement(Estimand.SUITE.value, None, None)
-        low, high = _range(needed, self.components.range_of_within(self.options.confidence))
-        design = self.design(Estimand.SUITE, self.experiment.tasks, replications)
-        return Requirement(Estimand.SUITE.value, design, None, low, high)
+        number, replications = needed(1.0), None if is_suite else fixed
+        if number is None:
+            return Requirement(estimand.value, None, replications)
+        if is_suite:
+            factor = self.components.range_of_within(self.options.confidence)
+        else:
+            factor = self.components.range_of_variance(fixed, self.options.confidence)
+        # The numbers that are needed if the variances are smaller, or larger, by that factor.
+        low, high = (None, None) if factor is None else (needed(1 / factor), needed(factor))
+        shape = (fixed, number) if is_suite else (number, fixed)
+        return Requirement(estimand.value, self.design(estimand, *shape), replications, low, high)
 
     def curves(self, requirements: Sequence[Requirement]) -> Iterator[tuple[Design, ...]]:
         """Yield a curve for each estimand, around what is needed; none of an unknown power."""
@@ -280,13 +265,6 @@ def _points(needed: int, written: int) -> list[int]:
     return sorted({max(2, round(needed * times)) for times in _CURVE} | {max(2, written)})
 
 
-def _range(
-    needed: Callable[[float], int | None], factor: float | None
-) -> tuple[int | None, int | None]:
-    """Return the numbers needed if the variances are smaller, or larger, by a factor."""
-    return (None, None) if factor is None else (needed(1 / factor), needed(factor))
-
-
 def plan_size(
     reader: LedgerReader, experiment: PlannedExperiment, options: PlanOptions
 ) -> SizePlan:
@@ -297,7 +275,7 @@ def plan_size(
     """
     options.check()
     resources.require_analysis()
-    metric = None if options.metric == PASS_RATE else options.metric
+    metric = None if options.is_rate else options.metric
     earlier = read_earlier_runs(
         reader, experiment.experiment_id, options.from_runs, metric, experiment.cluster
     )
@@ -310,8 +288,8 @@ def plan_size(
     planner = _Planner(experiment, options, components, spending)
     tasks, replications = experiment.tasks, experiment.replications
     requirements = (
-        *map(planner.tasks_like_these, sorted({*_REPLICATIONS, replications})),
-        planner.these_tasks(),
+        *(planner.requirement(Estimand.TASKS, n) for n in sorted({*_REPLICATIONS, replications})),
+        planner.requirement(Estimand.SUITE, tasks),
     )
     return SizePlan(
         metric=options.metric,

@@ -6,7 +6,7 @@ experiment that is about to run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from labledger.compare.compare_options import Estimand
@@ -64,7 +64,7 @@ def expectation(plan: SizePlan) -> tuple[str, str]:
     least = " or ".join(shown) or "none, with so few tasks and replications"
     return (
         f"smallest difference that would be shown with {_percent(plan.power)} power: {least}",
-        f"expected, from {_runs(plan)}: {_cost(tasks.cost_usd)}, {_time(tasks.duration_ms)}",
+        f"expected, from {_runs(plan)}: {_cost(tasks)}, {_time(tasks)}",
     )
 
 
@@ -83,21 +83,21 @@ def _runs(plan: SizePlan) -> str:
     return shown if len(plan.runs) <= 3 else f"{shown} and {len(plan.runs) - 3} more"
 
 
-def _cost(cost: Estimate | None) -> str:
-    if cost is None:
-        return "unknown cost"
-    if cost.low is None or cost.high is None:
-        return usd(cost.value)
-    return f"{usd(cost.value)} ({usd(cost.low)} to {usd(cost.high)})"
+def _cost(design: Design, unknown: str = "unknown cost") -> str:
+    return _with_bounds(design.cost_usd, usd, unknown)
 
 
-def _time(milliseconds: Estimate | None) -> str:
-    if milliseconds is None:
-        return "unknown time"
-    text = duration(milliseconds.value)
-    if milliseconds.low is None or milliseconds.high is None:
-        return text
-    return f"{text} ({duration(milliseconds.low)} to {duration(milliseconds.high)})"
+def _time(design: Design, unknown: str = "unknown time") -> str:
+    return _with_bounds(design.duration_ms, duration, unknown)
+
+
+def _with_bounds(estimate: Estimate | None, shown: Callable[[float], str], unknown: str) -> str:
+    if estimate is None:
+        return unknown
+    value = shown(estimate.value)
+    if estimate.bounds is None:
+        return value
+    return f"{value} ({' to '.join(map(shown, estimate.bounds))})"
 
 
 def _facts(plan: SizePlan) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _facts(plan: SizePlan) -> Iterator[str]:
         f"The experiment as it is: {counted(written.tasks, 'task')}, "
         f"{counted(written.replications, 'replication')}, "
         f"{counted(len(written.variants), 'variant')}, {counted(trials, 'trial')}; "
-        f"{_cost(plan.as_written[0].cost_usd)}; {_time(plan.as_written[0].duration_ms)}"
+        f"{_cost(plan.as_written[0])}; {_time(plan.as_written[0])}"
     )
     for design in plan.as_written:
         least = "no difference can be shown"
@@ -129,35 +129,27 @@ def _facts(plan: SizePlan) -> Iterator[str]:
 
 
 def _tables(plan: SizePlan) -> Iterator[PlanTable]:
-    tasks = [r for r in plan.requirements if r.estimand == Estimand.TASKS]
-    columns = ("replications", "tasks needed", "trials", "cost", "time")
-    rows = tuple(_tasks_row(requirement) for requirement in tasks)
-    yield PlanTable("On tasks like these", columns, rows)
-    (suite,) = (r for r in plan.requirements if r.estimand == Estimand.SUITE)
-    columns = ("tasks", "replications needed", "trials", "cost", "time")
-    yield PlanTable("On this suite", columns, (_suite_row(suite, plan),))
+    for estimand, given, sought in (
+        (Estimand.TASKS, "replications", "tasks needed"),
+        (Estimand.SUITE, "tasks", "replications needed"),
+    ):
+        needed = [each for each in plan.requirements if each.estimand == estimand]
+        columns = (given, sought, "trials", "cost", "time")
+        rows = tuple(_row(requirement, plan) for requirement in needed)
+        yield PlanTable(f"On {estimand.words}", columns, rows)
     for curve in plan.curves:
         yield _curve(curve, plan)
 
 
-def _tasks_row(requirement: Requirement) -> tuple[str, ...]:
-    first = count(requirement.replications or 0)
-    design = requirement.design
+def _row(requirement: Requirement, plan: SizePlan) -> tuple[str, ...]:
+    is_suite, design = requirement.estimand == Estimand.SUITE, requirement.design
+    given = count(plan.experiment.tasks if is_suite else requirement.replications or 0)
     if design is None:
-        return first, f"more than {count(MOST_TASKS)}", *_EMPTY
-    return first, _with_range(design.tasks, requirement), *_spent(design)
-
-
-def _suite_row(requirement: Requirement, plan: SizePlan) -> tuple[str, ...]:
-    first = count(plan.experiment.tasks)
-    design = requirement.design
-    if design is None:
-        unknown = plan.within is None
-        return first, "unknown" if unknown else f"more than {count(MOST_REPLICATIONS)}", *_EMPTY
-    return first, _with_range(design.replications, requirement), *_spent(design)
-
-
-_EMPTY = (DASH, DASH, DASH)
+        most = MOST_REPLICATIONS if is_suite else MOST_TASKS
+        is_unknown = is_suite and plan.within is None
+        return given, "unknown" if is_unknown else f"more than {count(most)}", DASH, DASH, DASH
+    sought = _with_range(design.replications if is_suite else design.tasks, requirement)
+    return given, sought, count(design.total_trials), _cost(design, DASH), _time(design, DASH)
 
 
 def _with_range(number: int, requirement: Requirement) -> str:
@@ -165,12 +157,6 @@ def _with_range(number: int, requirement: Requirement) -> str:
         return count(number)
     high = "more" if requirement.high is None else count(requirement.high)
     return f"{count(number)} ({count(requirement.low)} to {high})"
-
-
-def _spent(design: Design) -> tuple[str, str, str]:
-    cost = DASH if design.cost_usd is None else _cost(design.cost_usd)
-    time = DASH if design.duration_ms is None else _time(design.duration_ms)
-    return count(design.total_trials), cost, time
 
 
 def _curve(curve: Sequence[Design], plan: SizePlan) -> PlanTable:

@@ -21,7 +21,6 @@ import numpy as np
 from scipy import special
 
 from labledger.compare.statistics import (
-    confidence_sequence,
     paired_means,
     paired_rates,
     planned_power,
@@ -231,7 +230,7 @@ def _anytime(ups: Array, downs: Array) -> Array:
     rejected = []
     for up, down in pairs.tolist():
         values = np.array([1.0] * up + [-1.0] * down or [0.0])
-        p = confidence_sequence.no_difference(Units(values, np.ones(len(values))))
+        p = paired_means.no_difference(Units(values, np.ones(len(values))))
         rejected.append(p < LEVEL)
     return np.array(rejected)[index]
 
@@ -251,7 +250,7 @@ def _looks_at_clusters() -> None:
             alarms = missed = False
             for count in range(2, len(sizes) + 1):
                 known = np.isin(names, order[:count])
-                found = confidence_sequence.of_tasks(
+                found = paired_means.at_every_look(
                     differences[known].tolist(),
                     1 - LEVEL,
                     names[known].astype(str).tolist(),

@@ -25,7 +25,6 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.ledger.reader import LedgerReader
 from labledger.records import json_schemas
-from labledger.text import signed_points
 
 BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 """Twelve tasks, seven lost."""
@@ -571,7 +570,8 @@ def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
     assert [comparison_sentences.amount(value, document()) for value in values] == [
         *("0.03 points", "0.03 points", "0.0 points", "12.3 points"),
     ]
-    assert [signed_points(value) for value in values] == [
+    signed = [Estimate(value, None, None) for value in values]
+    assert [comparison_sentences.signed_amount(value, document()) for value in signed] == [
         *("+0.03 points", "-0.03 points", "+0.0 points", "+12.3 points"),
     ]
 

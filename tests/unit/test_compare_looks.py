@@ -14,7 +14,7 @@ import sample_ledgers as kit
 from labledger import open_ledger
 from labledger.compare.compare_options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison
-from labledger.compare.statistics import confidence_sequence, paired_rates
+from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.sign_flip_test import sampled_units
 from labledger.records.outcomes import RunStatus
 from labledger.report.report_options import ReportOptions
@@ -44,7 +44,7 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
     assert paired_rates.of_tasks(a, b, ALL).p < 0.05
     assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
     assert found.test is not None
-    assert found.test.name == confidence_sequence.BETTING
+    assert found.test.name == paired_means.BETTING
     assert found.test.p > 0.05
     with open_ledger(lab_dir=path.parent) as ledger:
         headline = ledger.report("run-1")["headline"]
@@ -120,7 +120,7 @@ def test_a_sequence_holds_at_all_looks_together() -> None:
         ever = {"sequence": False, "test": False}
         for count in range(20, 101, 20):
             seen = signs[:count]
-            ever["sequence"] |= confidence_sequence.no_difference(sampled_units(seen)) < 0.05
+            ever["sequence"] |= paired_means.no_difference(sampled_units(seen)) < 0.05
             a, b = ([(float(s == side),) for s in seen] for side in (-1, 1))
             ever["test"] |= paired_rates.of_tasks(a, b, ALL).p < 0.05
         for name, was in ever.items():
@@ -137,7 +137,7 @@ def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
         for shift in (-0.4, 0.0, 0.25):
             values = np.clip(chance.normal(shift, 0.4, count), -1, 1).tolist()
             for clusters, largest in ((None, 1), (names, 3)):
-                found = confidence_sequence.of_tasks(values, ALL, clusters, largest)
+                found = paired_means.at_every_look(values, ALL, clusters, largest)
                 low, high = found.estimate.low, found.estimate.high
                 assert low is not None
                 assert high is not None
@@ -150,7 +150,7 @@ def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
     n = 12
     theta = np.cos((2 * np.arange(1, 129) - 1) * np.pi / 512)
     expected = 2 / np.mean((1 + theta) ** n)
-    assert confidence_sequence.of_tasks([1.0] * n, ALL).p == pytest.approx(expected)
+    assert paired_means.at_every_look([1.0] * n, ALL).p == pytest.approx(expected)
 
 
 @pytest.mark.usefixtures("one_chart_process")

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from labledger.compare.statistics import paired_means, paired_rates
+from labledger.compare.statistics import paired_rates
+from labledger.compare.statistics import rates as pass_rates
 from labledger.compare.statistics.samples import Estimate
 
 Rates = np.ndarray
@@ -26,14 +27,14 @@ def test_pass_at_1_is_the_pass_rate(clusters: Sequence[str] | None) -> None:
     """With k = 1 difference and interval are those of the pass rates, for both estimands."""
     chance = np.random.default_rng(5)
     a, b = (draw(chance, np.full(8, rate), 3) for rate in (0.4, 0.7))
-    one = paired_means.differences(a, b, 1, 0.95, clusters)
+    one = pass_rates.pass_at_difference(a, b, 1, 0.95, clusters)
     expected = paired_rates.of_tasks(a, b, 0.95, clusters).estimate
     for estimate in (one.any, one.all):
         assert estimate is not None
         assert (estimate.value, estimate.low, estimate.high) == pytest.approx(
             (expected.value, expected.low, expected.high)
         )
-    suite = paired_means.differences(a, b, 1, 0.95, is_suite=True)
+    suite = pass_rates.pass_at_difference(a, b, 1, 0.95, is_suite=True)
     assert suite.any == suite.all == paired_rates.of_suite(a, b, 0.95).estimate
 
 
@@ -41,7 +42,7 @@ def test_the_estimates_are_the_means_over_all_groups_of_k_trials() -> None:
     """A difference is that of all groups of k trials of a task; tasks with fewer are left out."""
     chance = np.random.default_rng(6)
     a, b = (draw(chance, np.full(6, rate), 4) for rate in (0.3, 0.6))
-    found = paired_means.differences([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
+    found = pass_rates.pass_at_difference([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
 
     def mean_over_groups(side: Sequence[Sequence[float]], combine: type[max] | type[min]) -> float:
         groups = [[combine(g) for g in itertools.combinations(task, 3)] for task in side]
@@ -59,10 +60,10 @@ def test_the_estimates_are_the_means_over_all_groups_of_k_trials() -> None:
 def test_the_variance_within_a_task_is_the_jackknifes(n: int, passed: int, k: int) -> None:
     """It equals (n − 1)/n times the squared deviations of the estimates without one trial."""
     trials = [1.0] * passed + [0.0] * (n - passed)
-    for of_task in (paired_means.any_of, paired_means.all_of):
+    for of_task in (pass_rates.any_of, pass_rates.all_of):
         left = [of_task(n - 1, round(passed - trial), k) for trial in trials]
         expected = (n - 1) / n * math.fsum((x - np.mean(left)) ** 2 for x in left)
-        variance = paired_means._jackknife(n, passed, k, of_task)
+        variance = pass_rates._jackknife(n, passed, k, of_task)
         assert variance == pytest.approx(expected, abs=1e-15)
 
 
@@ -88,7 +89,7 @@ def test_coverage(tasks: int, replications: int, k: int, *, is_suite: bool) -> N
     for _ in range(draws):
         rates = fixed if is_suite else task_rates(tasks)
         a, b = (draw(chance, side, replications) for side in rates)
-        found = paired_means.differences(a, b, k, 0.95, is_suite=is_suite)
+        found = pass_rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
         for number, estimate in enumerate((found.any, found.all)):
             covered[number] += contains(estimate, truths[number])
     # Two hundred draws at 95 % stray by 1.5 % (one standard error).
@@ -108,7 +109,7 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
     widths: dict[bool, list[float]] = {False: [], True: []}
     for is_suite, replications in itertools.product(widths, (4, 6, 12)):
         side = [[1.0] * replications] * 20
-        found = paired_means.differences(side, side, 3, 0.95, is_suite=is_suite).any
+        found = pass_rates.pass_at_difference(side, side, 3, 0.95, is_suite=is_suite).any
         assert found is not None
         assert contains(found, 0.0)
         widths[is_suite].append((found.high or 0) - (found.low or 0))
@@ -119,6 +120,6 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
 def test_a_suite_has_no_interval_from_a_single_estimate_of_each_task() -> None:
     """With k trials a side its spread is not known, and that of tasks like these is not offered."""
     side = [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]] * 10
-    found = paired_means.differences(side, side[::-1], 3, 0.95, is_suite=True)
+    found = pass_rates.pass_at_difference(side, side[::-1], 3, 0.95, is_suite=True)
     assert found.all == Estimate(0.0, None, None)
     assert found.any == Estimate(0.0, None, None)

@@ -1,38 +1,48 @@
-"""Compare two means of a metric, or pass@k and pass^k of two sides, with intervals and tests.
+"""Compare two means, with intervals and tests.
 
 In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
 `of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
 is below 1 less the confidence exactly where the interval does not contain 0. There is no interval
-where nothing varies. `differences`, of pass@k and pass^k, uses the intervals of pass rates.
+where nothing varies.
+
+`at_every_look`, for differences from -1 to 1, is a confidence sequence: it contains the true mean
+at all looks together (Howard, Ramdas, McAuliffe and Sekhon 2021, Annals of Statistics
+49:1055–1080), while a fixed-sample test that is repeated as tasks come in errs far more often than
+its level says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from labledger.compare.statistics import paired_rates, sign_flip_test
-from labledger.compare.statistics.rates import PassAt, all_of, any_of
+from labledger.compare.statistics import sign_flip_test
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
     Inference,
+    bisected,
     deviation,
-    independent_size,
     mean,
     quantile,
     task_differences,
     task_means,
     units_deviation,
 )
+from labledger.compare.statistics.sign_flip_test import Units
 
 SIGN_FLIP = "exact permutation test over tasks"
 CLUSTER_FLIP = "exact permutation test over clusters of tasks"
 APPROXIMATE = "permutation test over tasks, by saddlepoint"
 SUITE_T = "stratified t test"
+BETTING = "anytime-valid betting test"
 
 _SQUARES_FIT = 1e100
 """The squares of values up to this, and from its inverse on, are numbers of a double."""
+_STAKES = 256
+"""The number of stakes that a side of the bet is spread over."""
+_STEPS = 40
+"""Bisections of a bound, which is then exact to 2⁻³⁹."""
 
 
 # -- tasks as a sample
@@ -125,6 +135,9 @@ def standardized(differences: Sequence[float]) -> float | None:
     return mean(differences) / spread if spread else None
 
 
+# -- tasks as given
+
+
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     """Estimate the difference of means, B minus A, for these fixed tasks, in the metric's unit.
 
@@ -185,101 +198,65 @@ def mean_of_suite(groups: Groups, confidence: float) -> Estimate:
     return _t_estimate(value, *suite_deviation(groups), confidence)
 
 
-_OfTask = Callable[[int, int, int], float]
-"""An estimate of one task from its trials, its passes and k."""
-
-_EDGE = 1e-12
+# -- all looks at growing runs
 
 
-def differences(
-    a: Groups,
-    b: Groups,
-    k: int,
+def at_every_look(
+    differences: Sequence[float],
     confidence: float,
     clusters: Sequence[str] | None = None,
-    *,
-    is_suite: bool = False,
-) -> PassAt:
-    """Estimate the differences of pass@k and pass^k, B minus A.
+    largest: int = 1,
+) -> Inference:
+    """Estimate the mean of tasks' differences from -1 to 1, valid at every look.
 
-    A difference is the mean of the tasks' differences, over the tasks that have k replications on
-    both sides. The intervals are for one k each: nothing corrects for several.
+    The tasks, or the clusters that are named for each, must come in an order that does not depend
+    on their differences, each with all of its trials; `largest` is the size of the largest cluster
+    that is planned.
 
-    For tasks like these, the effective number of pairs follows from the spread of the tasks' (or
-    `clusters`') differences, as in `paired_rates.discordance`; a task counts as at most as many
-    pairs as it has disjoint groups of k trials. For k = 1 the estimate is that of the pass rate.
-
-    For these tasks (`is_suite`) it follows from the spread within tasks, by the jackknife over the
-    trials of each side, which errs on the safe side for such estimates (Efron and Stein 1981,
-    Annals of Statistics 9:586–596). It is never less than that of tasks like these, whose spread
-    includes the one within tasks. There is no interval where a side has only k trials of a task,
-    which are a single estimate.
+    The bounds are those of a bet against each mean (Waudby-Smith and Ramdas 2024, JRSS B 86:1–27):
+    a fortune starts at 1, and for each unit a share of it is staked on a larger (or smaller) mean,
+    so that it does not grow on average if the mean is the true one. A fortune that has reached
+    2 / (1 − confidence) rejects that mean for good (Ville 1939). Stakes are spread over their whole
+    range by the arcsine distribution (Orabona and Jun 2024, IEEE Transactions on Information Theory
+    70:436–455), so that nothing is tuned, and the order of the units does not matter. The p value
+    is that of the same bet against no difference.
     """
-    enough = [i for i in range(len(a)) if min(len(a[i]), len(b[i])) >= k]
-    if not enough:
-        return PassAt(k, 0, None, None)
-    if k == 1 and is_suite and any(len(group) > 1 for group in (*a, *b)):
-        estimate = paired_rates.of_suite(a, b, confidence).estimate
-        return PassAt(k, len(a), estimate, estimate)
-    counts = [[_counts(side[i]) for i in enough] for side in (a, b)]
-    named = None if clusters is None else [clusters[i] for i in enough]
-    any_passes, all_pass = (
-        _difference(counts, k, of_task, confidence, named, is_suite=is_suite)
-        for of_task in (any_of, all_of)
-    )
-    return PassAt(k, len(enough), any_passes, all_pass)
+    units = sign_flip_test.sampled_units(differences, clusters)
+    # Sums and sizes are shares of the largest planned size.
+    size = max(largest, float(units.sizes.max()))
+    units = Units(units.sums / size, units.sizes / size)
+    value, limit = units.mean, math.log(2 / (1 - confidence))
+    low = _bound(units.negated, limit, -value)
+    high = _bound(units, limit, value)
+    return Inference(Estimate(value, -low, high), no_difference(units), BETTING)
 
 
-def _counts(group: Sequence[float]) -> tuple[int, int]:
-    """Return the trials of a task and how many passed."""
-    return len(group), round(math.fsum(group))
+def no_difference(units: Units) -> float:
+    """Return the p value of a mean of 0, of differences from -1 to 1 in units of at most 1."""
+    return min(1.0, 2 * math.exp(-max(_fortune(units, 0.0), _fortune(units.negated, 0.0))))
 
 
-def _difference(
-    counts: Sequence[Sequence[tuple[int, int]]],
-    k: int,
-    of_task: _OfTask,
-    confidence: float,
-    clusters: Sequence[str] | None,
-    *,
-    is_suite: bool,
-) -> Estimate:
-    rates_a, rates_b = ([of_task(n, passed, k) for n, passed in side] for side in counts)
-    independent = independent_size(
-        2 / (1 / (n_a // k) + 1 / (n_b // k)) for (n_a, _), (n_b, _) in zip(*counts, strict=True)
-    )
-    if not is_suite:
-        return paired_rates.of_rates(rates_a, rates_b, independent, confidence, clusters).estimate
-    pairs = paired_rates.discordance_of_rates(rates_a, rates_b, independent)
-    within = _variance_within(counts, k, of_task)
-    if within is None:
-        return Estimate(pairs.difference, None, None)
-    variance = pairs.gained + pairs.lost - pairs.difference**2
-    seen = variance / within if within > _EDGE else independent
-    size = max(pairs.size(confidence), min(independent, seen))
-    low, high = paired_rates.tango_interval(
-        pairs.gained * size, pairs.lost * size, size, confidence
-    )
-    return Estimate(pairs.difference, low, high)
+def _fortune(units: Units, mean: float) -> float:
+    """Return the logarithm of what a bet has become that the true mean is smaller than `mean`.
 
-
-def _variance_within(
-    counts: Sequence[Sequence[tuple[int, int]]], k: int, of_task: _OfTask
-) -> float | None:
-    """Return the variance of the mean difference that is due to the trials of each task.
-
-    None where a side has only k trials of some task.
+    It grows with `mean`.
     """
-    if any(n == k for side in counts for n, _ in side):
-        return None
-    total = math.fsum(_jackknife(n, passed, k, of_task) for side in counts for n, passed in side)
-    return total / len(counts[0]) ** 2
+    import numpy as np
+    from scipy import special
+
+    shares, weights = np.unique(units.sizes * mean - units.sums, return_counts=True)
+    odd = 2 * np.arange(1, _STAKES // 2 + 1) - 1
+    stakes = np.cos(odd * math.pi / (2 * _STAKES)) / (1 - mean)
+    logs = np.zeros(len(stakes))
+    for start in range(0, len(shares), 1000):
+        part = slice(start, start + 1000)
+        logs += np.log1p(np.outer(stakes, shares[part])) @ weights[part]
+    return float(special.logsumexp(logs)) - math.log(len(stakes))
 
 
-def _jackknife(n: int, passed: int, k: int, of_task: _OfTask) -> float:
-    """Return the jackknife variance of a task's estimate on one side."""
-    if passed in (0, n):
-        return 0.0
-    without_pass, without_failure = of_task(n - 1, passed - 1, k), of_task(n - 1, passed, k)
-    # The n estimates without one trial take two values.
-    return (n - 1) / n**2 * passed * (n - passed) * (without_pass - without_failure) ** 2
+def _bound(units: Units, limit: float, value: float) -> float:
+    """Return the smallest mean above `value` that the bet rejects; 1 where it rejects none."""
+    high = 1 - 1e-12
+    if _fortune(units, high) < limit:
+        return 1.0
+    return bisected(lambda mean: _fortune(units, mean) >= limit, value, high, _STEPS)[1]

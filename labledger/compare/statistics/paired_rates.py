@@ -8,7 +8,7 @@ given and their replications are the sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
     Inference,
+    bisected,
     independent_size,
     quantile,
     task_means,
@@ -92,14 +93,13 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
     it, since few tasks tell little about their spread (Korn and Graubard 1998, Survey Methodology
     24:193–201), but no less than if each task (cluster) were a single pair.
     """
-    return discordance_of_rates(task_means(a), task_means(b), independent_pairs(a, b), clusters)
+    independent = independent_pairs(map(len, a), map(len, b))
+    return discordance_of_rates(task_means(a), task_means(b), independent, clusters)
 
 
-def independent_pairs(a: Groups, b: Groups) -> float:
-    """Return the effective number of pairs if tasks did not matter."""
-    return independent_size(
-        2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
-    )
+def independent_pairs(a: Iterable[int], b: Iterable[int]) -> float:
+    """Return the effective number of pairs if tasks did not matter, from their trials a side."""
+    return independent_size(2 / (1 / n_a + 1 / n_b) for n_a, n_b in zip(a, b, strict=True))
 
 
 def discordance_of_rates(
@@ -149,7 +149,7 @@ def of_tasks(
     `python -m bench.comparison_error` enumerates how often one replication errs, and
     `scripts/simulate-statistics` draws it for replications and clusters.
     """
-    independent = independent_pairs(a, b)
+    independent = independent_pairs(map(len, a), map(len, b))
     return of_rates(task_means(a), task_means(b), independent, confidence, clusters)
 
 
@@ -219,20 +219,12 @@ def score_bounds(
     """
     z = quantile(confidence)
     low, high = -1 + _EDGE, 1 - _EDGE
-    lower = -1.0 if score(low) < z else _crossing(lambda d: score(d) - z, low, value)
-    upper = 1.0 if score(high) > -z else _crossing(lambda d: score(d) + z, value, high)
+    lower, upper = -1.0, 1.0
+    if score(low) >= z:
+        lower = sum(bisected(lambda d: not score(d) - z > 0, low, value, _STEPS)) / 2
+    if score(high) <= -z:
+        upper = sum(bisected(lambda d: not score(d) + z > 0, value, high, _STEPS)) / 2
     return lower, upper
-
-
-def _crossing(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a falling function is 0 between `low` and `high`, by bisection."""
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if falling(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 # -- tasks as given

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from labledger.compare.statistics import paired_rates, sign_flip_test, variance_components
-from labledger.compare.statistics.samples import Groups, mean, quantile, task_means
+from labledger.compare.statistics.samples import Groups, bisected, mean, quantile, task_means
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,9 +48,7 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
     def power(difference: float) -> float:
         return rate_power(pairs, max(discordant, difference), difference, confidence)
 
-    if pairs < 2 or power(1.0) < POWER:
-        return None
-    return smallest_difference(power, 1.0)
+    return None if pairs < 2 else detectable(power, 1.0)
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
@@ -138,11 +136,7 @@ def smallest_difference(
     power: Callable[[float], float], high: float, least: float = POWER
 ) -> float:
     """Return where a power that grows with the difference passes `least`, up to `high`."""
-    low = 0.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle) < least else (low, middle)
-    return high
+    return bisected(lambda difference: not power(difference) < least, 0.0, high, _STEPS)[1]
 
 
 MOST_TASKS = 1_000_000
@@ -247,7 +241,7 @@ def suite_detectable(a: Groups, b: Groups, confidence: float) -> float | None:
     between, within = variance_components.of_suite(a, b)
     rate = mean([*task_means(a), *task_means(b)])
     variation = Variation(between, within, is_rate=True, rate=rate)
-    replications = paired_rates.independent_pairs(a, b) / len(a)
+    replications = paired_rates.independent_pairs(map(len, a), map(len, b)) / len(a)
 
     def power_at(difference: float) -> float:
         return suite_power(variation, len(a), replications, difference, confidence)

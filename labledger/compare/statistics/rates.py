@@ -1,17 +1,18 @@
-"""Intervals for one pass rate, pass@k and pass^k.
+"""Intervals for one pass rate, for pass@k and pass^k, and for differences of these.
 
-Tasks (or clusters) are the sample, except in `suite_rate`, where the tasks are given and their
-replications are the sample. Intervals are Wilson's (1927, JASA 22:209–212) for an effective number
-of trials.
+Tasks (or clusters) are the sample, except in `suite_rate` and in differences of a suite, where the
+tasks are given and their replications are the sample. Intervals of a single rate are Wilson's
+(1927, JASA 22:209–212) for an effective number of trials.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from labledger.compare.statistics import paired_rates
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -146,7 +147,7 @@ def pass_at(groups: Groups, k: int, confidence: float) -> PassAt:
 
     The intervals are those of `rate`, with the tasks' own estimates in place of their pass rates.
     """
-    counts = [(len(group), round(math.fsum(group))) for group in groups if len(group) >= k]
+    counts = [_counts(group) for group in groups if len(group) >= k]
     if not counts:
         return PassAt(k, 0, None, None)
     independent = independent_size(count for count, _ in counts)
@@ -155,3 +156,104 @@ def pass_at(groups: Groups, k: int, confidence: float) -> PassAt:
         for of in (any_of, all_of)
     )
     return PassAt(k, len(counts), any_passes, all_pass)
+
+
+# -- differences of pass@k and pass^k
+
+
+_OfTask = Callable[[int, int, int], float]
+"""An estimate of one task from its trials, its passes and k."""
+
+_EDGE = 1e-12
+
+
+def pass_at_difference(
+    a: Groups,
+    b: Groups,
+    k: int,
+    confidence: float,
+    clusters: Sequence[str] | None = None,
+    *,
+    is_suite: bool = False,
+) -> PassAt:
+    """Estimate the differences of pass@k and pass^k, B minus A.
+
+    A difference is the mean of the tasks' differences, over the tasks that have k replications on
+    both sides. The intervals are for one k each: nothing corrects for several.
+
+    For tasks like these, the effective number of pairs follows from the spread of the tasks' (or
+    `clusters`') differences, as in `paired_rates.discordance`; a task counts as at most as many
+    pairs as it has disjoint groups of k trials. For k = 1 the estimate is that of the pass rate.
+
+    For these tasks (`is_suite`) it follows from the spread within tasks, by the jackknife over the
+    trials of each side, which errs on the safe side for such estimates (Efron and Stein 1981,
+    Annals of Statistics 9:586–596). It is never less than that of tasks like these, whose spread
+    includes the one within tasks. There is no interval where a side has only k trials of a task,
+    which are a single estimate.
+    """
+    enough = [i for i in range(len(a)) if min(len(a[i]), len(b[i])) >= k]
+    if not enough:
+        return PassAt(k, 0, None, None)
+    if k == 1 and is_suite and any(len(group) > 1 for group in (*a, *b)):
+        estimate = paired_rates.of_suite(a, b, confidence).estimate
+        return PassAt(k, len(a), estimate, estimate)
+    counts = [[_counts(side[i]) for i in enough] for side in (a, b)]
+    named = None if clusters is None else [clusters[i] for i in enough]
+    any_passes, all_pass = (
+        _difference(counts, k, of_task, confidence, named, is_suite=is_suite)
+        for of_task in (any_of, all_of)
+    )
+    return PassAt(k, len(enough), any_passes, all_pass)
+
+
+def _counts(group: Sequence[float]) -> tuple[int, int]:
+    """Return the trials of a task and how many passed."""
+    return len(group), round(math.fsum(group))
+
+
+def _difference(
+    counts: Sequence[Sequence[tuple[int, int]]],
+    k: int,
+    of_task: _OfTask,
+    confidence: float,
+    clusters: Sequence[str] | None,
+    *,
+    is_suite: bool,
+) -> Estimate:
+    rates_a, rates_b = ([of_task(n, passed, k) for n, passed in side] for side in counts)
+    independent = paired_rates.independent_pairs(*([n // k for n, _ in side] for side in counts))
+    if not is_suite:
+        return paired_rates.of_rates(rates_a, rates_b, independent, confidence, clusters).estimate
+    pairs = paired_rates.discordance_of_rates(rates_a, rates_b, independent)
+    within = _variance_within(counts, k, of_task)
+    if within is None:
+        return Estimate(pairs.difference, None, None)
+    variance = pairs.gained + pairs.lost - pairs.difference**2
+    seen = variance / within if within > _EDGE else independent
+    size = max(pairs.size(confidence), min(independent, seen))
+    low, high = paired_rates.tango_interval(
+        pairs.gained * size, pairs.lost * size, size, confidence
+    )
+    return Estimate(pairs.difference, low, high)
+
+
+def _variance_within(
+    counts: Sequence[Sequence[tuple[int, int]]], k: int, of_task: _OfTask
+) -> float | None:
+    """Return the variance of the mean difference that is due to the trials of each task.
+
+    None where a side has only k trials of some task.
+    """
+    if any(n == k for side in counts for n, _ in side):
+        return None
+    total = math.fsum(_jackknife(n, passed, k, of_task) for side in counts for n, passed in side)
+    return total / len(counts[0]) ** 2
+
+
+def _jackknife(n: int, passed: int, k: int, of_task: _OfTask) -> float:
+    """Return the jackknife variance of a task's estimate on one side."""
+    if passed in (0, n):
+        return 0.0
+    without_pass, without_failure = of_task(n - 1, passed - 1, k), of_task(n - 1, passed, k)
+    # The n estimates without one trial take two values.
+    return (n - 1) / n**2 * passed * (n - passed) * (without_pass - without_failure) ** 2

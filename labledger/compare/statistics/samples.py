@@ -7,7 +7,7 @@ Every estimate and test of this package takes its sample size or standard error 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,11 @@ class Estimate:
     value: float
     low: float | None
     high: float | None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds; None where there are none."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     def without_bounds(self) -> Estimate:
         return Estimate(self.value, None, None)
@@ -89,6 +94,24 @@ def deviation(values: Sequence[float]) -> float:
     centre = mean(values)
     spread = math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
     return spread if spread > 1e-12 * abs(centre) else 0.0
+
+
+def variance(values: Sequence[float]) -> float | None:
+    """Return the sample variance; None of a single value."""
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1)
+
+
+def bisected(
+    is_past: Callable[[float], bool], low: float, high: float, steps: int
+) -> tuple[float, float]:
+    """Return the bounds, after so many bisections, of where `is_past` becomes true."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_past(middle) else (middle, high)
+    return low, high
 
 
 def cluster_sums(

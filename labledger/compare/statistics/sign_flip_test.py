@@ -48,6 +48,11 @@ class Units:
     def mean(self) -> float:
         return float(math.fsum(self.sums) / math.fsum(self.sizes))
 
+    @property
+    def negated(self) -> Units:
+        """The units with A and B exchanged."""
+        return Units(-self.sums, self.sizes)
+
     def sums_less(self, difference: float) -> Array:
         """Return the sums if each task's difference were smaller by `difference`.
 
@@ -219,9 +224,8 @@ def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, f
     if count <= _MAX_SUBSET_UNITS:
         low, high = _subset_bounds(sampled, level)
     else:
-        negated = Units(-sampled.sums, sampled.sizes)
         low = _approximate_bound(sampled, level)
-        high = -_approximate_bound(negated, level)
+        high = -_approximate_bound(sampled.negated, level)
     return bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < level)
 
 

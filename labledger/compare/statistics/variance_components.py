@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.compare.statistics.samples import Groups, mean, quantile, task_means, units_deviation
+from labledger.compare.statistics.samples import (
+    Groups,
+    mean,
+    quantile,
+    task_means,
+    units_deviation,
+    variance,
+)
 
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
@@ -185,20 +192,13 @@ def _trial_variances(side: Groups, pairs: Sequence[PairedTasks]) -> Array:
     """Return the variance of a trial of each task; the usual one where a task has one trial."""
     import numpy as np
 
-    known = [_variance(group) for group in side]
+    known = [variance(group) for group in side]
     measured = [value for value in known if value is not None]
     if not measured:
         every = (group for pair in pairs for other in (pair.a, pair.b) for group in other)
-        measured = [v for group in every if (v := _variance(group)) is not None]
+        measured = [v for group in every if (v := variance(group)) is not None]
     usual = mean(measured) if measured else 0.0
     return np.array([usual if value is None else value for value in known])
-
-
-def _variance(group: Sequence[float]) -> float | None:
-    if len(group) < 2:
-        return None
-    centre = mean(group)
-    return math.fsum((value - centre) ** 2 for value in group) / (len(group) - 1)
 
 
 def _design_effect(differences: Array, clusters: Sequence[str]) -> float:
