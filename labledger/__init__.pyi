@@ -77,9 +77,9 @@ from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
 from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text
-from .compare.run_notices import OutcomeChange as OutcomeChange
-from .compare.run_notices import cancelled_sentences as cancelled_sentences
-from .compare.run_notices import rerun_sentences as rerun_sentences
+from .compare.run_caveats import OutcomeChange as OutcomeChange
+from .compare.run_caveats import cancelled_sentences as cancelled_sentences
+from .compare.run_caveats import rerun_sentences as rerun_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
 from .compare.size_plan import PlanOptions as PlanOptions
@@ -155,8 +155,8 @@ from .records.outcomes import SlotStatus as SlotStatus
 from .records.outcomes import StopCause as StopCause
 from .records.outcomes import Verdict as Verdict
 from .records.pass_rate import PassCounts as PassCounts
-from .report.report_options import LogSelection as LogSelection
-from .report.report_options import ReportOptions as ReportOptions
+from .report.logs import LogSelection as LogSelection
+from .report.run_report import ReportOptions as ReportOptions
 from .runner.extend import RunExtension as RunExtension
 from .runner.rerun import RerunPlan as RerunPlan
 from .runner.rerun import RerunSelection as RerunSelection

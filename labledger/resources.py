@@ -66,9 +66,17 @@ def require_for(purpose: str, extra: str, *modules: str, alternative: str = "") 
         )
 
 
+_ANALYSIS = ("numpy", "scipy")
+
+
+def has_analysis() -> bool:
+    """Return whether the libraries that comparing needs are installed."""
+    return all(map(find_spec, _ANALYSIS))
+
+
 def require_analysis() -> None:
     """Raise `ExtraMissing` where a library that comparing needs is not installed."""
-    require_for("comparing", "analysis", "numpy", "scipy")
+    require_for("comparing", "analysis", *_ANALYSIS)
 
 
 def require_page() -> None:

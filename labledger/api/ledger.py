@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from labledger.compare.comparison_document import Comparison
     from labledger.export.data_frames import RowWriter
     from labledger.ledger.database.model import ExperimentRevision
-    from labledger.report.report_options import ReportOptions
+    from labledger.report.run_report import ReportOptions
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
@@ -572,8 +572,7 @@ class Ledger:
         ``RUN1+RUN2`` several runs that are taken as one. Raises `InvalidInput` for an option that
         is not valid.
         """
-        from labledger.report.report_options import ReportOptions
-        from labledger.report.run_report import collect
+        from labledger.report.run_report import ReportOptions, collect
 
         return collect(self._reader, run_id, options or ReportOptions()).as_json()
 
@@ -599,8 +598,7 @@ class Ledger:
 
         A file appears whole or not at all. JSON is streamed. See `rendered_report`.
         """
-        from labledger.report.report_options import ReportOptions
-        from labledger.report.run_report import render
+        from labledger.report.run_report import ReportOptions, render
 
         pieces = render(self._reader, run_id, form, options or ReportOptions())
         with closing(pieces):

@@ -36,7 +36,7 @@ from labledger.compare.pairs import (
     read_trials,
 )
 from labledger.compare.ranking import rank
-from labledger.compare.run_notices import unfinished, warnings
+from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import CombinedRuns, Side, read_combined
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate

@@ -29,7 +29,7 @@ from labledger.compare.comparison_sentences import (
     signed_amount,
     value,
 )
-from labledger.compare.run_notices import grader_name, rerun_sentences
+from labledger.compare.run_caveats import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import count, counted, p_equation, percent
 

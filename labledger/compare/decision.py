@@ -27,7 +27,7 @@ from labledger.compare.comparison_document import (
     Nearness,
 )
 from labledger.compare.pairs import LeftOut, Paired, Trials
-from labledger.compare.run_notices import cancelled_sentences
+from labledger.compare.run_caveats import cancelled_sentences
 from labledger.compare.sides import CombinedRuns, Side
 from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query

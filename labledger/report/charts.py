@@ -36,8 +36,16 @@ OUTCOMES = {
     "left out": "var(--unscored)",
     "not committed": "var(--open)",
 }
-PHASES = {"setup": "var(--some)", "agent": "var(--accent)", "grader": "var(--error)"}
+_ACCENT = "var(--accent)"
+PHASES = {"setup": "var(--some)", "agent": _ACCENT, "grader": "var(--error)"}
 
+_RATE: JsonObject = {
+    "type": "quantitative",
+    "scale": {"domain": [0, 1]},
+    "title": "pass rate",
+    "axis": {"format": "%"},
+}
+"""An axis of pass rates."""
 _SIGNED = "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value)"
 
 
@@ -45,6 +53,10 @@ def _names(variants: Sequence[VariantOutcomes] | Sequence[VariantTimes]) -> Json
     """Return the axis of variants, in the order of the experiment."""
     order = [variant.variant_id for variant in variants]
     return {"field": "variant", "type": "nominal", "sort": order, "title": None}
+
+
+def _layer(values: Sequence[JsonObject], mark: JsonObject, **encoding: JsonObject) -> JsonObject:
+    return {"data": {"values": list(values)}, "mark": mark, "encoding": encoding}
 
 
 def _colours(colours: Mapping[str, str], values: Sequence[JsonObject]) -> JsonObject:
@@ -61,16 +73,14 @@ def _stacked_bars(
     values: Sequence[JsonObject], x: JsonObject, y: JsonObject, colours: Mapping[str, str]
 ) -> JsonObject:
     """Return bars whose parts, in their order, are values of several kinds."""
-    return {
-        "data": {"values": list(values)},
-        "mark": {"type": "bar", "height": 18},
-        "encoding": {
-            "x": {"type": "quantitative", **x},
-            "y": y,
-            "color": _colours(colours, values),
-            "order": {"field": "order"},
-        },
-    }
+    return _layer(
+        values,
+        {"type": "bar", "height": 18},
+        x={"type": "quantitative", **x},
+        y=y,
+        color=_colours(colours, values),
+        order={"field": "order"},
+    )
 
 
 def rates(variants: Sequence[VariantOutcomes]) -> Chart:
@@ -80,9 +90,7 @@ def rates(variants: Sequence[VariantOutcomes]) -> Chart:
         for variant in variants
         if variant.pass_rate is not None
     ]
-    x = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
-    axis = {"axis": {"format": "%"}}
-    return layered(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
+    return layered(_intervals(values, _RATE, _names(variants)), "Pass rate by variant.")
 
 
 def differences(document: Comparison, labels: Sequence[str], title: str) -> Chart:
@@ -102,30 +110,19 @@ def differences(document: Comparison, labels: Sequence[str], title: str) -> Char
         "title": title,
         "axis": {"labelExpr": _SIGNED},
     }
-    zero = {
-        "data": {"values": [{"value": 0}]},
-        "mark": {"type": "rule", "color": "currentColor", "strokeDash": [3, 3]},
-        "encoding": {"x": {"field": "value", **x}},
-    }
+    mark = {"type": "rule", "color": "currentColor", "strokeDash": [3, 3]}
+    zero = _layer([{"value": 0}], mark, x={"field": "value", **x})
     y = {"field": "variant", "type": "nominal", "sort": list(labels), "title": None}
     return layered([zero, *_intervals(values, x, y)], "Paired differences.")
 
 
 def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> list[JsonObject]:
-    data = {"values": list(values)}
-    known = {"values": [row for row in values if row["low"] is not None]}
-    colour = "var(--accent)"
+    known = [row for row in values if row["low"] is not None]
+    line = {"type": "rule", "strokeWidth": 6, "color": _ACCENT, "opacity": 0.35}
+    point = {"type": "point", "filled": True, "size": 130, "color": _ACCENT, "opacity": 1}
     return [
-        {
-            "data": known,
-            "mark": {"type": "rule", "strokeWidth": 6, "color": colour, "opacity": 0.35},
-            "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y},
-        },
-        {
-            "data": data,
-            "mark": {"type": "point", "filled": True, "size": 130, "color": colour, "opacity": 1},
-            "encoding": {"x": {"field": "value", **x}, "y": y},
-        },
+        _layer(known, line, x={"field": "low", **x}, x2={"field": "high"}, y=y),
+        _layer(values, point, x={"field": "value", **x}, y=y),
     ]
 
 
@@ -163,14 +160,8 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
         kinds = enumerate(cell_outcome(task.cells[number]) for task in tasks)
         for kind, neighbours in groupby(kinds, key=lambda item: item[1]):
             positions = [position for position, _ in neighbours]
-            values.append(
-                {
-                    "variant": variant.variant_id,
-                    "kind": kind,
-                    "start": positions[0],
-                    "end": positions[-1] + 1,
-                }
-            )
+            start, end = positions[0], positions[-1] + 1
+            values.append({"variant": variant.variant_id, "kind": kind, "start": start, "end": end})
     x: JsonObject = {
         "field": "start",
         "type": "quantitative",
@@ -178,16 +169,14 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
         "title": f"{counted(len(tasks), 'task')}, the hardest first",
         "axis": {"labels": False, "grid": False},
     }
-    cells = {
-        "data": {"values": values},
-        "mark": {"type": "bar", "height": {"band": 0.88}},
-        "encoding": {
-            "x": x,
-            "x2": {"field": "end"},
-            "y": _names(variants),
-            "color": _colours(CELL_COLOURS, values),
-        },
-    }
+    cells = _layer(
+        values,
+        {"type": "bar", "height": {"band": 0.88}},
+        x=x,
+        x2={"field": "end"},
+        y=_names(variants),
+        color=_colours(CELL_COLOURS, values),
+    )
     return layered([cells], "Tasks by variant, the hardest first.")
 
 
@@ -221,32 +210,17 @@ def durations(variants: Sequence[VariantTimes]) -> Chart:
         for variant in variants
         if variant.trial is not None
     ]
-    x: JsonObject = {
-        "type": "quantitative",
-        "title": "seconds a trial",
-        "scale": {"zero": True},
-    }
-    y, data, colour = _names(variants), {"values": values}, "var(--accent)"
-    return layered(
-        [
-            {
-                "data": data,
-                "mark": {"type": "rule", "strokeWidth": 2, "color": colour},
-                "encoding": {"x": {"field": "min", **x}, "x2": {"field": "max"}, "y": y},
-            },
-            {
-                "data": data,
-                "mark": {"type": "bar", "height": 14, "color": colour, "opacity": 1},
-                "encoding": {"x": {"field": "q1", **x}, "x2": {"field": "q3"}, "y": y},
-            },
-            {
-                "data": data,
-                "mark": {"type": "tick", "thickness": 3, "size": 22, "color": "currentColor"},
-                "encoding": {"x": {"field": "median", **x}, "y": y},
-            },
-        ],
-        "Durations of trials by variant.",
-    )
+    x = {"type": "quantitative", "title": "seconds a trial", "scale": {"zero": True}}
+    y = _names(variants)
+    line = {"type": "rule", "strokeWidth": 2, "color": _ACCENT}
+    bar = {"type": "bar", "height": 14, "color": _ACCENT, "opacity": 1}
+    tick = {"type": "tick", "thickness": 3, "size": 22, "color": "currentColor"}
+    layers = [
+        _layer(values, line, x={"field": "min", **x}, x2={"field": "max"}, y=y),
+        _layer(values, bar, x={"field": "q1", **x}, x2={"field": "q3"}, y=y),
+        _layer(values, tick, x={"field": "median", **x}, y=y),
+    ]
+    return layered(layers, "Durations of trials by variant.")
 
 
 def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
@@ -259,50 +233,28 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     for variant in worth:
         spent, bounds = getattr(variant, key), getattr(variant, f"{key}_bounds")
         if spent is not None and variant.pass_rate is not None:
-            least, most = (None, None) if bounds is None else bounds
-            row = {"variant": variant.variant_id, "spent": spent, "least": least, "most": most}
-            values.append({**row, **to_json(variant.pass_rate)})
+            row = {"variant": variant.variant_id, "spent": spent}
+            row |= dict(zip(("least", "most"), bounds or (None, None), strict=True))
+            values.append(row | to_json(variant.pass_rate))
     if len(values) < 2:
         return None
     title = "mean cost of a trial, USD" if key == "cost" else "mean tokens of a trial"
     x = {"field": "spent", "type": "quantitative", "title": title, "scale": {"zero": True}}
     x |= {"axis": {"labelFlush": False}}
-    y = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
-    y |= {"axis": {"format": "%"}}
-    colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
+    y = {"field": "value", **_RATE}
+    color = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
     known = [row for row in values if row["low"] is not None]
     spans = [row for row in values if row["least"] is not None]
-    return layered(
-        [
-            {
-                "data": {"values": known},
-                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
-                "encoding": {
-                    "x": x,
-                    "y": {"field": "low", **y},
-                    "y2": {"field": "high"},
-                    "color": colour,
-                },
-            },
-            {
-                "data": {"values": spans},
-                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
-                "encoding": {
-                    "x": {**x, "field": "least"},
-                    "x2": {"field": "most"},
-                    "y": {"field": "value", **y},
-                    "color": colour,
-                },
-            },
-            {
-                "data": {"values": values},
-                "mark": {"type": "point", "filled": True, "size": 130, "opacity": 1},
-                "encoding": {"x": x, "y": {"field": "value", **y}, "color": colour},
-            },
-        ],
-        "Pass rate over cost by variant, with the intervals of both.",
-        named_by_legend=True,
-    )
+    line = {"type": "rule", "strokeWidth": 6, "opacity": 0.35}
+    point = {"type": "point", "filled": True, "size": 130, "opacity": 1}
+    least, most = {**x, "field": "least"}, {"field": "most"}
+    layers = [
+        _layer(known, line, x=x, y={**y, "field": "low"}, y2={"field": "high"}, color=color),
+        _layer(spans, line, x=least, x2=most, y=y, color=color),
+        _layer(values, point, x=x, y=y, color=color),
+    ]
+    shown = "Pass rate over cost by variant, with the intervals of both."
+    return layered(layers, shown, named_by_legend=True)
 
 
 def phases(variants: Sequence[VariantTimes]) -> Chart:

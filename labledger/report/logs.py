@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import starmap
 
 from labledger.errors import LedgerError, MalformedJson
@@ -20,7 +21,6 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
 from labledger.records.pass_rate import is_clean_pass
-from labledger.report.report_options import LogSelection
 from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
 from labledger.trajectories.agent_document import AgentDocument
@@ -36,6 +36,15 @@ _MAX_EVENTS = 500
 """How many events of a trial are shown."""
 _HEAD_BYTES, _TAIL_BYTES = 24 * 1024, 40 * 1024
 """How many bytes of the beginning and of the end of a longer text are shown."""
+
+
+class LogSelection(StrEnum):
+    """The trials whose logs and patches the page holds."""
+
+    NONE = "none"
+    FAILED = "failed"
+    """Of trials that did not complete, or whose verdict is not `pass`."""
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from labledger.text import DASH, confidence_level, count, rounded, usd
 _MAX_HARDEST = 10
 """How many of the hardest tasks are listed."""
 
+Rows = Sequence[Sequence[str]]
+
 
 def render(report: Report) -> str:
     """Return the Markdown of a report."""
@@ -40,8 +42,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _hardest(report)
     yield from _metrics(report)
     yield from _models(report)
-    runs = [(part.run, part.provenance) for part in report.runs]
-    runs = runs or [(report.run, report.provenance)]
+    runs = [(part.run, part.provenance) for part in report.parts]
     for run, origin in runs:
         if replay := sentences.replay(origin):
             yield _text(f"Run {run.run_id} is a replay: {replay}.")
@@ -144,17 +145,10 @@ def _hardest(report: Report) -> Iterator[str]:
         (_code(task.task_id), *(f"{cell.passed}/{cell.counted}" for cell in task.cells))
         for task in hardest[:_MAX_HARDEST]
     ]
-    if rows:
-        more = (
-            f", the first {_MAX_HARDEST} of {count(len(hardest))}"
-            if len(hardest) > _MAX_HARDEST
-            else ""
-        )
-        yield f"<details><summary>The hardest tasks{more}</summary>"
-        yield ""
-        yield from _table(("task", *(_code(v.variant_id) for v in report.variants)), rows)
-        yield "</details>"
-        yield ""
+    is_cut = len(hardest) > _MAX_HARDEST
+    more = f", the first {_MAX_HARDEST} of {count(len(hardest))}" if is_cut else ""
+    columns = ("task", *(_code(v.variant_id) for v in report.variants))
+    yield from _details(f"The hardest tasks{more}", columns, rows)
 
 
 def _metrics(report: Report) -> Iterator[str]:
@@ -169,12 +163,8 @@ def _metrics(report: Report) -> Iterator[str]:
         for metric in report.metrics
         for variant in metric.variants
     ]
-    if rows:
-        yield "<details><summary>Tokens, cost and other metrics</summary>"
-        yield ""
-        yield from _table(("metric", "variant", "total", "mean a trial", "unknown"), rows)
-        yield "</details>"
-        yield ""
+    columns = ("metric", "variant", "total", "mean a trial", "unknown")
+    yield from _details("Tokens, cost and other metrics", columns, rows)
 
 
 def _models(report: Report) -> Iterator[str]:
@@ -188,10 +178,7 @@ def _models(report: Report) -> Iterator[str]:
         )
         for use in report.models
     ]
-    if rows:
-        yield from _table(sentences.MODEL_COLUMNS, rows)
-        yield _text(sentences.MODELS)
-        yield ""
+    yield from _explained(sentences.MODEL_COLUMNS, rows, sentences.MODELS)
     rows = [
         (
             *(_code(claim.variant_id), _code(claim.metric_id)),
@@ -200,13 +187,28 @@ def _models(report: Report) -> Iterator[str]:
         )
         for claim in report.claims
     ]
+    yield from _explained(sentences.CLAIM_COLUMNS, rows, sentences.CLAIMS)
+
+
+def _details(summary: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    """Yield a table that a reader opens; nothing where it has no rows."""
     if rows:
-        yield from _table(sentences.CLAIM_COLUMNS, rows)
-        yield _text(sentences.CLAIMS)
+        yield f"<details><summary>{summary}</summary>"
+        yield ""
+        yield from _table(columns, rows)
+        yield "</details>"
         yield ""
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _explained(columns: Sequence[str], rows: Rows, text: str) -> Iterator[str]:
+    """Yield a table and what it means; nothing where it has no rows."""
+    if rows:
+        yield from _table(columns, rows)
+        yield _text(text)
+        yield ""
+
+
+def _table(columns: Sequence[str], rows: Rows) -> Iterator[str]:
     numeric = [all(row[n][:1] in "0123456789+-–<" for row in rows) for n in range(len(columns))]
     yield f"| {' | '.join(columns)} |"
     yield f"| {' | '.join('---:' if right else '---' for right in numeric)} |"

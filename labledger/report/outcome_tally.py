@@ -18,7 +18,6 @@ from typing import NamedTuple
 from labledger import resources
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
-from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import Variant
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 from labledger.report.report_document import (
@@ -154,8 +153,6 @@ class Tally:
             yield trial
 
 
-_NOT_COMMITTED = CellTally()
-
 Scheduled = Mapping[str, Mapping[str, int]]
 """How many slots each task has, by variant."""
 
@@ -198,13 +195,9 @@ def _pass_rate(tally: VariantTally, confidence: float) -> Estimate | None:
     groups = [of_cell for cell in tally.cells.values() if (of_cell := values[cell])]
     if not groups:
         return None
-    share = tally.passed / (tally.passed + tally.not_passed)
-    try:
-        resources.require_analysis()
-    except ExtraMissing:
-        return Estimate(share, None, None)
-    estimate = rates.pooled_rate(groups, confidence)
-    return Estimate(share, estimate.low, estimate.high)
+    if resources.has_analysis():
+        return rates.pooled_rate(groups, confidence)
+    return Estimate(tally.passed / (tally.passed + tally.not_passed), None, None)
 
 
 def _primary_metric(tally: VariantTally) -> PrimaryMetric | None:
@@ -229,7 +222,7 @@ def by_task(
     tasks = []
     for task_id in task_ids:
         counts = tuple(
-            (slots.get(task_id, 0), cells.get(task_id, _NOT_COMMITTED)) for slots, cells in columns
+            (slots.get(task_id, 0), cells.get(task_id, _NOTHING)) for slots, cells in columns
         )
         if any(slots for slots, _ in counts):
             if counts not in shared:

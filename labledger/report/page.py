@@ -21,7 +21,7 @@ from labledger.compare.ranking import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, Drawing, draw
-from labledger.report.logs import PackedLogs, pack
+from labledger.report.logs import LogSelection, PackedLogs, pack
 from labledger.report.report_document import (
     Provenance,
     Report,
@@ -29,7 +29,6 @@ from labledger.report.report_document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import TRIAL_FIELDS, Trial
 from labledger.report.time_and_metrics import VariantCost
 from labledger.text import (
@@ -66,21 +65,24 @@ View = dict[str, Any]
 """Values for the template, by name."""
 
 
-def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
-    """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
+def render(reader: LedgerReader, report: Report, logs: LogSelection, max_bytes: int) -> bytes:
+    """Return the page of a report, in UTF-8, of about `max_bytes` at most.
+
+    Raises `ExtraMissing`.
+    """
     resources.require_page()
     commits = report.commits(reader.path)
     report = report.with_plain_text()
-    listed = trials_that_fit(report.trials, options.max_bytes // 2)
+    listed = trials_that_fit(report.trials, max_bytes // 2)
     view = _view(report, listed)
     # The page without logs shows how many bytes are left for them.
-    remaining = options.max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), options))
-    logs = pack(reader, commits, listed, options.logs, remaining)
-    return _fill_template(view, report, logs, options)
+    remaining = max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), logs))
+    packed = pack(reader, commits, listed, logs, remaining)
+    return _fill_template(view, report, packed, logs)
 
 
-def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
-    text = sentences.logs(report, view["listed"], packed, options.logs)
+def _fill_template(view: View, report: Report, packed: PackedLogs, logs: LogSelection) -> bytes:
+    text = sentences.logs(report, view["listed"], packed, logs)
     pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
     page = BytesIO()  # Its value is not copied; a join would hold the page twice.
     for piece in pieces:
@@ -124,44 +126,22 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         (_FOLDER / name).read_text("utf-8") for name in ("palette.css", "page.css", "page.js")
     )
     style = palette + style
-    provenance = report.provenance
     names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
     worth = time_and_metrics.cost_and_quality(report.variants, report.metrics)
     shown = _charts(report, worth) | dict(enumerate(map(_differences, report.comparisons)))
     drawings = draw(shown)
     return {
-        "run": report.run,
-        "headline": report.headline,
-        "missing": report.missing,
-        "reruns": sentences.reruns(report),
-        "variants": report.variants,
-        "time": report.time,
-        "metrics": report.metrics,
-        "errors": report.errors,
-        "written_at": report.written_at,
-        "written_by": report.written_by,
+        "report": report,
+        "sentences": sentences,
         "style": style,
         "script": script,
         "style_hash": _hash(style),
         "script_hash": _hash(script),
-        "title": sentences.title(report),
-        "grading_text": sentences.generation(report),
-        "unfinished": sentences.unfinished(report),
-        "tampering": sentences.tampering(report),
         "figures": list(_figures(report)),
         "sections": list(_sections(report)),
         "level": confidence_level(report.confidence),
         "metric_name": names.pop() if len(names) == 1 else None,
-        "outcomes_text": sentences.outcomes(report),
-        "time_text": sentences.times(report),
-        "cost_text": sentences.METRICS,
         "worth": worth,
-        "models": report.models,
-        "models_text": sentences.MODELS,
-        "model_columns": sentences.MODEL_COLUMNS,
-        "claims": report.claims,
-        "claims_text": sentences.CLAIMS,
-        "claim_columns": sentences.CLAIM_COLUMNS,
         "charts": drawings,
         "differences_text": comparison_sentences.method(report.comparisons),
         "comparisons": [
@@ -169,10 +149,8 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
             for number, document in enumerate(report.comparisons)
         ],
         **_tasks(report),
-        "verification": provenance.verification,
-        "verified": sentences.verified(report),
         "facts": list(_facts(report)),
-        "isolation": provenance.isolation[:_MAX_LIST_ITEMS],
+        "isolation": report.provenance.isolation[:_MAX_LIST_ITEMS],
         "data": _data(report, listed),
         "listed": len(listed),
     }
@@ -278,15 +256,12 @@ def _tasks(report: Report) -> View:
     return {
         "tasks": [(position[task.task_id], task) for task in ranked],
         "tasks_total": len(tasks) if len(tasks) > _MAX_TABLE_TASKS else 0,
-        "tasks_text": sentences.tasks(report),
         "hardest": hardest[:_MAX_LIST_ITEMS],
-        "hardest_none": sentences.no_hard_tasks(report),
         "hardest_more": max(0, len(hardest) - _MAX_LIST_ITEMS),
         "flaky": [
             (task.task_id, flaky_cells(task, report.variants)) for task in flaky[:_MAX_LIST_ITEMS]
         ],
         "flaky_more": max(0, len(flaky) - _MAX_LIST_ITEMS),
-        "flaky_none": sentences.no_flaky_tasks(report),
     }
 
 
@@ -303,9 +278,7 @@ def flaky_cells(task: TaskOutcomes, variants: Sequence[VariantOutcomes]) -> str:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    if not report.runs:
-        yield from _run_facts(report.run, report.provenance)
-    for part in report.runs:
+    for part in report.parts:
         yield from _run_facts(part.run, part.provenance)
     yield "ledger", report.provenance.ledger_id
 

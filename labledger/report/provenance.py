@@ -24,7 +24,6 @@ from labledger.report.report_document import (
     ReportedGrading,
     Verification,
 )
-from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import ReportedCommits
 
 _EVALUATOR_KEYS = ("name", "version", "mode")
@@ -36,7 +35,8 @@ def provenance(
     graded: Graded,
     commits: ReportedCommits,
     tally: Tally,
-    options: ReportOptions,
+    *,
+    verify_all: bool,
 ) -> Provenance:
     """Return digests, images and versions, and what was verified of the run's rows."""
     run, grading = graded.run, graded.grading
@@ -62,9 +62,7 @@ def provenance(
             created_at=grading.created_at,
         ),
         isolation=tuple(Isolation(json.loads(text), count) for text, count in commits.isolation()),
-        verification=_verify_all(reader, run.run_id)
-        if options.verify
-        else _verify_chain(reader, run),
+        verification=_verify_all(reader, run.run_id) if verify_all else _verify_chain(reader, run),
         replays=None if run.replays is None else str(run.replays["run_id"]),
     )
 

@@ -362,6 +362,11 @@ class Report:
 
     _OPTIONAL = frozenset({"runs", "models", "claims"})
 
+    @property
+    def parts(self) -> tuple[ReportedPart, ...]:
+        """The runs that it is about, of which there may be one."""
+        return self.runs or (ReportedPart(self.run, self.provenance),)
+
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
         document: JsonObject = {"schema_version": SCHEMA, **members(self)}
@@ -375,23 +380,18 @@ class Report:
 
         They are those that its trials were collected from; `path` is the ledger's.
         """
-        if not self.runs:
-            return {None: self._commits_of(path, self.provenance, is_part=False)}
+        rerun, is_part = {of_run.run_id for of_run in self.reruns}, bool(self.runs)
         return {
-            part.provenance.grading.run_id: self._commits_of(path, part.provenance, is_part=True)
-            for part in self.runs
+            origin.grading.run_id if is_part else None: ReportedCommits(
+                path,
+                origin.grading.root_id,
+                origin.grading.run_id,
+                origin.verification.commits,
+                is_part=is_part,
+                has_reruns=origin.grading.root_id in rerun,
+            )
+            for origin in (part.provenance for part in self.parts)
         }
-
-    def _commits_of(self, path: Path, provenance: Provenance, *, is_part: bool) -> ReportedCommits:
-        grading = provenance.grading
-        return ReportedCommits(
-            path,
-            grading.root_id,
-            grading.run_id,
-            provenance.verification.commits,
-            is_part=is_part,
-            has_reruns=any(of_run.run_id == grading.root_id for of_run in self.reruns),
-        )
 
     def with_plain_text(self) -> Report:
         """Return the report with plain text only."""

@@ -106,9 +106,8 @@ class Trial(NamedTuple):
     @property
     def key(self) -> str:
         """What to call it: its slot, or RUN:SLOT where there are several runs."""
-        return (
-            str(self.schedule_idx) if self.run_id is None else f"{self.run_id}:{self.schedule_idx}"
-        )
+        run = "" if self.run_id is None else f"{self.run_id}:"
+        return f"{run}{self.schedule_idx}"
 
     @property
     def counted_verdict(self) -> str | None:
@@ -130,6 +129,8 @@ class Trial(NamedTuple):
         rank = 0 if self.status != "completed" else 2 if is_clean else 1
         return rank, self.run_id or "", self.schedule_idx
 
+
+_MESSAGE = Trial._fields.index("message")
 
 Texts = dict[Any, Any]
 """Each text once, so that names that recur are one object; filled as trials are read."""
@@ -155,22 +156,9 @@ class ReportedCommits:
         shared = ({} if texts is None else texts).setdefault
         run_id = self.run_id if self.is_part else None
         for row in self._rows(_TRIALS_SQL):
-            idx, variant, task, repl, status, reason, message, verdict, passed, *rest = row
-            metric, *numbers, image_ref, image_id = rest
-            values = (
-                idx,
-                *(shared(variant, variant), shared(task, task)),
-                repl,
-                *(shared(status, status), shared(reason, reason)),
-                message,
-                shared(verdict, verdict),
-                passed,
-                shared(metric, metric),
-                *numbers,
-                *(shared(image_ref, image_ref), shared(image_id, image_id)),
-                run_id,
-            )
-            yield Trial._make(values)
+            message = row[_MESSAGE]  # Hardly one recurs.
+            values = [shared(v, v) if isinstance(v, str) and v is not message else v for v in row]
+            yield Trial._make((*values, run_id))
 
     def metrics(self) -> Iterator[tuple[str, str, str, float]]:
         """Yield the id, variant, task and value of every numeric metric, in no particular order."""

@@ -1,5 +1,7 @@
 """Collect the facts of a run's report, and render it as a page, Markdown or JSON.
 
+`ReportOptions` is part of the public API; `check` reports every invalid option at once.
+
 A report is about the slots that are committed when it begins; the run may continue. JSON
 (`report_v1`) is written without holding the document: the long lists (trials, tasks, and the
 comparisons' rows by task) row by row, the rest at once, with an indent of 2.
@@ -8,7 +10,7 @@ comparisons' rows by task) row by row, the rest at once, with an indent of 2.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from heapq import nsmallest
@@ -17,8 +19,9 @@ from typing import Self
 
 from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
-from labledger.compare.comparison_document import Comparison
-from labledger.compare.run_notices import cancelled_sentences
+from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
+from labledger.compare.comparison_document import Comparison, TaskRow
+from labledger.compare.run_caveats import cancelled_sentences
 from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
@@ -29,12 +32,79 @@ from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
+from labledger.report.logs import LogSelection
 from labledger.report.outcome_tally import Tally
 from labledger.report.provenance import combined_provenance, provenance
 from labledger.report.report_document import Cell, Extension, Report, ReportedPart, ReportedRun
-from labledger.report.report_options import ReportOptions
 from labledger.report.report_queries import ReportedCommits, Texts, Trial
 from labledger.text import counted, json_pieces
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """The options of a report.
+
+    Attributes:
+        compare: What to compare the run with: another run (``RUN`` or ``RUN:VARIANT``), or two of
+            its variants such as ``A B``; empty for the baseline with every treatment.
+        all_pairs: Compare every pair of variants, and rank them in tie groups, in place of the
+            baseline with every treatment.
+        confidence: The level of intervals and decisions, 0.5 or more and less than 1.
+        estimand: What comparisons are about, tasks like these or exactly these.
+        equivalent_within: Say of each comparison whether its sides are shown to differ by less than
+            this share, or this much of `metric`.
+        metric: What comparisons are about, as in `CompareOptions`; so the next three.
+        lower_is_better: Whether lower values of the metric are better.
+        errors: How comparisons of pass rates count slots without a counted verdict.
+        cluster: The field of a task's row whose values are the clusters.
+        logs: The trials whose logs and patches the page holds.
+        max_bytes: The approximate size limit of the page in bytes; logs beyond it are left out.
+        verify: Recompute every digest of the run, as `verify` does, not only the chain's.
+    """
+
+    compare: tuple[str, ...] = ()
+    all_pairs: bool = False
+    confidence: float = 0.95
+    estimand: Estimand = Estimand.TASKS
+    equivalent_within: float | None = None
+    metric: str = PASS_RATE
+    lower_is_better: bool | None = None
+    errors: ErrorCounting = ErrorCounting.AS_FAILURES
+    cluster: str | None = None
+    logs: LogSelection = LogSelection.FAILED
+    max_bytes: int = 10 * MIB
+    verify: bool = False
+
+    @property
+    def comparison(self) -> CompareOptions:
+        """The options of the report's comparisons."""
+        return CompareOptions(
+            metric=self.metric,
+            lower_is_better=self.lower_is_better,
+            confidence=self.confidence,
+            estimand=self.estimand,
+            cluster=self.cluster,
+            errors=self.errors,
+            all_pairs=self.all_pairs,
+            equivalent_within=self.equivalent_within,
+        )
+
+    def check(self) -> None:
+        """Raise `InvalidInput` with every option that is not valid."""
+        problems = list(self.comparison.problems())
+        if self.max_bytes < MIB:
+            message = f"found {self.max_bytes:,} bytes; expected at least {MIB:,}"
+            problems.append(Problem(Parameter("max_bytes"), message))
+        if self.all_pairs and self.compare:
+            message = "is for other comparisons than `all_pairs=True`; ask for one of them"
+            problems.append(Problem(Parameter("compare"), message))
+        if problems:
+            raise InvalidInput("the options of the report", problems)
+
+
+# -- the forms
 
 
 def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
@@ -63,9 +133,13 @@ def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _with_end_rows(document: Comparison) -> Comparison:
-    compared = (
-        replace(each, by_task=each.by_task[:1] + each.by_task[-1:]) for each in document.comparisons
-    )
+    return _with_task_rows(document, lambda rows: rows[:1] + rows[-1:])
+
+
+def _with_task_rows(
+    document: Comparison, kept: Callable[[tuple[TaskRow, ...]], tuple[TaskRow, ...]]
+) -> Comparison:
+    compared = (replace(each, by_task=kept(each.by_task)) for each in document.comparisons)
     return replace(document, comparisons=tuple(compared))
 
 
@@ -94,7 +168,10 @@ def render(
         max_trials = page.MAX_LISTED_TRIALS
         # The report is not bound to a name here, so that the page can release its memory early.
         yield page.render(
-            reader, collect(reader, run_id, options, max_trials, rows_by_task=False), options
+            reader,
+            collect(reader, run_id, options, max_trials, rows_by_task=False),
+            options.logs,
+            options.max_bytes,
         )
     elif form == "markdown":
         report = collect(reader, run_id, options, 0, rows_by_task=False)
@@ -104,6 +181,9 @@ def render(
         commits = report.commits(reader.path).values()
         trials = chain.from_iterable(of_run.trials() for of_run in commits)
         yield from map(str.encode, pieces(report, trials))
+
+
+# -- the facts
 
 
 def collect(
@@ -126,7 +206,7 @@ def collect(
     # Comparisons come first, because they need the most memory.
     comparisons, missing = _compare(reader, combined, options)
     if not rows_by_task:
-        comparisons = tuple(map(_without_task_rows, comparisons))
+        comparisons = tuple(_with_task_rows(each, lambda _: ()) for each in comparisons)
     run_ids = [part.graded.run.run_id for part in parts]
     texts: Texts = {
         task_id: task_id for run_id in run_ids for task_id in reader.task_digests(run_id)
@@ -137,7 +217,7 @@ def collect(
     scheduled, totals = _scheduled(reader, run_ids, texts)
     variants = outcome_tally.by_variant(combined.variants, tally, scheduled, options.confidence)
     reported = [
-        part.reported(reader, tally, total, options)
+        part.reported(reader, tally, total, verify_all=options.verify)
         for part, total in zip(parts, totals, strict=True)
     ]
     values = chain.from_iterable(part.commits.metrics() for part in parts)
@@ -197,13 +277,13 @@ class _Part:
         return cls(graded, root, commits, tally)
 
     def reported(
-        self, reader: LedgerReader, whole: Tally, scheduled: int, options: ReportOptions
+        self, reader: LedgerReader, whole: Tally, scheduled: int, *, verify_all: bool
     ) -> ReportedPart:
         """Return its facts; `whole` is the report's tally, once all trials are counted."""
         tally = self.tally or whole
         return ReportedPart(
             _run(self.graded, self.root, tally, scheduled),
-            provenance(reader, self.graded, self.commits, tally, options),
+            provenance(reader, self.graded, self.commits, tally, verify_all=verify_all),
         )
 
 
@@ -308,11 +388,6 @@ def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> Reporte
 # -- comparisons
 
 
-def _without_task_rows(document: Comparison) -> Comparison:
-    compared = (replace(each, by_task=()) for each in document.comparisons)
-    return replace(document, comparisons=tuple(compared))
-
-
 def _compare(
     reader: LedgerReader, combined: CombinedRuns, options: ReportOptions
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
@@ -326,7 +401,7 @@ def _compare(
     if options.all_pairs:
         requests = [[combined.name]] if len(combined.variants) > 1 else []
     elif not requests:
-        requests = _default_sides(combined)
+        requests = [[combined.name]] if combined.against_baseline() else []
     try:
         return tuple(compare_family(reader, requests, options.comparison)), ()
     except ExtraMissing as error:
@@ -348,8 +423,3 @@ def sides_of(combined: CombinedRuns, words: str) -> list[str]:
             return [a, b]
     message = f"found {words!r}; expected another run, two variants such as 'A B', or two sides"
     raise InvalidInput("what to compare", [Problem(Parameter("compare"), message)])
-
-
-def _default_sides(combined: CombinedRuns) -> list[list[str]]:
-    roles = [variant.role for variant in combined.variants]
-    return [[combined.name]] if roles.count("baseline") == 1 and len(roles) > 1 else []

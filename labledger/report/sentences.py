@@ -11,10 +11,9 @@ from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking import ranking_text
-from labledger.compare.run_notices import rerun_sentences
-from labledger.report.logs import PackedLogs
+from labledger.compare.run_caveats import rerun_sentences
+from labledger.report.logs import LogSelection, PackedLogs
 from labledger.report.report_document import Provenance, Report, ReportedRun, VariantOutcomes
-from labledger.report.report_options import LogSelection
 from labledger.text import confidence_level, count, counted, duration, percent
 
 METRICS = (
@@ -52,8 +51,7 @@ def title(report: Report) -> str:
 
 def headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison]) -> str:
     """Return what the run shows: its decisions, differences first, or the counts."""
-    rates = rates_of_all(variants)
-    return f"{_headline(variants, documents)} {rates}" if rates else _headline(variants, documents)
+    return " ".join(filter(None, (_headline(variants, documents), rates_of_all(variants))))
 
 
 def rates_of_all(variants: Sequence[VariantOutcomes]) -> str | None:

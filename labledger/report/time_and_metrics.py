@@ -17,7 +17,6 @@ from itertools import chain
 from labledger import clock, resources
 from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
-from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
 from labledger.records.model_costs import CLAIMED, USUAL_METRICS
 from labledger.records.outcomes import RunStatus
@@ -35,8 +34,9 @@ from labledger.report.report_queries import Claim
 
 def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:
     """Return each variant's times, beside what the run took (`wall_ms`)."""
-    ids = [variant.variant_id for variant in variants]
-    return Times(wall_ms, tuple(_variant_times(id_, tally.variants[id_]) for id_ in ids))
+    return Times(
+        wall_ms, tuple(_variant_times(v.variant_id, tally.variants[v.variant_id]) for v in variants)
+    )
 
 
 def wall_ms(run: RunInfo) -> int | None:
@@ -85,11 +85,7 @@ class _Values:
 
     def interval(self, confidence: float) -> Estimate | None:
         """Return the mean with a t interval over tasks; None without the extra `analysis`."""
-        try:
-            resources.require_analysis()
-        except ExtraMissing:
-            return None
-        if not self.values:
+        if not self.values or not resources.has_analysis():
             return None
         import numpy as np
 
@@ -209,10 +205,10 @@ def _variant_cost(
     variant: VariantOutcomes, means: Mapping[str, Mapping[str, Estimate]]
 ) -> VariantCost:
     name, rate = variant.variant_id, variant.pass_rate
-    share = rate.value if rate else 0
-    costs = [means["cost_usd"][name]] if name in means.get("cost_usd", {}) else []
-    known = (means.get(metric_id, {}).get(name) for metric_id in ("tokens_in", "tokens_out"))
-    tokens = [estimate for estimate in known if estimate is not None]
+    costs, tokens = (
+        [means[metric_id][name] for metric_id in ids if name in means.get(metric_id, {})]
+        for ids in (("cost_usd",), ("tokens_in", "tokens_out"))
+    )
     cost = costs[0].value if costs else None
     return VariantCost(
         variant_id=name,
@@ -221,14 +217,14 @@ def _variant_cost(
         cost_bounds=_added_bounds(costs),
         tokens=math.fsum(each.value for each in tokens) if tokens else None,
         tokens_bounds=_added_bounds(tokens),
-        cost_of_pass=cost / share if cost is not None and share else None,
+        cost_of_pass=cost / rate.value if cost is not None and rate and rate.value else None,
     )
 
 
 def _added_bounds(estimates: Sequence[Estimate]) -> tuple[float, float] | None:
     """Return the sums of some bounds; None where one is not known."""
-    lows = [estimate.low for estimate in estimates if estimate.low is not None]
-    highs = [estimate.high for estimate in estimates if estimate.high is not None]
-    if not estimates or len(lows) < len(estimates) or len(highs) < len(estimates):
+    known = [each.bounds for each in estimates if each.bounds is not None]
+    if not estimates or len(known) < len(estimates):
         return None
+    lows, highs = zip(*known, strict=True)
     return math.fsum(lows), math.fsum(highs)

@@ -15,7 +15,7 @@ from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
 
 if TYPE_CHECKING:
-    from labledger.compare.run_notices import OutcomeChange
+    from labledger.compare.run_caveats import OutcomeChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ class Session:
         if experiment.regrades is None:
             return None
         # Imported late: only regradings are compared.
-        from labledger.compare.run_notices import outcome_changes
+        from labledger.compare.run_caveats import outcome_changes
 
         gradings = reader.gradings(self.run_id)
         generation = experiment.regrades.generation

@@ -20,7 +20,8 @@ from labledger import Ledger, ReportOptions, open_ledger
 from labledger.records.attempt_result import Artifact, Metric
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.report.report_options import MIB, LogSelection
+from labledger.report.logs import LogSelection
+from labledger.report.run_report import MIB
 
 RUN = "run-1"
 LETTERS = {

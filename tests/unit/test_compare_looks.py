@@ -17,7 +17,7 @@ from labledger.compare.comparison_document import Comparison
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.sign_flip_test import sampled_units
 from labledger.records.outcomes import RunStatus
-from labledger.report.report_options import ReportOptions
+from labledger.report.run_report import ReportOptions
 
 ALL = 0.95
 

@@ -23,7 +23,7 @@ from labledger.errors import InvalidInput, QueryFailed, RunNotFound
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
-from labledger.report.report_options import ReportOptions
+from labledger.report.run_report import ReportOptions
 
 FIRST = "PF" * 12
 SECOND = "FF" * 9 + "PF" * 3

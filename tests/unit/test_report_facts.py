@@ -23,7 +23,7 @@ from labledger.records.outcomes import RunStatus
 from labledger.report import outcome_tally, run_report, sentences, time_and_metrics
 from labledger.report.report_document import Metric as ReportedMetric
 from labledger.report.report_document import Report, VariantMetric, VariantOutcomes
-from labledger.report.report_options import MIB
+from labledger.report.run_report import MIB
 
 
 def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:

@@ -27,10 +27,9 @@ from labledger.records.attempt_result import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
 from labledger.report import chart_drawing, outcome_tally, page
-from labledger.report.logs import pack
+from labledger.report.logs import LogSelection, pack
 from labledger.report.page import trials_that_fit
 from labledger.report.report_document import with_plain_text
-from labledger.report.report_options import LogSelection
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
 from labledger.text import plain_text

@@ -18,10 +18,9 @@ from labledger import ReportOptions, open_ledger
 from labledger.errors import LedgerError
 from labledger.records import json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult
-from labledger.report.logs import pack
-from labledger.report.report_options import MIB, LogSelection
+from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
-from labledger.report.run_report import collect
+from labledger.report.run_report import MIB, collect
 from labledger.trajectories.atif import Agent, Head, Step, document_problems
 from labledger.trajectories.trajectory_writer import DocumentWriter
 
