@@ -270,43 +270,27 @@ def json_pieces(value: Any, *, ascii_only: bool = True, margin: str = "\n") -> I
     An iterator in the value becomes a list, of which one item at a time is in memory; no item holds
     another iterator. `margin` is the line break and the indent of the line that the value is in.
     """
-    inner, before = f"{margin}  ", "["
-    if isinstance(value, Iterator):
-        for item in value:
-            yield f"{before}{inner}{_json_text(item, ascii_only, inner)}"
-            before = ","
-        yield "[]" if before == "[" else f"{margin}]"
-    elif not isinstance(value, dict | list) or _is_flat(value):
-        yield _json_text(value, ascii_only, margin)
-    elif isinstance(value, list):
-        for item in value:
-            yield f"{before}{inner}"
-            yield from json_pieces(item, ascii_only=ascii_only, margin=inner)
-            before = ","
-        yield f"{margin}]"
-    else:
-        before = "{"
-        for key, member in value.items():
-            yield f"{before}{inner}{_encoder(inner, ascii_only)(key)}: "
-            yield from json_pieces(member, ascii_only=ascii_only, margin=inner)
-            before = ","
-        yield f"{margin}}}"
-
-
-def _json_text(value: Any, ascii_only: bool, margin: str) -> str:
-    """Return the text of a value that holds no iterator."""
     inner = f"{margin}  "
     encode = _encoder(inner, ascii_only)
-    if not value or not isinstance(value, dict | list | tuple):
-        return encode(value)
-    if _is_flat(value):
+    if isinstance(value, Iterator):
+        before = "["
+        for item in value:
+            item_pieces = json_pieces(item, ascii_only=ascii_only, margin=inner)
+            yield f"{before}{inner}{''.join(item_pieces)}"
+            before = ","
+        yield "[]" if before == "[" else f"{margin}]"
+    elif not value or not isinstance(value, dict | list | tuple):
+        yield encode(value)
+    elif _is_flat(value):
         text = encode(value)
-        return f"{text[0]}{inner}{text[1:-1]}{margin}{text[-1]}"
-    if isinstance(value, dict):
-        members = [f"{encode(k)}: {_json_text(v, ascii_only, inner)}" for k, v in value.items()]
-        return f"{{{inner}{f',{inner}'.join(members)}{margin}}}"
-    items = [_json_text(item, ascii_only, inner) for item in value]
-    return f"[{inner}{f',{inner}'.join(items)}{margin}]"
+        yield f"{text[0]}{inner}{text[1:-1]}{margin}{text[-1]}"
+    else:
+        before, end = "{}" if isinstance(value, dict) else "[]"
+        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+            yield f"{before}{inner}{encode(key)}: " if end == "}" else f"{before}{inner}"
+            yield from json_pieces(member, ascii_only=ascii_only, margin=inner)
+            before = ","
+        yield f"{margin}{end}"
 
 
 def _is_flat(value: Any) -> bool:

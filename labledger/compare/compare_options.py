@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, TypeVar
@@ -178,49 +179,35 @@ class CompareOptions:
 
     def problems(self) -> list[Problem]:
         """Return what is wrong with each option that is not valid."""
-        problems = confidence_problems(self.confidence)
-        problems += [
-            Problem(Parameter("pass_at"), f"found {k}; expected 1 or more")
-            for k in self.pass_at
-            if k < 1
-        ]
+        return [*confidence_problems(self.confidence), *self._problems()]
+
+    def _problems(self) -> Iterator[Problem]:
+        for k in self.pass_at:
+            if k < 1:
+                yield Problem(Parameter("pass_at"), f"found {k}; expected 1 or more")
         if self.pass_at and not self.is_rate:
-            problems.append(
-                Problem(Parameter("pass_at"), "is for pass rates, not for another `metric=`")
-            )
+            yield Problem(Parameter("pass_at"), "is for pass rates, not for another `metric=`")
         if self.is_rate and self.lower_is_better:
-            problems.append(
-                Problem(Parameter("lower_is_better"), "a pass rate is better when higher")
-            )
-        if self.all_pairs:
+            yield Problem(Parameter("lower_is_better"), "a pass rate is better when higher")
+        for gate in self.gates if self.all_pairs else ():
             message = "is for a baseline and its treatments, not for `all_pairs=True`"
-            problems += [Problem(Parameter(gate), message) for gate in self.gates]
-        problems += [
-            problem for gate in self.gates.items() for problem in self._gate_problems(*gate)
-        ]
+            yield Problem(Parameter(gate), message)
+        for gate, limit in self.gates.items():
+            yield from self._limit_problems(gate, limit)
+            if gate is not Gate.REQUIRE_EQUIVALENT and not self.has_direction:
+                message = f"which values of {self.metric} are worse is not known"
+                hint = "add `lower_is_better=True` or `lower_is_better=False`"
+                yield Problem(Parameter(gate), message, hint=hint)
         if self.equivalent_within is not None:
-            problems += self._limit("equivalent_within", self.equivalent_within)
+            yield from self._limit_problems("equivalent_within", self.equivalent_within)
         if self.seed < 0:
-            problems.append(Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more"))
-        return problems
+            yield Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more")
 
-    def _gate_problems(self, gate: Gate, limit: float) -> list[Problem]:
-        problems = self._limit(gate, limit)
-        if gate is not Gate.REQUIRE_EQUIVALENT and not self.has_direction:
-            message = f"which values of {self.metric} are worse is not known"
-            hint = "add `lower_is_better=True` or `lower_is_better=False`"
-            problems.append(Problem(Parameter(gate), message, hint=hint))
-        return problems
-
-    def _limit(self, parameter: str, limit: float) -> list[Problem]:
+    def _limit_problems(self, parameter: str, limit: float) -> Iterator[Problem]:
         if parameter in _EQUIVALENCE and limit == 0:
             message = "found 0; no sample can show that two sides do not differ at all"
-            return [
-                Problem(
-                    Parameter(parameter), message, hint="name the smallest difference that matters"
-                )
-            ]
-        if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
-            return []
-        expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
-        return [Problem(Parameter(parameter), f"found {limit:g}; expected {expected}")]
+            hint = "name the smallest difference that matters"
+            yield Problem(Parameter(parameter), message, hint=hint)
+        elif not (math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate)):
+            expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
+            yield Problem(Parameter(parameter), f"found {limit:g}; expected {expected}")

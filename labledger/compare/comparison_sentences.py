@@ -181,7 +181,21 @@ def p_heading(documents: Sequence[Comparison]) -> str:
 # -- decisions
 
 
-def shown(
+def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> str:
+    """Return what a comparison shows; `verdict` is what was decided."""
+    difference, test = compared.difference, compared.test
+    if difference is None:
+        return _nothing_paired(compared)
+    if compared.validity == Validity.NONE:
+        return _unfinished(compared, difference, document)
+    if test is None:
+        return _not_replicated(compared, difference, document)
+    if not verdict.is_difference:
+        return _not_shown(compared, difference, test, document)
+    return _shown(compared, difference, test, document, verdict)
+
+
+def _shown(
     compared: Compared,
     difference: Estimate,
     test: Significance,
@@ -202,7 +216,7 @@ def shown(
     return f"{subject} is {direction} in {b} than in {a} {where}: {figure} {evidence}"
 
 
-def not_shown(
+def _not_shown(
     compared: Compared, difference: Estimate, test: Significance, document: Comparison
 ) -> str:
     """Return that no difference is shown, and which one could have been."""
@@ -216,7 +230,7 @@ def not_shown(
     )
 
 
-def unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
+def _unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
@@ -227,7 +241,7 @@ def unfinished(compared: Compared, difference: Estimate, document: Comparison) -
     )
 
 
-def nothing_paired(compared: Compared) -> str:
+def _nothing_paired(compared: Compared) -> str:
     """Return that nothing could be compared, and what to do if the sides have no common task."""
     reasons = {left.reason for left in compared.left_out}
     text = "Nothing could be compared: no trials could be paired."
@@ -245,7 +259,7 @@ def nothing_paired(compared: Compared) -> str:
     )
 
 
-def not_replicated(compared: Compared, difference: Estimate, document: Comparison) -> str:
+def _not_replicated(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return that a fixed suite without replications cannot show a difference."""
     a, b = compared.labels
     return (

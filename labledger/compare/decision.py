@@ -9,7 +9,6 @@ holds at all looks together, or states no interval and no decision.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,12 +34,11 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 _EXTENDED_SQL = """
-SELECT count(*) FROM json_each(:variants) AS asked
-JOIN run ON run.run_id = :run
-JOIN run_variant ON run_variant.run_no = run.run_no AND run_variant.variant_id = asked.value
-WHERE EXISTS (
-    SELECT 1 FROM slot WHERE slot.run_no = run.run_no AND slot.variant_idx = run_variant.variant_idx
-    AND slot.schedule_idx BETWEEN :first AND :last
+SELECT EXISTS (
+    SELECT 1 FROM run
+    JOIN run_variant ON run_variant.run_no = run.run_no AND run_variant.variant_id = :variant
+    JOIN slot ON slot.run_no = run.run_no AND slot.variant_idx = run_variant.variant_idx
+    WHERE run.run_id = :run AND slot.schedule_idx BETWEEN :first AND :last
 )"""
 
 _NOT_COMMITTED = "not_committed"
@@ -93,7 +91,7 @@ def _was_extended(reader: LedgerReader, side: Side, runs: CombinedRuns) -> bool:
     for root_id in runs.roots:
         for part in reader.run(root_id).parts:
             params = {
-                "variants": json.dumps([side.variant_id]),
+                "variant": side.variant_id,
                 "run": root_id,
                 "first": part.first_idx,
                 "last": part.first_idx + part.slot_count - 1,
@@ -146,25 +144,8 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
     interval, if there is one, does not contain 0.
     """
-    difference, test = compared.difference, compared.test
-    if difference is None:
-        return Decision(Conclusion.NOTHING_PAIRED, comparison_sentences.nothing_paired(compared))
-    if compared.validity == Validity.NONE:
-        return Decision(
-            Conclusion.NOT_SHOWN, comparison_sentences.unfinished(compared, difference, document)
-        )
-    if test is None:
-        text = comparison_sentences.not_replicated(compared, difference, document)
-        return Decision(Conclusion.NOT_SHOWN, text)
-    if not is_shown(compared, document):
-        return Decision(
-            Conclusion.NOT_SHOWN,
-            comparison_sentences.not_shown(compared, difference, test, document),
-        )
-    verdict = _verdict(compared, difference, document)
-    return Decision(
-        verdict, comparison_sentences.shown(compared, difference, test, document, verdict)
-    )
+    verdict = _verdict(compared, document)
+    return Decision(verdict, comparison_sentences.decision(compared, document, verdict))
 
 
 def is_shown(compared: Compared, document: Comparison) -> bool:
@@ -173,9 +154,13 @@ def is_shown(compared: Compared, document: Comparison) -> bool:
     return test is not None and test.p_decisive < document.level
 
 
-def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> Conclusion:
-    """Return `better` or `worse`, or `higher` or `lower` where no side can be called better."""
-    is_higher = difference.value > 0
+def _verdict(compared: Compared, document: Comparison) -> Conclusion:
+    """Of a difference that is shown, it is `higher` or `lower` where neither side is better."""
+    if compared.difference is None:
+        return Conclusion.NOTHING_PAIRED
+    if not is_shown(compared, document):
+        return Conclusion.NOT_SHOWN
+    is_higher = compared.difference.value > 0
     if compared.same_trials or document.lower_is_better is None:
         return Conclusion.HIGHER if is_higher else Conclusion.LOWER
     is_better = is_higher is not document.lower_is_better

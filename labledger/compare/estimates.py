@@ -113,19 +113,20 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
 
     Each task weighs the same.
     """
-    options = sample.options
-    if not groups:
-        return SideReport(side.run_id, side.variant_id, None)
-    trials = sum(map(len, groups))
-    if not options.is_rate:
-        mean = _mean(groups, sample)
-        return SideReport(side.run_id, side.variant_id, mean, trials=trials)
+    return SideReport(
+        side.run_id,
+        side.variant_id,
+        _mean(groups, sample) if groups else None,
+        _pass_at(groups, sample) if groups and sample.options.is_rate else (),
+        trials=sum(map(len, groups)),
+    )
+
+
+def _pass_at(groups: Groups, sample: Sample) -> tuple[PassAt, ...]:
     most = max(map(len, groups))
-    all_k = options.pass_at or ((most,) if most > 1 else ())
-    pass_at = tuple(rates.pass_at(groups, k, options.confidence) for k in all_k)
-    if sample.is_suite:
-        pass_at = tuple(estimate.without_bounds() for estimate in pass_at)
-    return SideReport(side.run_id, side.variant_id, _rate(groups, sample), pass_at, trials=trials)
+    all_k = sample.options.pass_at or ((most,) if most > 1 else ())
+    pass_at = [rates.pass_at(groups, k, sample.options.confidence) for k in all_k]
+    return tuple(each.without_bounds() if sample.is_suite else each for each in pass_at)
 
 
 def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[PassAt, ...]:
@@ -147,21 +148,19 @@ def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[P
 
 
 def _mean(groups: Groups, sample: Sample) -> Estimate:
-    if sample.is_suite:
-        return paired_means.mean_of_suite(groups, sample.options.confidence)
-    return paired_means.mean_of_tasks(groups, sample.options.confidence, sample.clusters)
-
-
-def _rate(groups: Groups, sample: Sample) -> Estimate:
-    confidence = sample.options.confidence
+    confidence, clusters = sample.options.confidence, sample.clusters
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
         return paired_means.at_every_look(
-            spread, confidence, sample.clusters, sample.largest_cluster
+            spread, confidence, clusters, sample.largest_cluster
         ).estimate.shifted(0.5, 0.5)
+    if not sample.options.is_rate:
+        if sample.is_suite:
+            return paired_means.mean_of_suite(groups, confidence)
+        return paired_means.mean_of_tasks(groups, confidence, clusters)
     if not sample.is_suite:
-        return rates.rate(groups, confidence, sample.clusters)
+        return rates.rate(groups, confidence, clusters)
     if sample.is_replicated:
         return rates.suite_rate(groups, confidence)
     return Estimate(samples.mean(samples.task_means(groups)), None, None)

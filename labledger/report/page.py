@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from labledger import resources
 from labledger.compare import comparison_sentences
-from labledger.compare.comparison_document import Compared, Comparison
+from labledger.compare.comparison_document import Comparison
 from labledger.compare.ranking import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
-from labledger.report.chart_drawing import Chart, Drawing, draw
+from labledger.report.chart_drawing import Chart, draw
 from labledger.report.logs import LogSelection, PackedLogs, pack
 from labledger.report.report_document import (
     Provenance,
@@ -133,6 +133,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
     return {
         "report": report,
         "sentences": sentences,
+        "comparison_sentences": comparison_sentences,
         "style": style,
         "script": script,
         "style_hash": _hash(style),
@@ -143,9 +144,8 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "metric_name": names.pop() if len(names) == 1 else None,
         "worth": worth,
         "charts": drawings,
-        "differences_text": comparison_sentences.method(report.comparisons),
         "comparisons": [
-            _comparison(document, report, drawings[number])
+            (document, ranking_text(document), drawings[number])
             for number, document in enumerate(report.comparisons)
         ],
         **_tasks(report),
@@ -200,17 +200,6 @@ def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Cha
 # -- comparisons
 
 
-def _comparison(document: Comparison, report: Report, chart: Drawing | None) -> View:
-    variants = sentences.variants_by_side(report)
-    return {
-        "chart": chart,
-        "ranking": ranking_text(document),
-        "p": comparison_sentences.p_heading([document]),
-        "metric": None if document.is_rate else document.metric,
-        "rows": [_compared(compared, document, variants) for compared in document.comparisons],
-    }
-
-
 def _differences(document: Comparison) -> Chart | None:
     """Return the chart of differences, labelled with B alone where A is the same throughout."""
     differences = [compared.difference for compared in document.comparisons]
@@ -222,27 +211,6 @@ def _differences(document: Comparison) -> Chart | None:
         title = f"points more or less than {baselines.pop()}"
         return charts.differences(document, [b for _, b in pairs], title)
     return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B − A")
-
-
-def _compared(
-    compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
-) -> View:
-    a, b = compared.labels
-    verdict = compared.decision.verdict
-    return {
-        "a": a,
-        "b": b,
-        "mean_a": comparison_sentences.value(compared.a.mean, document),
-        "mean_b": comparison_sentences.value(compared.b.mean, document),
-        "difference": comparison_sentences.signed_amount(compared.difference, document),
-        "bounds": comparison_sentences.bounds(compared.difference, document, signed=True),
-        "p": comparison_sentences.decisive_p(compared.test, document),
-        "tasks": compared.tasks,
-        "verdict": verdict,
-        "word": comparison_sentences.VERDICTS[verdict],
-        "text": compared.decision.text,
-        "facts": list(sentences.comparison_facts(compared, document, variants)),
-    }
 
 
 # -- tasks
