@@ -238,7 +238,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         sample = question.sample(two.paired, two.trials, two.validity, options, family)
         compared = _compared(question, two, sample)
         decision = decide(compared, document)
-        equivalence = decide_equivalence(compared, document, limit)
+        equivalence = None if limit is None else decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
     gates = tuple(decide_gates(decided, document, options.gates))
     document = replace(document, comparisons=tuple(decided), gates=gates)

@@ -28,7 +28,6 @@ from labledger.compare.comparison_document import (
 from labledger.compare.pairs import LeftOut, Paired, Trials
 from labledger.compare.run_caveats import cancelled_sentences
 from labledger.compare.sides import CombinedRuns, Side
-from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -167,33 +166,24 @@ def _verdict(compared: Compared, document: Comparison) -> Conclusion:
     return Conclusion.BETTER if is_better else Conclusion.WORSE
 
 
-def decide_equivalence(
-    compared: Compared, document: Comparison, limit: float | None
-) -> Equivalence | None:
-    """Return whether both sides are shown to differ by less than `limit`; None without a limit.
+def decide_equivalence(compared: Compared, document: Comparison, limit: float) -> Equivalence:
+    """Return whether both sides are shown to differ by less than `limit`.
 
     The interval's inclusion in ±`limit` is the same as two one-sided tests, each at half of 1 less
     the confidence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15:657–680).
     """
-    if limit is None:
-        return None
-    difference = compared.difference
+    difference, verdict = compared.difference, Nearness.NOT_SHOWN
     if difference is None or compared.test is None:
-        return Equivalence(
-            limit, Nearness.NOT_SHOWN, f"{comparison_sentences.no_gate_test(compared)}."
-        )
-    verdict = _equivalence(difference, limit)
-    text = f"{comparison_sentences.equivalence(compared, difference, document, limit, verdict)}."
-    return Equivalence(limit, verdict, text)
-
-
-def _equivalence(difference: Estimate, limit: float) -> Nearness:
-    if difference.bounds is None:
-        return Nearness.NOT_SHOWN
-    low, high = difference.bounds
-    if -limit < low and high < limit:
-        return Nearness.EQUIVALENT
-    return Nearness.DIFFERENT if low >= limit or high <= -limit else Nearness.NOT_SHOWN
+        text = comparison_sentences.no_gate_test(compared)
+        return Equivalence(limit, verdict, f"{text}.")
+    if difference.bounds is not None:
+        low, high = difference.bounds
+        if -limit < low and high < limit:
+            verdict = Nearness.EQUIVALENT
+        elif low >= limit or high <= -limit:
+            verdict = Nearness.DIFFERENT
+    text = comparison_sentences.equivalence(compared, difference, document, limit, verdict)
+    return Equivalence(limit, verdict, f"{text}.")
 
 
 def decide_gates(
@@ -211,13 +201,12 @@ def decide_gates(
 
 
 def _gate(gate: Gate, limit: float, compared: Compared, document: Comparison) -> tuple[bool, str]:
+    if gate is Gate.REQUIRE_EQUIVALENT:
+        decided = decide_equivalence(compared, document, limit)
+        return decided.verdict is Nearness.EQUIVALENT, decided.text.removesuffix(".")
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, comparison_sentences.no_gate_test(compared)
-    if gate is Gate.REQUIRE_EQUIVALENT:
-        verdict = _equivalence(difference, limit)
-        text = comparison_sentences.equivalence(compared, difference, document, limit, verdict)
-        return verdict is Nearness.EQUIVALENT, text
     # The interval of B's advantage over A, in the direction that is better.
     gain = difference.bounds
     if gain is not None and document.lower_is_better:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -220,8 +220,8 @@ def usual_spending(
     known = {trial.variant_id for trial in spent}
     with_costs = {trial.variant_id for trial in spent if trial.cost_usd is not None}
     return Spending(
-        _costs=_by_variant(spent, variants, lambda trial: trial.cost_usd),
-        _durations=_by_variant(spent, variants, lambda trial: trial.duration_ms),
+        _costs=_by_variant(variants, ((each, each.cost_usd) for each in spent)),
+        _durations=_by_variant(variants, ((each, each.duration_ms) for each in spent)),
         longest_ms=max((trial.duration_ms for trial in spent), default=0.0),
         concurrency=concurrency,
         confidence=confidence,
@@ -233,13 +233,10 @@ def usual_spending(
 
 
 def _by_variant(
-    spent: Sequence[TrialSpent],
-    variants: Sequence[str],
-    value_of: Callable[[TrialSpent], float | None],
+    variants: Sequence[str], values: Iterable[tuple[TrialSpent, float | None]]
 ) -> tuple[_Usual, ...] | None:
     by_task: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for trial in spent:
-        value = value_of(trial)
+    for trial, value in values:
         if value is not None:
             for name in (trial.variant_id, ""):
                 by_task[name][trial.task_id].append(value)

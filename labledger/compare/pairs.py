@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from labledger.compare.compare_options import CompareOptions, ErrorCounting
 from labledger.compare.sides import CombinedRuns, Side
@@ -279,35 +279,28 @@ class _TaskValues(NamedTuple):
     """Each trial's number, or the reason why it has none."""
     numbers: tuple[float, ...]
 
+    @classmethod
+    def of(cls, values: Iterable[float | str]) -> Self:
+        each = tuple(values)
+        return cls(each, tuple(value for value in each if not isinstance(value, str)))
 
-class _Values:
-    """The values of a comparison; equal trials, and tasks with equal trials, are valued once."""
+
+class _Values(dict[TaskTrials, _TaskValues]):
+    """The values of tasks' trials. For pass rates, equal trials and tasks are valued once."""
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
-        self._by_task: dict[TaskTrials, _TaskValues] = {}
         self.distinct_trials: dict[Trial, float | str] = {}
         """The distinct trials of a pass rate, with their values."""
 
-    def of(self, trials: TaskTrials) -> _TaskValues:
-        """Return the values of a task's trials."""
+    def __missing__(self, trials: TaskTrials) -> _TaskValues:
         if not self._options.is_rate:
-            return _task_values(_value(trial, self._options) for trial in trials)
-        known = self._by_task.get(trials)
-        if known is None:
-            known = self._by_task[trials] = _task_values(map(self._of_trial, trials))
-        return known
-
-    def _of_trial(self, trial: Trial) -> float | str:
-        value = self.distinct_trials.get(trial)
-        if value is None:
-            value = self.distinct_trials[trial] = _value(trial, self._options)
-        return value
-
-
-def _task_values(values: Iterable[float | str]) -> _TaskValues:
-    each = tuple(values)
-    return _TaskValues(each, tuple(value for value in each if not isinstance(value, str)))
+            return _TaskValues.of(_value(trial, self._options) for trial in trials)
+        for trial in trials:
+            if trial not in self.distinct_trials:
+                self.distinct_trials[trial] = _value(trial, self._options)
+        values = self[trials] = _TaskValues.of(map(self.distinct_trials.__getitem__, trials))
+        return values
 
 
 def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
@@ -324,8 +317,8 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
             repls = {trial.repl_idx for trial in trials_a + trials_b}
             left_out += [LeftOut(task_id, repl, "both", _TASK_CHANGED) for repl in sorted(repls)]
             continue
-        values_a, numbers_a = values.of(trials_a)
-        values_b, numbers_b = values.of(trials_b)
+        values_a, numbers_a = values[trials_a]
+        values_b, numbers_b = values[trials_b]
         if numbers_a and numbers_b:
             ids.append(task_id)
             paired_a.append(numbers_a)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
@@ -62,7 +62,7 @@ def provenance(
             created_at=grading.created_at,
         ),
         isolation=tuple(Isolation(json.loads(text), count) for text, count in commits.isolation()),
-        verification=_verify_all(reader, run.run_id) if verify_all else _verify_chain(reader, run),
+        verification=_verify(reader, run, is_all=verify_all),
         replays=None if run.replays is None else str(run.replays["run_id"]),
     )
 
@@ -117,35 +117,26 @@ def _joined(texts: Iterable[str]) -> str:
     return RUN_SEPARATOR.join(dict.fromkeys(texts))
 
 
-def _verify_all(reader: LedgerReader, run_id: str) -> Verification:
-    result = verify(reader.path, run_id)
-    return Verification(
-        extent="all",
-        clean=result.is_clean,
-        commits=result.slots,
-        artifacts=result.artifacts,
-        findings=len(result.findings),
-        listed_findings=tuple(
-            _finding_text(finding.schedule_idx, finding.message)
-            for finding in result.findings[:_MAX_LISTED_FINDINGS]
-        ),
+def _verify(reader: LedgerReader, run: RunInfo, *, is_all: bool) -> Verification:
+    problems: Iterator[tuple[int | None, str]]
+    if is_all:
+        result = verify(reader.path, run.run_id)
+        commits, artifacts = result.slots, result.artifacts
+        problems = ((finding.schedule_idx, finding.message) for finding in result.findings)
+    else:
+        commits, artifacts = run.next_schedule_idx, 0
+        problems = iter(reader.chain_problems(run.run_id))
+    listed = tuple(
+        message if schedule_idx is None else f"slot {schedule_idx}: {message}"
+        for schedule_idx, message in islice(problems, _MAX_LISTED_FINDINGS)
     )
-
-
-def _verify_chain(reader: LedgerReader, run: RunInfo) -> Verification:
-    problems = reader.chain_problems(run.run_id)
-    listed = tuple(_finding_text(*problem) for problem in islice(problems, _MAX_LISTED_FINDINGS))
     # The iterator continues after those that are listed: the others are only counted.
     findings = len(listed) + sum(1 for _ in problems)
     return Verification(
-        extent="chain",
+        extent="all" if is_all else "chain",
         clean=not findings,
-        commits=run.next_schedule_idx,
-        artifacts=0,
+        commits=commits,
+        artifacts=artifacts,
         findings=findings,
         listed_findings=listed,
     )
-
-
-def _finding_text(schedule_idx: int | None, message: str) -> str:
-    return message if schedule_idx is None else f"slot {schedule_idx}: {message}"

@@ -220,12 +220,17 @@ def collect(
         part.reported(reader, tally, total, verify_all=options.verify)
         for part, total in zip(parts, totals, strict=True)
     ]
+    whole = reported[0]
+    if len(parts) > 1:
+        origins = combined_provenance([part.provenance for part in reported])
+        whole = ReportedPart(_combined_run(run_id, [part.run for part in reported]), origins)
+    wall_ms = time_and_metrics.wall_ms(parts[0].root) if len(parts) == 1 else None
     values = chain.from_iterable(part.commits.metrics() for part in parts)
     return Report(
         written_at=clock.utc_now(),
         written_by=__version__,
         confidence=options.confidence,
-        run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
+        run=whole.run,
         headline=sentences.headline(variants, comparisons),
         missing=(
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
@@ -235,17 +240,11 @@ def collect(
         variants=variants,
         comparisons=comparisons,
         tasks=outcome_tally.by_task(combined.variants, tally, scheduled, task_ids),
-        time=time_and_metrics.times(
-            combined.variants,
-            tally,
-            time_and_metrics.wall_ms(parts[0].root) if len(parts) == 1 else None,
-        ),
+        time=time_and_metrics.times(combined.variants, tally, wall_ms),
         metrics=time_and_metrics.metrics(combined.variants, tally, values, options.confidence),
         errors=outcome_tally.errors(combined.variants, tally),
         trials=trials,
-        provenance=reported[0].provenance
-        if len(parts) == 1
-        else combined_provenance([part.provenance for part in reported]),
+        provenance=whole.provenance,
         runs=tuple(reported) if len(parts) > 1 else (),
         models=tuple(together(chain.from_iterable(p.commits.model_usage() for p in parts))),
         claims=time_and_metrics.claims(p.commits.claims() for p in parts),
@@ -331,9 +330,8 @@ def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:
         yield f"{together.sentence}."
 
 
-def _combined_run(name: str, parts: Sequence[ReportedPart]) -> ReportedRun:
+def _combined_run(name: str, runs: Sequence[ReportedRun]) -> ReportedRun:
     """Return several runs as one; it is completed, and has ended, when all have."""
-    runs = [part.run for part in parts]
     statuses = {run.status for run in runs}
     ends = [run.ended_at for run in runs]
     return ReportedRun(

@@ -83,19 +83,31 @@ class _Values:
         self.tasks = array("I")
         """The number of each one's task, for a metric that has an interval."""
 
-    def interval(self, confidence: float) -> Estimate | None:
-        """Return the mean with a t interval over tasks; None without the extra `analysis`."""
-        if not self.values or not resources.has_analysis():
+    def reported(self, variant_id: str, ran: int, confidence: float) -> VariantMetric:
+        """Return what is known of them, where trials of the variant `ran`."""
+        known = len(self.values)
+        total = math.fsum(self.values) if known else None
+        mean = None if total is None else total / known
+        half = None if mean is None else self._half_interval(confidence)
+        return VariantMetric(
+            variant_id=variant_id,
+            known=known,
+            unknown=max(0, ran - known),
+            sum=total,
+            mean=mean,
+            median=statistics.median(self.values) if known else None,
+            mean_low=None if mean is None or half is None else max(0.0, mean - half),
+            mean_high=None if mean is None or half is None else mean + half,
+        )
+
+    def _half_interval(self, confidence: float) -> float | None:
+        """Return half of the t interval of the mean, over tasks; None where it is not known."""
+        if not self.tasks or not resources.has_analysis():
             return None
         import numpy as np
 
-        values = np.array(self.values)
-        error, _, degrees = samples.units_deviation(values, self.tasks)
-        if not degrees:
-            return None
-        half = samples.quantile(confidence, degrees) * error
-        mean = math.fsum(self.values) / len(self.values)
-        return Estimate(mean, mean - half, mean + half)
+        error, _, degrees = samples.units_deviation(np.array(self.values), self.tasks)
+        return samples.quantile(confidence, degrees) * error if degrees else None
 
 
 def metrics(
@@ -117,33 +129,11 @@ def metrics(
         Metric(
             metric_id,
             tuple(
-                _metric(
-                    v.variant_id,
-                    by_variant[v.variant_id].values,
-                    tally.variants[v.variant_id].ran,
-                    by_variant[v.variant_id].interval(confidence) if adds_up(metric_id) else None,
-                )
-                for v in variants
+                by_variant[id_].reported(id_, tally.variants[id_].ran, confidence)
+                for id_ in (variant.variant_id for variant in variants)
             ),
         )
         for metric_id, by_variant in sorted(values.items())
-    )
-
-
-def _metric(
-    variant_id: str, values: Sequence[float], ran: int, interval: Estimate | None
-) -> VariantMetric:
-    """Return a variant's values of a metric; `interval` is that of a mean that is never below 0."""
-    total = math.fsum(values) if values else None
-    return VariantMetric(
-        variant_id=variant_id,
-        known=len(values),
-        unknown=max(0, ran - len(values)),
-        sum=total,
-        mean=None if total is None else total / len(values),
-        median=statistics.median(values) if values else None,
-        mean_low=None if interval is None else max(0.0, interval.low or 0.0),
-        mean_high=None if interval is None else interval.high,
     )
 
 
