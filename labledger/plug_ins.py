@@ -7,7 +7,10 @@ it. Entry points are looked up only when they are asked for, so that commands st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 OWN_PACKAGE = "labledger"
 OWN: Mapping[str, Mapping[str, str]] = {
@@ -28,6 +31,8 @@ that is not installed, or was installed before, has no such metadata."""
 
 def registered(group: str) -> dict[str, dict[str, EntryPoint]]:
     """Return a group's entry points by their name and the package's name, this package's first."""
+    from importlib.metadata import EntryPoint, entry_points
+
     by_name: dict[str, dict[str, EntryPoint]] = {
         name: {OWN_PACKAGE: EntryPoint(name, value, group)}
         for name, value in OWN.get(group, {}).items()

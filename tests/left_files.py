@@ -16,7 +16,7 @@ from pathlib import Path
 from sample_trials import SHELLS, Trials, prepare_trial_folder
 
 from labledger import clock
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import text_parts
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
 from labledger.trial.attempt_notes import phase_lines
@@ -63,7 +63,7 @@ def _run_phase(spec: AttemptSpec, name: str) -> int:
     """Run the text of a phase to its end; return its process group."""
     *words, escaped = spec.settings.phase(name).command
     assert words == ["sh", "-c"], "only shell text can be run here"
-    text = "".join(part.text for part in name_references.parse(escaped))
+    text = "".join(part.text for part in text_parts(escaped))
     out, state = Path("..", "out"), Path("..", "state")
     variables = {
         "AGENTLAB_BENCHMARK_PREDICTION_PATH": out / contract.PREDICTION,

@@ -13,7 +13,7 @@ from waiting import PATIENCE_S
 
 from labledger.engine.engine import Engine
 from labledger.engine.networks import Networks
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import escape_names
 from labledger.experiment.grading_settings import Grading, Sealing
 from labledger.experiment.plan_sections import (
     Benchmark,
@@ -93,11 +93,11 @@ GRADES = predicts() + scores()
 
 def script(text: str) -> tuple[str, ...]:
     """An authored command that runs shell text, in which `$` is the container shell's."""
-    return ("sh", "-c", name_references.escape(text))
+    return ("sh", "-c", escape_names(text))
 
 
 def python(text: str) -> tuple[str, ...]:
-    return ("python3", "-c", name_references.escape(text))
+    return ("python3", "-c", escape_names(text))
 
 
 def phase(

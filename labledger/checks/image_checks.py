@@ -21,8 +21,7 @@ from labledger.checks.check_results import CheckResult, failed, invalid
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.experiment import name_references
-from labledger.experiment.authored_fields import is_inside
+from labledger.experiment.authored_fields import expand_names, is_inside, referenced_names
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.plan_sections import NamedPhase
 from labledger.experiment.trial_settings import TrialSettings
@@ -193,8 +192,8 @@ def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
     for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):
         of_variant = "" if phase.variant_id is None else f" of variant {phase.variant_id}"
         word = phase.plan.command[0]
-        if not any(name_references.names(word)) and not word.startswith(_MOUNTED):
-            commands.setdefault(name_references.expand(word, {}), f"the {phase.name}{of_variant}")
+        if not any(referenced_names(word)) and not word.startswith(_MOUNTED):
+            commands.setdefault(expand_names(word, {}), f"the {phase.name}{of_variant}")
     return commands
 
 

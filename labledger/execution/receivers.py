@@ -27,7 +27,12 @@ from urllib.parse import SplitResult, urlsplit
 from labledger import __version__, clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.exit_codes import Exit
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import (
+    escape_names,
+    expand_names,
+    referenced_names,
+    text_parts,
+)
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.notifications import ReceiverSource
 from labledger.records import JsonObject, canonical_json
@@ -67,7 +72,7 @@ class Receiver:
 
         The words of a command are split as a shell does; no shell runs it. Raises `InvalidInput`.
         """
-        parts = name_references.parse(text)
+        parts = text_parts(text)
         if text.startswith(_SCHEMES) or (len(parts) == 1 and parts[0].is_name):
             return cls((text,), is_webhook=True)
         try:
@@ -109,7 +114,7 @@ class Receiver:
         A program is looked up in `folder` if its name has a slash, otherwise on PATH. `values` are
         those of `$NAME`s.
         """
-        names = [name for word in self.words for name in name_references.names(word)]
+        names = [name for word in self.words for name in referenced_names(word)]
         missing = sorted({name for name in names if name not in values})
         if missing:
             hint = f"give it with `env={{'{missing[0]}': …}}`, or in the environment"
@@ -117,11 +122,11 @@ class Receiver:
         if self.is_webhook:
             self._url(values)
             return self
-        program = name_references.expand(self.words[0], values) if self.words else ""
+        program = expand_names(self.words[0], values) if self.words else ""
         at = str(folder / program) if "/" in program else shutil.which(program)
         if not at or not os.access(at, os.X_OK) or Path(at).is_dir():
             raise _invalid(f"found no program {quoted(program)} that can be run")
-        return type(self)((name_references.escape(at), *self.words[1:]), is_webhook=False)
+        return type(self)((escape_names(at), *self.words[1:]), is_webhook=False)
 
     def tell(self, payload: bytes, values: Mapping[str, str], limit_s: float = ATTEMPT_S) -> None:
         """Deliver a notification, within a limit in seconds. Raises `NotDelivered`."""
@@ -129,7 +134,7 @@ class Receiver:
             if self.is_webhook:
                 _post(self._url(values), payload, limit_s)
             else:
-                words = [name_references.expand(word, values) for word in self.words]
+                words = [expand_names(word, values) for word in self.words]
                 _run(words, payload, limit_s)
         except KeyError as error:
             raise NotDelivered(f"${error.args[0]} is not set") from error
@@ -139,7 +144,7 @@ class Receiver:
     def _url(self, values: Mapping[str, str]) -> SplitResult:
         """Return the URL with its values. Raises `InvalidInput` if nothing can be posted to it."""
         try:
-            url = urlsplit(name_references.expand(self.words[0], values))
+            url = urlsplit(expand_names(self.words[0], values))
             is_usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
         except ValueError:
             is_usable = False

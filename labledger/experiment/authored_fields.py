@@ -1,20 +1,29 @@
-"""Fields of authored files: problems at them, their values in stored form, and safe names.
+"""What people write in experiments: fields and problems at them, values, safe names, `$NAME`s.
 
 The parser of YAML and the checks report a `FieldProblem` with the path of a field;
-`experiment_file` adds file and line and turns it into an `errors.Problem`. In stored form, sizes
+`AuthoredExperiment` adds file and line and turns it into an `errors.Problem`. In stored form, sizes
 are bytes, users and words texts, and numbers integers where they are whole. A path at which an
 experiment wants to have something in a container may not be in a folder of labledger or of the
 kernel; nothing here looks at a container.
+
+`$NAME` and `${NAME}` in a text refer to a binding, to a name of the container contract or to the
+environment; `$$` is a dollar sign. Bindings are substituted when a command is resolved
+(`phase_commands`), the other names when a trial's phase scripts are written (`trial.life.inputs`).
+Checks use the names alone.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
+from labledger.errors import Problem
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section, normalize_number
+from labledger.records.json_schemas import dotted
 from labledger.text import parse_size
 
 FieldPath = tuple[str | int, ...]
@@ -29,6 +38,34 @@ class FieldProblem(NamedTuple):
     hint: str | None = None
     line: int | None = None
     """Set if the path alone does not determine the line, such as for a duplicate key."""
+
+
+@dataclass(frozen=True)
+class AuthoredExperiment:
+    """An experiment file as a person wrote it. Schema and consistency checks accept `data`."""
+
+    path: Path
+    text: str
+    data: JsonObject
+    lines: Mapping[FieldPath, int]
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths in the file start from."""
+        return self.path.parent
+
+    def line(self, path: FieldPath) -> int:
+        """Return the line (from 1) of a field, or of the nearest field around it in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def problem(
+        self, path: FieldPath, message: str, hint: str | None = None, line: int | None = None
+    ) -> Problem:
+        """Return a problem at a field of this file. `line` is given if the path is not enough."""
+        field = dotted(path) or None
+        return Problem(str(self.path), message, line or self.line(path), field, hint)
 
 
 class UnusablePath(Exception):
@@ -91,7 +128,7 @@ class ResourceOverrides(Section):
     storage_bytes: int | None = None
     gpus: str | int | None = None
 
-    _OPTIONAL = frozenset({"cpus", "memory_bytes", "pids", "storage_bytes", "gpus"})
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
@@ -160,3 +197,101 @@ def is_inside(path: str, folder: str) -> bool:
 def overlap(one: str, other: str) -> bool:
     """Return whether two paths are the same, or one is inside the other."""
     return one.rstrip("/") == other.rstrip("/") or is_inside(one, other) or is_inside(other, one)
+
+
+_REFERENCE = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})"
+)
+
+
+class TextPart(NamedTuple):
+    """A piece of authored text: literal text, or the name that a `$NAME` refers to."""
+
+    text: str
+    is_name: bool
+
+
+def text_parts(text: str) -> list[TextPart]:
+    """Split `text` into literals and names. A dollar sign before anything else is literal."""
+    parts: list[TextPart] = []
+    literal = ""
+    end = 0
+    for match in _REFERENCE.finditer(text):
+        literal += text[end : match.start()]
+        end = match.end()
+        if match["escaped"]:
+            literal += "$"
+            continue
+        if literal:
+            parts.append(TextPart(literal, is_name=False))
+            literal = ""
+        parts.append(TextPart(match["name"] or match["braced"], is_name=True))
+    literal += text[end:]
+    if literal or not parts:
+        parts.append(TextPart(literal, is_name=False))
+    return parts
+
+
+CONTRACT_NAMES = frozenset(
+    {
+        *("AGENTLAB_RUN_ID", "AGENTLAB_TRIAL_ID", "AGENTLAB_VARIANT_ID", "AGENTLAB_TASK_ID"),
+        *("AGENTLAB_REPL_IDX", "AGENTLAB_TIMEOUT_MS", "AGENTLAB_TASK_IMAGE"),
+        *("AGENTLAB_TASK_PATH", "AGENTLAB_BINDINGS_PATH", "AGENTLAB_POLICY_PATH"),
+        *("AGENTLAB_RESULT_PATH", "AGENTLAB_TRAJECTORY_PATH", "AGENTLAB_AGENT_EXIT_STATUS"),
+        *("AGENTLAB_BENCHMARK_PREDICTION_PATH", "AGENTLAB_BENCHMARK_SCORE_PATH", "WORKSPACE"),
+    }
+)
+"""Every name that the container contract defines; only the grader has the agent's exit status."""
+
+
+def is_contract_name(name: str) -> bool:
+    """Return True for a name that only labledger may set, in every container."""
+    return name.startswith("AGENTLAB_") or name == "WORKSPACE"
+
+
+def referenced_names(text: str) -> Iterator[str]:
+    """Yield the names that `text` refers to, in its order."""
+    return (part.text for part in text_parts(text) if part.is_name)
+
+
+def substitute_names(text: str, known: Mapping[str, str]) -> str:
+    """Return `text` with known names replaced by their values. The result is escaped again."""
+    return "".join(
+        escape_names(known[part.text])
+        if part.is_name and part.text in known
+        else f"${{{part.text}}}"
+        if part.is_name
+        else escape_names(part.text)
+        for part in text_parts(text)
+    )
+
+
+def expand_names(text: str, known: Mapping[str, str]) -> str:
+    """Return the final text, with every name replaced. Raises `KeyError` for an unknown name."""
+    return "".join(known[part.text] if part.is_name else part.text for part in text_parts(text))
+
+
+def escape_names(text: str) -> str:
+    """Return authored text that stands for `text` itself."""
+    return text.replace("$", "$$")
+
+
+def phase_texts(
+    command: Sequence[str] | None, env: Mapping[str, str] | None
+) -> Iterator[tuple[FieldPath, str]]:
+    """Yield each text of a phase that may contain a `$NAME`, with its path in the phase."""
+    yield from ((("command", index), word) for index, word in enumerate(command or ()))
+    yield from ((("env", key), value) for key, value in (env or {}).items())
+
+
+def outside_names(
+    texts: Iterable[tuple[FieldPath, str]], bound: Container[str] = ()
+) -> Iterator[tuple[FieldPath, str]]:
+    """Yield each `$NAME` that the environment must set, with the path of its text.
+
+    That is every name but those of `bound`, which bindings set, and of the container contract.
+    """
+    for path, text in texts:
+        for name in referenced_names(text):
+            if name not in bound and not is_contract_name(name):
+                yield path, name

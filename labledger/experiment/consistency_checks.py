@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from labledger.engine.build_context import is_buildable, with_tag
-from labledger.experiment import name_references, staged_files
-from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment import staged_files
+from labledger.experiment.authored_fields import (
+    CONTRACT_NAMES,
+    FieldPath,
+    FieldProblem,
+    UnusablePath,
+    is_contract_name,
+    lookup,
+    referenced_names,
+)
 from labledger.experiment.model_settings import find_model_problems
-from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.experiment.plan import build_context
 from labledger.records import JsonObject
 from labledger.text import near_names, parse_size
@@ -315,7 +322,7 @@ def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
         name for path in _variant_paths(valid) for _, name, _ in valid.mapping((*path, "bindings"))
     }
     for path, text in _texts_with_names(valid, PHASES["grader"]):
-        for name in sorted(bound.intersection(name_references.names(text))):
+        for name in sorted(bound.intersection(referenced_names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"
             hint = "if the grader needs it, read it from $AGENTLAB_BINDINGS_PATH"
             yield FieldProblem(path, message, hint)
@@ -326,13 +333,13 @@ def _phase_problems(valid: _ValidParts, phase: FieldPath) -> Iterator[FieldProbl
     if valid.get(program) == "":
         yield FieldProblem(program, "is empty; expected the program to start")
     for path, text in _texts_with_names(valid, phase):
-        for name in name_references.names(text):
-            if name_references.is_contract_name(name) and name not in CONTRACT_NAMES:
+        for name in referenced_names(text):
+            if is_contract_name(name) and name not in CONTRACT_NAMES:
                 near = near_names(name, sorted(CONTRACT_NAMES)) or sorted(CONTRACT_NAMES)
                 hint = f"names that labledger sets: {' '.join(f'${each}' for each in near)}"
                 yield FieldProblem(path, f"${name} is not set in a container", hint)
     for path, name, _ in valid.mapping((*phase, "env")):
-        if name_references.is_contract_name(name):
+        if is_contract_name(name):
             yield FieldProblem(path, f"{name} is set by labledger in every container")
 
 

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
-from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.experiment.plan_sections import RuntimeOverrides
 from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar, check_inline
 from labledger.experiment.task_row import (
     FilesPlace,

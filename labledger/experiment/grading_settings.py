@@ -1,14 +1,24 @@
-"""How a trial is graded, and the grader that replaces another one in a regrading."""
+"""How a trial is graded, and what reads the verdict that its grader leaves.
+
+A format of benchmarks whose graders leave a verdict in a form of their own declares a
+`ResultReader` beside its judge, and registers it as an entry point of the group
+`labledger.result_readers`. Settings are checked and trials judged by what the reader says.
+Experiments may use the names that their schema lists, and no package can replace a reader of this
+one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any, ClassVar, Self
 
-from labledger.experiment.authored_fields import ResourceOverrides, text, user_name
+from labledger import plug_ins
+from labledger.experiment.authored_fields import ResourceOverrides, resource_values, text, user_name
 from labledger.records import JsonObject
-from labledger.records.json_codec import Section, normalize_number
+from labledger.records.json_codec import Section
 
 
 class GradingMode(StrEnum):
@@ -51,17 +61,16 @@ class Sealing(StrEnum):
 
     @property
     def meaning(self) -> str:
-        match self:
-            case Sealing.NONE:
-                return "not sealed: the agent can read the grader's files"
-            case Sealing.UNREADABLE:
-                return "sealed, unreadable: the agent's user cannot read the grader's files"
-            case Sealing.AFTER_AGENT:
-                return "sealed, after_agent: the grader's files come when the agent has ended"
-            case Sealing.DELIVERED:
-                return "delivered: the running container gets the grader's files after the agent"
-            case Sealing.SEPARATE:
-                return "separate: the grader runs in a container of its own"
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Sealing.NONE: "not sealed: the agent can read the grader's files",
+    Sealing.UNREADABLE: "sealed, unreadable: the agent's user cannot read the grader's files",
+    Sealing.AFTER_AGENT: "sealed, after_agent: the grader's files come when the agent has ended",
+    Sealing.DELIVERED: "delivered: the running container gets the grader's files after the agent",
+    Sealing.SEPARATE: "separate: the grader runs in a container of its own",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class DeclaredArtifact(Section):
     optional: bool | None = None
     """True if it may be missing."""
 
-    _OPTIONAL = frozenset({"to", "exclude", "optional"})
+    _ONLY_SET = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +158,18 @@ class Grading(Section):
     own_env: bool | None = None
     """True if a separate grader has the grader's `env` alone, without `runtime.env`."""
 
-    _OPTIONAL = frozenset(
-        {
-            *("mode", "user", "network", "allowed_hosts", "wait_s", "image", "resources"),
-            *("workspace", "artifacts", "collect", "results", "own_env"),
-        }
-    )
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(cls, grader: JsonObject) -> Self | None:
         """Return the settings in an authored grader section; None if it has none."""
         names = {field.name for field in fields(cls)}
         given: dict[str, Any] = {key: value for key, value in grader.items() if key in names}
-        own = cls.from_json(
-            {k: v for k, v in given.items() if k not in {"user", "resources", "collect", "wait_s"}}
-        )
         if "user" in given:
-            own = replace(own, user=user_name(given["user"]))
-        if "wait_s" in given:
-            own = replace(own, wait_s=normalize_number(given["wait_s"]))
+            given["user"] = user_name(given["user"])
         if "resources" in given:
-            own = replace(own, resources=ResourceOverrides.of_authored(given["resources"]))
+            given["resources"] = resource_values(given["resources"])
+        own = cls.from_json({key: value for key, value in given.items() if key != "collect"})
         if "collect" in given:
             own = replace(own, collect=tuple(map(CollectCommand.of_authored, given["collect"])))
         return own if own.as_json() else None
@@ -192,3 +192,44 @@ WAIT_S = 86_400
 
 HIDING_MODES = frozenset({GradingMode.AFTER_AGENT, GradingMode.DELIVERED, GradingMode.SEPARATE})
 """The modes in which the grader's files are not in the agent's container while the agent runs."""
+
+
+ENTRY_POINT_GROUP = "labledger.result_readers"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReader:
+    """How the verdict of a grader is read, and which settings that takes."""
+
+    required: Mapping[str, str] = field(default_factory=dict)
+    """The keys of `results` that must be set, each with what it is for."""
+    optional: frozenset[str] = frozenset()
+    """The keys that may be set."""
+    ignores_exit_status: bool = False
+    """Whether a grader that fails may still have left a verdict."""
+    judge: Callable[..., None] | None = None
+    """A `Judge` of `trial.evidence.grading`; None for the one of labledger's own contract."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return self.optional.union(self.required)
+
+
+_OWN_CONTRACT = ResultReader()
+
+
+@cache
+def find_reader(name: str) -> ResultReader:
+    """Return the reader of a name that the schema allows. It is imported when it is needed."""
+    if name == CONTRACT:
+        return _OWN_CONTRACT
+    first, *_ = plug_ins.registered(ENTRY_POINT_GROUP)[name].values()
+    reader: ResultReader = first.load()
+    return reader
+
+
+def readers_with(key: str) -> list[str]:
+    """Return the names of the readers for which a key of `results` may be set."""
+    return [
+        name for name in plug_ins.registered(ENTRY_POINT_GROUP) if key in find_reader(name).keys
+    ]

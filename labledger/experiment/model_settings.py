@@ -50,12 +50,7 @@ class ModelSettings(Section):
     prices: tuple[ModelPrice, ...] | None = None
     """Prices that replace those of the price table."""
 
-    _OPTIONAL = frozenset(
-        {
-            *("providers", "allow", "features", "limits", "variant_limits", "run_limits"),
-            *("waiting", "record", "unstated_output", "prices"),
-        }
-    )
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:

@@ -15,26 +15,30 @@ from typing import TYPE_CHECKING
 from labledger.agents.launch import AgentLaunch
 from labledger.agents.launch import resolve as resolve_launch
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment import name_references
 from labledger.experiment.authored_fields import (
+    AuthoredExperiment,
     FieldPath,
     UnusablePath,
+    escape_names,
+    expand_names,
     lookup,
+    referenced_names,
     relative_name,
+    substitute_names,
     text,
 )
 from labledger.experiment.consistency_checks import PHASES, authored_agent, authored_variants
-from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading_settings import Grading
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan_sections import (
     GraderPlan,
     NamedPhase,
+    PhaseOverrides,
     PhasePlan,
     ProfiledAgent,
+    RuntimeOverrides,
     VariantPlan,
 )
-from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.model_grants import ProviderConfig
@@ -148,7 +152,7 @@ def overridden_phase(
 
 def substituted(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables with the values of bindings put in."""
-    return {name: name_references.substitute(value, known) for name, value in env.items()}
+    return {name: substitute_names(value, known) for name, value in env.items()}
 
 
 def bound_texts(bindings: JsonObject) -> dict[str, str]:
@@ -169,36 +173,30 @@ def staged_paths(files: Files) -> StagedPaths:
 
 
 def _resolved_word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) -> str:
-    word = name_references.substitute(authored, known)
+    word = substitute_names(authored, known)
     path = staged.get(literal_name(word) or "")
-    return word if path is None else name_references.escape(path)
+    return word if path is None else escape_names(path)
 
 
 def literal_name(word: str) -> str | None:
     """Return a word of a command as a relative file name, or None if it cannot be one."""
-    if any(True for _ in name_references.names(word)):
+    if any(True for _ in referenced_names(word)):
         return None
     try:
-        return relative_name(name_references.expand(word, {}))
+        return relative_name(expand_names(word, {}))
     except UnusablePath:
         return None
 
 
-def authored_path(data: JsonObject, phase: NamedPhase, path: FieldPath) -> FieldPath:
-    """Return the path in the authored file of a text at `path` in a phase.
+def authored_path(data: JsonObject, variant_id: str | None, path: FieldPath) -> FieldPath:
+    """Return the path in the experiment file of what the experiment has at `path`.
 
-    That is in the variant's own `runtime` if the text is the variant's.
+    That is in the variant's own `runtime` if the variant sets it.
     """
-    if phase.variant_id is not None:
-        own = (*variant_path(data, phase.variant_id), "runtime", phase.name, *path)
-        if lookup(data, own) is not None:
-            return own
-    return (*PHASES[phase.name], *path)
-
-
-def variant_path(data: JsonObject, variant_id: str) -> FieldPath:
-    """Return the path of a variant in the authored file."""
-    return next(p for p, v in authored_variants(data) if v["variant_id"] == variant_id)
+    for variant_path, variant in authored_variants(data):
+        if variant["variant_id"] == variant_id and lookup(variant, path) is not None:
+            return (*variant_path, *path)
+    return path
 
 
 def unstartable(phase: str, plan: PhasePlan, files: Files) -> Iterator[tuple[str, str]]:
@@ -215,7 +213,8 @@ def require_executable(
     """Raise `InvalidInput` if a command starts a staged file that is not executable."""
     problems: dict[FieldPath, Problem] = {}
     for phase in phases:
-        path = authored_path(authored.data, phase, ("command", 0))
+        program = (*PHASES[phase.name], "command", 0)
+        path = authored_path(authored.data, phase.variant_id, program)
         for message, hint in unstartable(phase.name, phase.plan, files):
             problems[path] = authored.problem(path, message, hint)
     if problems:
@@ -233,12 +232,12 @@ class ResolvedAgent:
     @property
     def command(self) -> tuple[str, ...]:
         """The command as authored text."""
-        return tuple(map(name_references.escape, self.launch.command))
+        return tuple(map(escape_names, self.launch.command))
 
     @property
     def env(self) -> dict[str, str]:
         """The environment as authored text."""
-        return {name: name_references.escape(value) for name, value in self.launch.env.items()}
+        return {name: escape_names(value) for name, value in self.launch.env.items()}
 
 
 def resolve_agents(
@@ -250,12 +249,11 @@ def resolve_agents(
     """
     agents: dict[str, ResolvedAgent] = {}
     problems: dict[tuple[FieldPath, str], Problem] = {}
-    for path, variant in authored_variants(authored.data):
+    for _, variant in authored_variants(authored.data):
         given = authored_agent(authored.data, variant)
         if variant["variant_id"] not in chosen or "profile" not in given:
             continue
-        own = (*path, "runtime", "agent")
-        place = own if lookup(authored.data, own) is not None else ("runtime", "agent")
+        place = authored_path(authored.data, variant["variant_id"], PHASES["agent"])
         try:
             agents[variant["variant_id"]] = _resolved_agent(authored.data, variant, given)
         except InvalidInput as error:
@@ -312,7 +310,7 @@ def _models_of(data: JsonObject, variant: JsonObject) -> ModelSettings:
 def _bound(authored: str, bindings: Mapping[str, str]) -> str:
     """Return a text with the values of bindings put in. Raises `InvalidInput`."""
     try:
-        return name_references.expand(authored, bindings)
+        return expand_names(authored, bindings)
     except KeyError as error:
         message = f"${error.args[0]} is no binding of this variant"
         raise InvalidInput("the agent", [Problem("agent", f"{authored!r}: {message}")]) from None

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from labledger.experiment.authored_fields import FieldPath, resource_values, texts, user_name
+from labledger.experiment.authored_fields import (
+    FieldPath,
+    ResourceOverrides,
+    outside_names,
+    phase_texts,
+    resource_values,
+    text,
+    texts,
+    user_name,
+)
 from labledger.experiment.grading_settings import HIDING_MODES, Grading
 from labledger.experiment.model_settings import ModelSettings
-from labledger.experiment.name_references import is_contract_name, names
-from labledger.experiment.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.schedule import Shard
 from labledger.records import JsonObject
-from labledger.records.json_codec import Section
+from labledger.records.json_codec import Section, normalize_number
 from labledger.records.model_calls import Api
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 _IDENTITY = ("adapter_id", "name", "version", "split")
 
@@ -133,6 +142,15 @@ class Resources(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputFolder(Section):
+    """A folder for outputs, which the host keeps beside `out` and `state` of the trial."""
+
+    path: str
+    phase: str
+    """`agent` or `grader`: the phase that writes there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime(Section):
     """The container that a trial runs in."""
 
@@ -176,18 +194,107 @@ class Runtime(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        apart = {"setup", "agent", "user", "resources", "env", "models"}
         defaults = {"workspace": "mounted", "processes": "kill"}
         defaults |= {"entrypoint": "ignore", "healthcheck": "ignore"}
-        apart |= {key for key, default in defaults.items() if authored.get(key) == default}
+        given = {key: authored[key] for key in authored.keys() - _CONVERTED}
         return replace(
-            cls.from_json({key: value for key, value in authored.items() if key not in apart}),
-            user=user_name(authored.get("user")),
-            agent_user=user_name(authored["agent"].get("user")),
+            cls.from_json(
+                {key: value for key, value in given.items() if value != defaults.get(key)}
+            ),
             resources=Resources.of_authored(authored.get("resources", {})),
-            env=texts(authored["env"]) if "env" in authored else None,
-            models=ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
+            **_converted(authored),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseOverrides(Section):
+    """The parts of a phase that differ. `env` is merged name by name."""
+
+    command: tuple[str, ...] | None = None
+    env: Mapping[str, str] | None = None
+    timeout_s: float | None = None
+
+    _ONLY_SET = True
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        command, env = authored.get("command"), authored.get("env")
+        return cls(
+            None if command is None else tuple(map(text, command)),
+            None if env is None else texts(env),
+            normalize_number(authored["timeout_s"]) if "timeout_s" in authored else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOverrides(Section):
+    """What a variant or a task sets of its trials' container and phases in place of `runtime`.
+
+    Only what was authored is stored, so that a run without such settings keeps its bytes. Texts of
+    a task may still contain any `$NAME`: bindings are substituted when `trial_settings` merges it.
+    """
+
+    image: str | None = None
+    user: str | None = None
+    network: str | None = None
+    root_read_only: bool | None = None
+    max_log_bytes: int | None = None
+    agent_user: str | None = None
+    resources: ResourceOverrides | None = None
+    env: Mapping[str, str] | None = None
+    """Of all phases; merged name by name."""
+    agent: PhaseOverrides | None = None
+    setup: PhaseOverrides | None = None
+    without_setup: bool | None = None
+    """True if no setup runs."""
+    workspace: str | None = None
+    allowed_hosts: tuple[str, ...] | None = None
+    processes: str | None = None
+    entrypoint: str | None = None
+    outputs: tuple[OutputFolder, ...] | None = None
+    healthcheck: str | None = None
+    models: ModelSettings | None = None
+    """Merged field by field."""
+    grader: PhaseOverrides | None = None
+    """Of a task alone."""
+    grading: Grading | None = None
+    """Of a task alone."""
+
+    _ONLY_SET = True
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        setup, grader = authored.get("setup"), authored.get("grader", {})
+        resources = ResourceOverrides.of_authored(authored.get("resources", {}))
+        return replace(
+            cls.from_json({key: authored[key] for key in authored.keys() - _CONVERTED}),
+            resources=_none_if_empty(resources),
+            agent=_none_if_empty(PhaseOverrides.of_authored(authored.get("agent", {}))),
+            setup=None if setup is None else PhaseOverrides.of_authored(setup),
+            without_setup=True if "setup" in authored and setup is None else None,
+            grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
+            grading=Grading.of_authored(grader),
+            **_converted(authored),
+        )
+
+
+_CONVERTED = {"setup", "agent", "grader", "user", "resources", "env", "models"}
+"""The keys of an authored `runtime` whose stored form differs."""
+
+
+def _converted(authored: JsonObject) -> dict[str, Any]:
+    """Return the fields that the sections above make of authored keys in the same way."""
+    return {
+        "user": user_name(authored.get("user")),
+        "agent_user": user_name(authored.get("agent", {}).get("user")),
+        "env": texts(authored["env"]) if "env" in authored else None,
+        "models": ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
+    }
+
+
+def _none_if_empty(section: AnySection) -> AnySection | None:
+    """Return a section, or None if nothing in it is set."""
+    return section if section.as_json() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +373,7 @@ class PhasePlan(Section):
 
     def outside_names(self) -> Iterator[tuple[FieldPath, str]]:
         """Yield each `$NAME` that the environment must set, with its path in the phase."""
-        texts: list[tuple[FieldPath, str]] = [
-            *((("command", index), word) for index, word in enumerate(self.command)),
-            *((("env", key), value) for key, value in self.env.items()),
-        ]
-        for path, text in texts:
-            yield from ((path, name) for name in names(text) if not is_contract_name(name))
+        return outside_names(phase_texts(self.command, self.env))
 
 
 @dataclass(frozen=True, slots=True)

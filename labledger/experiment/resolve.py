@@ -18,10 +18,15 @@ from typing import Self
 from labledger.engine.build_context import with_tag
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import schedule, staged_files
-from labledger.experiment.authored_fields import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment.authored_fields import (
+    AuthoredExperiment,
+    FieldPath,
+    FieldProblem,
+    UnusablePath,
+    lookup,
+)
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
-from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.phase_commands import (
     authored_path,
@@ -262,7 +267,8 @@ class ResolvedExperiment:
         for phase in self.plan.phases():
             for index, word in enumerate(phase.plan.command):
                 name = literal_name(word)
-                path = authored_path(self.authored.data, phase, ("command", index))
+                own = (*PHASES[phase.name], "command", index)
+                path = authored_path(self.authored.data, phase.variant_id, own)
                 if name and "." in name and (self.authored.folder / name).is_file():
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase.name]))}.files"

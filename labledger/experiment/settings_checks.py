@@ -15,6 +15,7 @@ from typing import NamedTuple
 from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored_fields import (
+    AuthoredExperiment,
     FieldPath,
     FieldProblem,
     is_written,
@@ -31,13 +32,17 @@ from labledger.experiment.consistency_checks import (
     user_problem,
 )
 from labledger.experiment.dataset import Dataset
-from labledger.experiment.experiment_file import AuthoredExperiment
-from labledger.experiment.grading_settings import HIDING_MODES, GradingMode, Sealing
+from labledger.experiment.grading_settings import (
+    HIDING_MODES,
+    GradingMode,
+    Sealing,
+    find_reader,
+    readers_with,
+)
 from labledger.experiment.model_settings import key_names
-from labledger.experiment.phase_commands import unstartable, variant_path
+from labledger.experiment.phase_commands import authored_path, unstartable
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.result_readers import find_reader, readers_with
-from labledger.experiment.runtime_overrides import RuntimeOverrides
+from labledger.experiment.plan_sections import RuntimeOverrides
 from labledger.experiment.task_row import FilesPlace
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 
@@ -107,11 +112,8 @@ def require_valid_combinations(authored: AuthoredExperiment, plan: ExperimentPla
 def _authored_path(authored: AuthoredExperiment, variant_id: str, mismatch: Mismatch) -> FieldPath:
     """Return where the experiment file has a setting, or the section that lacks it."""
     section: FieldPath = PHASES["grader"] if mismatch.section == "grader" else ("runtime",)
-    places: list[FieldPath] = [(*section, mismatch.key), section]
-    if mismatch.section == "runtime":
-        own = (*variant_path(authored.data, variant_id), "runtime", mismatch.key)
-        places.insert(0, own)
-    return next(path for path in places if lookup(authored.data, path) is not None)
+    path = authored_path(authored.data, variant_id, (*section, mismatch.key))
+    return section if lookup(authored.data, path) is None else path
 
 
 def _network_problems(merged: _Merged) -> Iterator[Mismatch]:

@@ -30,7 +30,7 @@ from labledger.experiment.authored_fields import (
     unusable,
     user_name,
 )
-from labledger.experiment.runtime_overrides import PhaseOverrides, RuntimeOverrides
+from labledger.experiment.plan_sections import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
@@ -67,7 +67,7 @@ class TaskFiles(Section):
     themselves."""
 
     _KEYS: ClassVar = {"recipient": "for"}
-    _OPTIONAL = frozenset({"variants", "user", "writable"})
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(
@@ -161,7 +161,7 @@ class TaskWorkspace(Section):
     size: int | None = None
     """Of the tar, in bytes."""
 
-    _OPTIONAL = frozenset({"files", "tar", "size"})
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(
@@ -191,7 +191,7 @@ class Task(Section):
     """Files of its own for its grader, or for its agent in certain variants."""
 
     _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
-    _OPTIONAL = frozenset({"image", "timeout_s", "workspace", "runtime", "files"})
+    _ONLY_SET = True
 
     @classmethod
     def of_authored(

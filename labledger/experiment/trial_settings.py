@@ -7,14 +7,18 @@ and distinct task before a run exists, and `AttemptSpec` those of its trial, by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
-from labledger.experiment import name_references
-from labledger.experiment.authored_fields import FieldPath, lookup
-from labledger.experiment.consistency_checks import USER_OF_IMAGE
+from labledger.experiment.authored_fields import (
+    AuthoredExperiment,
+    FieldPath,
+    outside_names,
+    phase_texts,
+    referenced_names,
+)
+from labledger.experiment.consistency_checks import PHASES, USER_OF_IMAGE
 from labledger.experiment.dataset import Dataset
-from labledger.experiment.experiment_file import AuthoredExperiment
 from labledger.experiment.grading_settings import Grading, GradingMode, Sealing
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.phase_commands import (
@@ -24,12 +28,9 @@ from labledger.experiment.phase_commands import (
     overridden_phase,
     staged_paths,
     substituted,
-    variant_path,
 )
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
-from labledger.experiment.runtime_overrides import RuntimeOverrides
-from labledger.records import JsonObject
+from labledger.experiment.plan_sections import PhasePlan, Runtime, RuntimeOverrides, VariantPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +144,9 @@ class TrialSettings:
 
     def names_in_containers(self) -> set[str]:
         """Return the `$NAME`s that commands and environments of all phases use."""
-        texts = list((self.runtime.env or {}).values())
-        for phase in self.phases.values():
-            texts += [*phase.command, *phase.env.values()]
-        return {name for text in texts for name in name_references.names(text)}
-
-    def outside_names(self) -> Iterator[str]:
-        """Yield the `$NAME`s that `runtime.env` needs."""
-        for value in (self.runtime.env or {}).values():
-            names = name_references.names(value)
-            yield from (name for name in names if not name_references.is_contract_name(name))
+        phases = [((), self.runtime.env), *((p.command, p.env) for p in self.phases.values())]
+        texts = (text for phase in phases for _, text in phase_texts(*phase))
+        return {name for text in texts for name in referenced_names(text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +179,8 @@ class VariantSettings:
 
     def _runtime(self, own: RuntimeOverrides) -> Runtime:
         runtime = self.defaults.runtime
-        changes = {
-            name: value
-            for name in RuntimeOverrides.CONTAINER
-            if (value := getattr(own, name)) is not None
-        }
+        container = {field.name for field in fields(Runtime)}
+        changes = {name: value for name, value in own.fields_set().items() if name in container}
         if own.network is not None:
             changes["allowed_hosts"] = own.allowed_hosts
         if own.models is not None:
@@ -221,7 +212,8 @@ def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
     """Return the `$NAME`s that `runtime.env` of the experiment, variants and tasks needs."""
     names = set(plan.dataset.env_names or ())
     for variant in plan.variants:
-        names |= set(VariantSettings.of(plan, variant).defaults.outside_names())
+        env = VariantSettings.of(plan, variant).defaults.runtime.env
+        names |= {name for _, name in outside_names(phase_texts((), env))}
     return names
 
 
@@ -243,39 +235,29 @@ def outside_uses(
     """Yield where names are used that no binding sets: by phases, all phases, and tasks."""
     for phase in plan.phases():
         for path, name in phase.plan.outside_names():
-            yield OutsideUse(name, authored_path(authored.data, phase, path), phase.variant_id)
+            place = authored_path(authored.data, phase.variant_id, (*PHASES[phase.name], *path))
+            yield OutsideUse(name, place, phase.variant_id)
     for variant in plan.variants:
         settings = VariantSettings.of(plan, variant)
-        env = settings.defaults.runtime.env or {}
-        for path, name in _outside({("env", key): value for key, value in env.items()}, {}):
-            place = _env_path(authored.data, variant.variant_id, path)
+        for path, name in outside_names(phase_texts((), settings.defaults.runtime.env)):
+            place = authored_path(authored.data, variant.variant_id, ("runtime", *path))
             yield OutsideUse(name, place, variant.variant_id)
         for own in dataset.settings:
-            for path, name in _outside(_texts_with_names(own.overrides), settings.bindings):
+            for path, name in _names_of_task(own.overrides, settings.bindings):
                 yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
 
 
-def _env_path(data: JsonObject, variant_id: str, path: FieldPath) -> FieldPath:
-    own = (*variant_path(data, variant_id), "runtime", *path)
-    return ("runtime", *path) if lookup(data, own) is None else own
-
-
-def _outside(
-    texts: Mapping[FieldPath, str], bound: Mapping[str, str]
+def _names_of_task(
+    own: RuntimeOverrides, bound: Mapping[str, str]
 ) -> Iterator[tuple[FieldPath, str]]:
-    for path, text in texts.items():
-        # No bindings are substituted in the grader.
-        known = () if path[0] == "grader" else bound
-        for name in name_references.names(text):
-            if name not in known and not name_references.is_contract_name(name):
-                yield path, name
-
-
-def _texts_with_names(own: RuntimeOverrides) -> dict[FieldPath, str]:
-    """Return each text of a task's settings that may contain a `$NAME`, by its path."""
-    texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
-    for name, phase in (("setup", own.setup), ("agent", own.agent), ("grader", own.grader)):
-        if phase is not None:
-            texts |= {(name, "command", i): word for i, word in enumerate(phase.command or ())}
-            texts |= {(name, "env", key): value for key, value in (phase.env or {}).items()}
-    return texts
+    """Yield the names that a task's settings need, with the paths of their texts."""
+    yield from outside_names(phase_texts((), own.env), bound)
+    # No bindings are substituted in the grader.
+    for phase, plan, known in (
+        ("setup", own.setup, bound),
+        ("agent", own.agent, bound),
+        ("grader", own.grader, ()),
+    ):
+        if plan is not None:
+            for path, name in outside_names(phase_texts(plan.command, plan.env), known):
+                yield (phase, *path), name

@@ -2,10 +2,10 @@
 
 The keys of a JSON form are the fields in their order, unless the class says otherwise: `_JSON`
 names the attributes that are written, properties among them; `_KEYS` gives them other keys; those
-in `_OPTIONAL` are left out where the value is the default. `to_json` writes any value, `JsonForm`
-adds `as_json` to a class, and `Section` also reads what was stored. There an unknown key is an
-error: to ignore it could change what a run means. Formats in which the value of a field decides
-which others there are have codecs of their own.
+in `_OPTIONAL`, or all with `_ONLY_SET`, are left out where the value is the default. `to_json`
+writes any value, `JsonForm` adds `as_json` to a class, and `Section` also reads what was stored.
+There an unknown key is an error: to ignore it could change what a run means. Formats in which the
+value of a field decides which others there are have codecs of their own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class JsonForm:
     """The keys that are not the names of their attributes, by attribute."""
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset()
     """Fields whose keys the form has only if they are not the default."""
+    _ONLY_SET: ClassVar[bool] = False
+    """Whether that holds for all fields with a default."""
 
     def as_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -118,6 +120,7 @@ class Member(NamedTuple):
 def members_of(kind: Any) -> tuple[Member, ...]:
     """Return the members of the JSON form of a class, in their order."""
     keys, optional = getattr(kind, "_KEYS", {}), getattr(kind, "_OPTIONAL", ())
+    only_set = getattr(kind, "_ONLY_SET", False)
     types, defaults = get_type_hints(kind), {field.name: field.default for field in fields(kind)}
     names = getattr(kind, "_JSON", None) or [field.name for field in fields(kind) if field.compare]
     return tuple(
@@ -126,7 +129,7 @@ def members_of(kind: Any) -> tuple[Member, ...]:
             keys.get(name, name),
             types.get(name),
             types.get(name) in _PLAIN_TYPES,
-            defaults[name] if name in optional else ALWAYS,
+            defaults[name] if only_set or name in optional else ALWAYS,
         )
         for name in names
     )

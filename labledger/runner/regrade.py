@@ -28,7 +28,6 @@ from labledger.errors import (
 from labledger.experiment import staged_files
 from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.consistency_checks import PHASES
-from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.phase_commands import DEPS, grader_plan, require_executable
 from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.plan_sections import Benchmark, GraderPlan, NamedPhase, Regrades
@@ -81,6 +80,9 @@ class NewGrader:
 
     @classmethod
     def _of_experiment(cls, path: Path) -> Self:
+        # Imported late: it loads PyYAML.
+        from labledger.experiment.experiment_file import load_experiment
+
         authored = load_experiment(path)
         files_path = (*PHASES["grader"], "files")
         try:

@@ -42,7 +42,6 @@ from labledger.execution.budget import check_limits
 from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
-from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.files.artifact_store import ArtifactStore
@@ -74,6 +73,9 @@ Append = Callable[[Lease], object]
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
+    # Imported late: it loads PyYAML.
+    from labledger.experiment.experiment_file import load_experiment
+
     return resolve(load_experiment(path), options.overrides)
 
 
@@ -240,6 +242,8 @@ def check_experiment(
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
     """Raise `ExperimentChanged` if a changed file could change results."""
+    from labledger.experiment.experiment_file import load_experiment
+
     source = Path(run.source_path)
     if not source.exists():
         message = f"{source} is gone; the run continues with its stored copy"

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger import clock, fault_points
-from labledger.experiment.grading_settings import ResultSource
-from labledger.experiment.result_readers import find_reader
+from labledger.experiment.grading_settings import ResultSource, find_reader
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject, canonical_json, json_schemas

@@ -15,7 +15,7 @@ from typing import Self
 
 from labledger import resources
 from labledger.agents.agent_trees import InstalledAgent
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import escape_names
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
     Benchmark,
@@ -75,7 +75,7 @@ class HealthWait:
         words = ("sh", "-c", script, "healthcheck.sh", self.command, *(f"{n:g}" for n in numbers))
         tries_s = self.retries * (self.interval_s + self.timeout_s)
         limit_s = self.grace_s + self.timeout_s + tries_s + _MARGIN_S
-        command = (*map(name_references.escape, words), *own.command)
+        command = (*map(escape_names, words), *own.command)
         return PhasePlan(command, own.env, own.timeout_s + limit_s)
 
 

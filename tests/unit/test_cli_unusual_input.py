@@ -19,8 +19,8 @@ from labledger import RunOptions, errors
 from labledger.api.ledger import open_ledger
 from labledger.cli.console import add_lab_dir, add_lab_dir_to_commands, typed_lab_dir
 from labledger.errors import QueryFailed
+from labledger.experiment.authored_fields import CONTRACT_NAMES
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.text import counted, near_names

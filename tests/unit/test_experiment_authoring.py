@@ -10,7 +10,7 @@ import yaml
 from experiment_files import EXPERIMENT, Folder
 
 from labledger.errors import InvalidInput
-from labledger.experiment import yaml_lines
+from labledger.experiment import experiment_file
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.grading_settings import Sealing
 
@@ -164,7 +164,7 @@ def test_alias_bombs_are_refused(folder: Folder) -> None:
 )
 def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     """Only YAML 1.2's core schema gives anything but text: `no`, dates and 1:30 stay text."""
-    document = yaml_lines.parse(f"x: {text}\n", "f")
+    document = experiment_file.parse_yaml(f"x: {text}\n", "f")
     assert document.data == {"x": value}
     assert type(document.data["x"]) is type(value)
 
@@ -178,9 +178,9 @@ def test_a_byte_order_mark_and_crlf_are_harmless(folder: Folder) -> None:
 
 def test_pure_python_yaml_reads_the_same(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PyYAML has no libyaml, data and lines are the same."""
-    fast = load_experiment(folder.experiment()).document
-    monkeypatch.setattr(yaml_lines, "_LOADER", yaml.SafeLoader)
-    assert load_experiment(folder.experiment()).document == fast
+    fast = load_experiment(folder.experiment())
+    monkeypatch.setattr(experiment_file, "_LOADER", yaml.SafeLoader)
+    assert load_experiment(folder.experiment()) == fast
 
 
 def test_missing_file_and_folder_name_the_mend(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from waiting import PATIENCE_S
 
 from labledger import resources
 from labledger.errors import InvalidInput
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import expand_names
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import PROFILES, experiment_id, scaffold
@@ -85,7 +85,7 @@ class Scaffolded:
 
     def _command(self, phase: dict[str, Any], bindings: dict[str, Any]) -> list[str]:
         known = {name: str(value) for name, value in bindings.items()}
-        words = [name_references.expand(word, known) for word in phase["command"]]
+        words = [expand_names(word, known) for word in phase["command"]]
         staged = [str(self.directory / w) if w in phase["files"] else w for w in words]
         return [sys.executable, *staged[1:]]
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import (
+    escape_names,
+    expand_names,
+    is_contract_name,
+    referenced_names,
+    substitute_names,
+    text_parts,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,33 +32,33 @@ from labledger.experiment import name_references
 )
 def test_syntax(text: str, parts: list[tuple[str, bool]]) -> None:
     """`$NAME` and `${NAME}` are references, `$$` is a dollar sign, any other dollar is literal."""
-    assert [tuple(part) for part in name_references.parse(text)] == parts
-    assert list(name_references.names(text)) == [name for name, is_name in parts if is_name]
+    assert [tuple(part) for part in text_parts(text)] == parts
+    assert list(referenced_names(text)) == [name for name, is_name in parts if is_name]
 
 
 @pytest.mark.parametrize("text", ["", "a$b", "$$", "${A}", "$", "x$$y$", "$AGENTLAB_X"])
 def test_escaped_text_stands_for_itself(text: str) -> None:
     """Escaping a text and expanding it gives the text, with no name in between."""
-    assert list(name_references.names(name_references.escape(text))) == []
-    assert name_references.expand(name_references.escape(text), {}) == text
+    assert list(referenced_names(escape_names(text))) == []
+    assert expand_names(escape_names(text), {}) == text
 
 
 def test_substitution_is_authored_text_again() -> None:
     """Known values go in as they are, unknown names stay names, and neither is read twice."""
-    text = name_references.substitute("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
-    assert list(name_references.names(text)) == ["B"]
-    assert name_references.expand(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
+    text = substitute_names("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
+    assert list(referenced_names(text)) == ["B"]
+    assert expand_names(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
 
 
 def test_unknown_names() -> None:
     """Expanding a text with an unknown name is an error."""
     with pytest.raises(KeyError, match="B"):
-        name_references.expand("$A $B", {"A": ""})
+        expand_names("$A $B", {"A": ""})
 
 
 def test_contract_names() -> None:
     """The container's own names are known by their form."""
-    assert name_references.is_contract_name("AGENTLAB_RESULT_PATH")
-    assert name_references.is_contract_name("WORKSPACE")
-    assert not name_references.is_contract_name("WORKSPACES")
-    assert not name_references.is_contract_name("MY_AGENTLAB_X")
+    assert is_contract_name("AGENTLAB_RESULT_PATH")
+    assert is_contract_name("WORKSPACE")
+    assert not is_contract_name("WORKSPACES")
+    assert not is_contract_name("MY_AGENTLAB_X")

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from labledger import plug_ins
-from labledger.experiment.grading_settings import CONTRACT, ResultSource
-from labledger.experiment.result_readers import ENTRY_POINT_GROUP, find_reader, readers_with
+from labledger.experiment.grading_settings import (
+    CONTRACT,
+    ENTRY_POINT_GROUP,
+    ResultSource,
+    find_reader,
+    readers_with,
+)
 from labledger.resources import schemas
 
 

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.experiment.grading_settings import ResultSource
-from labledger.experiment.result_readers import ResultReader
+from labledger.experiment.grading_settings import ResultReader, ResultSource
 from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus, Verdict

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
-from labledger.experiment.result_readers import ResultReader
+from labledger.experiment.grading_settings import ResultReader
 from labledger.files.tars import PieceStream, content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labledger import fault_points
-from labledger.experiment import name_references
+from labledger.experiment.authored_fields import escape_names, text_parts
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.task_row import instruction
@@ -120,7 +120,7 @@ def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path)
     words = tuple(map(str, image.get("Entrypoint") or ()))
     if not words:
         return
-    command = tuple(map(name_references.escape, (*words, *_ENTRYPOINT_ARGUMENTS)))
+    command = tuple(map(escape_names, (*words, *_ENTRYPOINT_ARGUMENTS)))
     plan = PhasePlan(command, spec.settings.runtime.env or {}, 0)
     enter = f"cd {shlex.quote(str(image.get('WorkingDir') or '/'))} || exit 126"
     _write_script(spec, contract.ENTRYPOINT, plan, enter, folder)
@@ -173,7 +173,7 @@ def _shell_word(text: str, variables: dict[str, str]) -> str:
     """Return authored text as one shell word. References become variables of the container."""
     return "".join(
         f'"${{{variables.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
-        for part in name_references.parse(text)
+        for part in text_parts(text)
     )
 
 
