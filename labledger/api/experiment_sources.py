@@ -54,8 +54,7 @@ def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | Non
     `agents` are those of a run; the benchmark gets those of them that have arguments, and those
     with a profile.
     """
-    from labledger.benchmarks.formats import parse_reference, read_benchmark
-    from labledger.benchmarks.profiled_agents import with_profiled_agents
+    from labledger.benchmarks.formats import parse_reference, read_benchmark, with_profiled_agents
 
     reference = parse_reference(str(given))
     if reference is None:

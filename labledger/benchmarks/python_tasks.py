@@ -10,7 +10,7 @@ containers and import nothing of labledger.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,30 +48,38 @@ class PythonTask:
     """Counted beside the verdict, and not part of it."""
 
 
-def python_benchmark(
-    name: str, tasks: Sequence[PythonTask], digest: str, description: str
-) -> Benchmark:
-    """Return the benchmark of tasks that were read from a file with the SHA-256 `digest`."""
-    return Benchmark(
-        name=name,
-        version=f"sha256:{digest[:16]}",
-        split="test",
-        tasks=tuple(_task_row(task) for task in tasks),
-        files={
-            "agent.py": (_PROGRAMS / "python_agent_program.py").read_bytes(),
-            "grader.py": (_PROGRAMS / "python_grader_program.py").read_bytes(),
-            "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
-            f"{_SOLUTIONS}/solutions.jsonl": _json_lines(
-                {"id": task.task_id, "solution": task.solution} for task in tasks
+@dataclass(frozen=True, slots=True)
+class PythonTasksFormat:
+    """Reads `NAME:FILE`, in which each row is a task whose answer is one Python program."""
+
+    name: str
+    read_task: Callable[[TaskRow], PythonTask]
+    description: str
+    agents: tuple[str, ...] = AGENTS
+
+    def read(self, location: str) -> Benchmark:
+        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
+        tasks, digest = read_tasks(location, self.name, self.read_task)
+        return Benchmark(
+            name=self.name,
+            version=f"sha256:{digest[:16]}",
+            split="test",
+            tasks=tuple(_task_row(task) for task in tasks),
+            files={
+                "agent.py": (_PROGRAMS / "python_agent_program.py").read_bytes(),
+                "grader.py": (_PROGRAMS / "python_grader_program.py").read_bytes(),
+                "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
+                f"{_SOLUTIONS}/solutions.jsonl": _json_lines(
+                    {"id": task.task_id, "solution": task.solution} for task in tasks
+                ),
+            },
+            agents=(
+                BenchmarkAgent(GOLD, "Writes the reference solution: must pass", expects="pass"),
+                BenchmarkAgent(EMPTY, "Leaves an empty program: must fail", expects="fail"),
             ),
-        },
-        agents=(
-            BenchmarkAgent(GOLD, "Writes the reference solution: must pass", expects="pass"),
-            BenchmarkAgent(EMPTY, "Leaves an empty program: must fail", expects="fail"),
-        ),
-        defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),
-        description=f"{description}\n{_HIDING}",
-    )
+            defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),
+            description=f"{self.description}\n{_HIDING}",
+        )
 
 
 def _task_row(task: PythonTask) -> JsonObject:
@@ -143,24 +151,12 @@ _HUMANEVAL_DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HumanEvalFormat:
-    """Reads `humaneval:FILE`: OpenAI's HumanEval as one JSON object a line.
+def _read_humaneval_task(row: TaskRow) -> PythonTask:
+    """Return the task of a row of OpenAI's HumanEval, which is one JSON object a line.
 
     Each row is a function's signature and docstring (`prompt`), the body that solves it
     (`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
     """
-
-    name: str = "humaneval"
-    agents: tuple[str, ...] = AGENTS
-
-    def read(self, location: str) -> Benchmark:
-        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
-        tasks, digest = read_tasks(location, self.name, _read_humaneval_task)
-        return python_benchmark(self.name, tasks, digest, _HUMANEVAL_DESCRIPTION)
-
-
-def _read_humaneval_task(row: TaskRow) -> PythonTask:
     row.require_known_keys(_HUMANEVAL_KEYS)
     prompt, solution, test = (row.text(key) for key in ("prompt", "canonical_solution", "test"))
     entry_point = row.text("entry_point")
@@ -176,7 +172,7 @@ def _read_humaneval_task(row: TaskRow) -> PythonTask:
     )
 
 
-HUMANEVAL = HumanEvalFormat()
+HUMANEVAL = PythonTasksFormat("humaneval", _read_humaneval_task, _HUMANEVAL_DESCRIPTION)
 
 
 _MBPP_KEYS = (
@@ -190,25 +186,13 @@ _MBPP_DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MbppFormat:
-    """Reads `mbpp:FILE`: Mostly Basic Python Problems, whole (JSONL) or sanitized (an array).
+def _read_mbpp_task(row: TaskRow) -> PythonTask:
+    """Return the task of a row of MBPP, whole (JSONL) or sanitized (an array).
 
     Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and
     assertions (`test_list`), which are part of what the agent sees: they name the function and its
     arguments.
     """
-
-    name: str = "mbpp"
-    agents: tuple[str, ...] = AGENTS
-
-    def read(self, location: str) -> Benchmark:
-        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
-        tasks, digest = read_tasks(location, self.name, _read_mbpp_task)
-        return python_benchmark(self.name, tasks, digest, _MBPP_DESCRIPTION)
-
-
-def _read_mbpp_task(row: TaskRow) -> PythonTask:
     row.require_known_keys(_MBPP_KEYS)
     if "text" in row.fields and "prompt" in row.fields:
         row.add_problem("prompt", "the row has text as well; expected one of them")
@@ -229,4 +213,4 @@ def _read_mbpp_task(row: TaskRow) -> PythonTask:
     )
 
 
-MBPP = MbppFormat()
+MBPP = PythonTasksFormat("mbpp", _read_mbpp_task, _MBPP_DESCRIPTION)

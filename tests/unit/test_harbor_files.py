@@ -13,7 +13,7 @@ from labledger.errors import InvalidInput
 
 
 def names(files: TaskFiles, folder: str) -> list[str]:
-    return [file.name for file in files.selected_in(folder)]
+    return list(files.selected_in(folder))
 
 
 def sha256(text: str) -> str:
@@ -37,10 +37,10 @@ def test_ignore_files(tmp_path: Path) -> None:
     )
     files = TaskFiles(task)
     assert names(files, "tests") == ["kept/keep.log", "test.sh"]
-    everything = [file.name for file in files.all_in("tests")]
+    everything = list(files.all_in("tests"))
     assert everything[:3] == [".harborignore", "a.log", "cache/deep/b.txt"]
     # Only tests and solutions have ignore files; an image is built of everything.
-    assert [file.name for file in files.all_in("environment")] == [".harborignore", "data.log"]
+    assert list(files.all_in("environment")) == [".harborignore", "data.log"]
 
 
 def test_a_needed_file_that_is_ignored(tmp_path: Path) -> None:

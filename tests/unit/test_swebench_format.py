@@ -19,7 +19,7 @@ from labledger.benchmarks.formats import (
     parse_reference,
     read_benchmark,
 )
-from labledger.benchmarks.swebench import harness
+from labledger.benchmarks.swebench import dataset_rows
 from labledger.benchmarks.swebench.dataset_rows import read_dataset, read_predictions
 from labledger.benchmarks.swebench.swebench_format import SWEBENCH
 from labledger.benchmarks.translate import TranslatedExperiment, translate
@@ -268,6 +268,6 @@ def test_without_the_package(dataset_file: Path, monkeypatch: pytest.MonkeyPatch
     def missing(purpose: str, extra: str, *modules: str) -> None:
         raise ExtraMissing(f"{purpose} {extra} {modules}")
 
-    monkeypatch.setattr(harness, "require_for", missing)
+    monkeypatch.setattr(dataset_rows, "require_for", missing)
     with pytest.raises(ExtraMissing, match="swebench"):
         read_dataset(str(dataset_file))

@@ -259,11 +259,10 @@ def _read_registry(path: Path, wanted: str) -> TaskSource:
     folders, refused = [], []
     clones = Clones()
     for row in chosen["tasks"]:
-        task = _RegistryTask(row["name"], row.get("git_url"), row.get("git_commit_id"), row["path"])
         try:
-            folders.append(TaskFolder(task.folder(path, clones), task.name))
+            folders.append(TaskFolder(_registered_folder(path, row, clones), row["name"]))
         except InvalidInput as error:
-            refused.append(RefusedTask(task.name, "; ".join(map(str, error.problems))))
+            refused.append(RefusedTask(row["name"], "; ".join(map(str, error.problems))))
     notes = ("The metrics of the dataset are not used.",) if chosen.get("metrics") else ()
     name, version = _as_name(chosen["name"]), chosen["version"]
     return TaskSource(name, version, tuple(folders), tuple(refused), notes)
@@ -282,26 +281,19 @@ def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> 
     raise _problem(path, found, f"name one, such as harbor:{path}#{names[0] if names else 'NAME'}")
 
 
-@dataclass(frozen=True, slots=True)
-class _RegistryTask:
-    """A task of a registry: a path, in a Git repository at a commit or beside the registry."""
+def _registered_folder(registry: Path, row: JsonObject, clones: Clones) -> Path:
+    """Return the folder of a task of a registry, cloned if need be. Raises `InvalidInput`.
 
-    name: str
-    git_url: str | None
-    commit: str | None
-    path: str
-
-    def folder(self, registry: Path, clones: Clones) -> Path:
-        """Return the task's folder, cloned if need be. Raises `InvalidInput`."""
-        top = registry.parent
-        if self.git_url is not None:
-            top = clones.checked_out(self.git_url, self.commit or "HEAD")
-        folder = top / self.path
-        outside = self.git_url is not None and not folder.resolve().is_relative_to(top.resolve())
-        if outside or not (folder / TASK_FILE).is_file():
-            where = self.git_url or str(registry)
-            raise _problem(Path(self.path), f"is no task folder of {where}")
-        return folder
+    The task is in a Git repository at a commit, or beside the registry.
+    """
+    url, top = row.get("git_url"), registry.parent
+    if url is not None:
+        top = clones.checked_out(url, row.get("git_commit_id") or "HEAD")
+    folder: Path = top / row["path"]
+    outside = url is not None and not folder.resolve().is_relative_to(top.resolve())
+    if outside or not (folder / TASK_FILE).is_file():
+        raise _problem(Path(row["path"]), f"is no task folder of {url or registry}")
+    return folder
 
 
 def _folder_name(path: Path) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
-from labledger.files.durable_files import content_digest, content_key
+from labledger.files.durable_files import FileContent, content_digest, content_key
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -30,15 +30,6 @@ _FOLDERS = ("environment", "tests", "solution", "steps")
 _NEVER_PUBLISHED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
 """What a digest leaves out, unless the task has a `.gitignore`."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFile:
-    """A regular file of a task, or a link to one within the task."""
-
-    name: str
-    """Relative to the folder that was listed, with `/`."""
-    path: Path
 
 
 @dataclass
@@ -64,12 +55,15 @@ class TaskFiles:
         except (OSError, UnicodeDecodeError) as error:
             raise _problem(path, getattr(error, "strerror", None) or str(error)) from error
 
-    def all_in(self, subfolder: str) -> list[TaskFile]:
-        """Return every file below a folder, as an image is built of it, sorted by name."""
+    def all_in(self, subfolder: str) -> dict[str, Path]:
+        """Return every file below a folder, as an image is built of it.
+
+        The files are sorted by name, which is relative to the folder.
+        """
         return self._listed(subfolder, filtered=False)
 
-    def selected_in(self, subfolder: str) -> list[TaskFile]:
-        """Return the files below a folder that no ignore file leaves out, sorted by name."""
+    def selected_in(self, subfolder: str) -> dict[str, Path]:
+        """Return the files below a folder that no ignore file leaves out, as `all_in` does."""
         return self._listed(subfolder, filtered=True)
 
     def require_selected(self, name: str) -> None:
@@ -80,32 +74,30 @@ class TaskFiles:
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the task's content, as a `dataset.toml` names it."""
         hasher = hashlib.sha256()
-        for file in sorted(self._published(), key=lambda file: file.name):
-            hasher.update(f"{file.name}\0{content_digest(file.path)}\n".encode())
+        for name, path in sorted(self._published().items()):
+            hasher.update(f"{name}\0{content_digest(path)}\n".encode())
         return hasher.hexdigest()
 
-    def _published(self) -> Iterator[TaskFile]:
+    def _published(self) -> dict[str, Path]:
         from pathspec import PathSpec
 
         own = self.folder / ".gitignore"
         lines = self.text(own.name).splitlines() if own.is_file() else list(_NEVER_PUBLISHED)
         left_out = PathSpec.from_lines("gitignore", lines)
-        candidates = [TaskFile(name, self.folder / name) for name in _TOP_FILES if self.has(name)]
+        paths = [self.folder / name for name in _TOP_FILES if self.has(name)]
         for subfolder in _FOLDERS:
-            paths = self._walk(self.folder / subfolder, filtered=True, into_links=False)
-            candidates += [TaskFile(p.relative_to(self.folder).as_posix(), p) for p in paths]
-        for file in candidates:
-            self._require_inside(file.path)
-            if not left_out.match_file(file.name):
-                yield file
+            paths += self._walk(self.folder / subfolder, filtered=True, into_links=False)
+        for path in paths:
+            self._require_inside(path)
+        files = {path.relative_to(self.folder).as_posix(): path for path in paths}
+        return {name: path for name, path in files.items() if not left_out.match_file(name)}
 
-    def _listed(self, subfolder: str, *, filtered: bool) -> list[TaskFile]:
+    def _listed(self, subfolder: str, *, filtered: bool) -> dict[str, Path]:
         top = self.folder / subfolder
-        paths = self._walk(top, filtered=filtered, into_links=True)
-        files = [TaskFile(path.relative_to(top).as_posix(), path) for path in paths]
-        for file in files:
-            _refuse_pointer(file.path)
-        return sorted(files, key=lambda file: file.name)
+        paths = list(self._walk(top, filtered=filtered, into_links=True))
+        for path in paths:
+            _refuse_pointer(path)
+        return dict(sorted((path.relative_to(top).as_posix(), path) for path in paths))
 
     def _walk(
         self, top: Path, *, filtered: bool, into_links: bool, above: tuple[Path, ...] = ()
@@ -188,11 +180,11 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def files_digest(files: list[TaskFile]) -> str:
+def files_digest(files: Mapping[str, FileContent]) -> str:
     """Return the SHA-256 (hex) over the names, contents and executable bits of files."""
     hasher = hashlib.sha256()
-    for file in files:
-        hasher.update(f"{file.name}\0{content_key(file.path)}\n".encode())
+    for name, content in sorted(files.items()):
+        hasher.update(f"{name}\0{content_key(content)}\n".encode())
     return hasher.hexdigest()
 
 

@@ -12,10 +12,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor.task_files import TaskFile, TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
 from labledger.benchmarks.harbor.task_toml import (
     Artifact,
     Collect,
@@ -27,6 +27,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
 )
 from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
+from labledger.experiment.consistency_checks import is_root
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 
@@ -214,8 +215,8 @@ def _task_files(
     ]
 
 
-def _add_files(task: TranslatedTask, folder: str, files: list[TaskFile]) -> None:
-    task.files |= {f"{folder}/{file.name}": file.path for file in files}
+def _add_files(task: TranslatedTask, folder: str, files: Mapping[str, Path]) -> None:
+    task.files |= {f"{folder}/{name}": path for name, path in files.items()}
 
 
 # -- settings
@@ -237,8 +238,7 @@ def _agent_user(user: str | None) -> JsonObject:
     if user is None:
         return {}
     # An experiment that starts containers as root says so wherever an agent is root.
-    is_root = user.partition(":")[0].strip("0") in {"", "root"}
-    return {"agent": {"user": user}} | ({"user": "image"} if is_root else {})
+    return {"agent": {"user": user}} | ({"user": "image"} if is_root(user) else {})
 
 
 def _network(policy: NetworkPolicy) -> JsonObject:

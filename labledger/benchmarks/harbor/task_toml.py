@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
-from labledger.experiment.authored_fields import FieldPath
+from labledger.experiment.authored_fields import FieldPath, user_name
 from labledger.records import JsonObject
-from labledger.records.json_codec import normalize_number
+from labledger.records.json_codec import Section, normalize_number
 from labledger.records.json_schemas import read_toml, refuse_problems
 
 
@@ -47,7 +48,7 @@ class NetworkPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(Section):
     """A shell command that must succeed before the agent starts, as Docker's HEALTHCHECK."""
 
     command: str
@@ -56,6 +57,11 @@ class HealthCheck:
     start_period_s: float = 0.0
     start_interval_s: float = 5.0
     retries: int = 3
+
+    _KEYS: ClassVar = {
+        f"{name}_s": f"{name}_sec"
+        for name in ("interval", "timeout", "start_period", "start_interval")
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,7 @@ class _Reader:
             verifier=self._verifier(top.get("verifier", {})),
             agent=Agent(
                 timeout_s=_number(agent, "timeout_sec"),
-                user=_user(agent),
+                user=user_name(agent.get("user")),
                 network=self._network(agent, ("agent",)),
             ),
             environment=self._environment(top.get("environment", {}), ("environment",)),
@@ -225,7 +231,7 @@ class _Reader:
         return Verifier(
             timeout_s=_seconds(table, "timeout_sec", 600),
             env=table.get("env", {}),
-            user=_user(table),
+            user=user_name(table.get("user")),
             mode=VerifierMode(mode or default),
             environment=environment,
             collect=tuple(
@@ -233,7 +239,7 @@ class _Reader:
                     command=item["command"],
                     service=item.get("service") or "main",
                     timeout_s=_seconds(item, "timeout_sec", 60) or 60,
-                    user=_user(item),
+                    user=user_name(item.get("user")),
                 )
                 for item in table.get("collect", ())
             ),
@@ -259,7 +265,7 @@ class _Reader:
             mcp_servers=tuple(str(server.get("name")) for server in table.get("mcp_servers", ())),
             env=table.get("env", {}),
             skills_dir=table.get("skills_dir"),
-            healthcheck=None if check is None else _healthcheck(check),
+            healthcheck=None if check is None else HealthCheck.from_json(check),
             workdir=table.get("workdir"),
             network=self._network(table, path) or NetworkPolicy(default),
         )
@@ -315,24 +321,6 @@ def _number(table: JsonObject, name: str) -> float | None:
 
 def _seconds(table: JsonObject, name: str, default: float) -> float:
     return normalize_number(table.get(name, default))
-
-
-def _user(table: JsonObject) -> str | None:
-    """Return a user's name or number as text."""
-    user = table.get("user")
-    return None if user is None else str(normalize_number(user))
-
-
-def _healthcheck(table: JsonObject) -> HealthCheck:
-    defaults = HealthCheck(table["command"])
-    return HealthCheck(
-        command=defaults.command,
-        interval_s=_seconds(table, "interval_sec", defaults.interval_s),
-        timeout_s=_seconds(table, "timeout_sec", defaults.timeout_s),
-        start_period_s=_seconds(table, "start_period_sec", defaults.start_period_s),
-        start_interval_s=_seconds(table, "start_interval_sec", defaults.start_interval_s),
-        retries=int(table.get("retries", defaults.retries)),
-    )
 
 
 def _allowed_host(host: str) -> str | None:

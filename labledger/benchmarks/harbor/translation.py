@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from labledger import resources
 from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.benchmarks.harbor import task_rows
 from labledger.benchmarks.harbor.sources import TASK_FILE, TaskFolder, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
 from labledger.benchmarks.harbor.task_rows import (
     AGENT_LOGS,
     ARTIFACTS,
@@ -30,7 +29,7 @@ from labledger.benchmarks.harbor.task_toml import (
 )
 from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.errors import InvalidInput
-from labledger.files.durable_files import FileContent, content_key
+from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 
@@ -58,22 +57,10 @@ class HarborFormat:
         in the benchmark, with every reason.
         """
         source = find_tasks(location)
-        tasks: list[TranslatedTask] = []
-        refused = list(source.refused)
-        for task_id, folder in _named(source.folders):
-            try:
-                tasks.append(_read_task(task_id, folder.path))
-            except _RefusedError as error:
-                refused.append(RefusedTask(task_id, "; ".join(error.reasons)))
-        return _benchmark(source, tasks, refused)
-
-
-class _RefusedError(Exception):
-    """A task cannot be run."""
-
-    def __init__(self, reasons: list[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = reasons
+        outcomes = [_read_task(name, folder.path) for name, folder in _named(source.folders)]
+        tasks = [each for each in outcomes if isinstance(each, TranslatedTask)]
+        refused = [each for each in outcomes if isinstance(each, RefusedTask)]
+        return _benchmark(source, tasks, [*source.refused, *refused])
 
 
 def _named(folders: Sequence[TaskFolder]) -> list[tuple[str, TaskFolder]]:
@@ -99,21 +86,20 @@ def _declared_name(folder: Path) -> str:
         return folder.resolve().name
 
 
-def _read_task(task_id: str, folder: Path) -> TranslatedTask:
-    """Return the translation of a task. Raises `_RefusedError` with every reason."""
+def _read_task(task_id: str, folder: Path) -> TranslatedTask | RefusedTask:
+    """Return the translation of a task, or with every reason why it cannot be run."""
     files = TaskFiles(folder)
     try:
         config = read_task_toml(folder / TASK_FILE)
         image = verifier_image(config, files)
         reasons = [*_unusable_env(config), *unsupported(config, files, image)]
-        if reasons:
-            raise _RefusedError(reasons)
-        return translate_task(task_id, config, files, image)
+        if not reasons:
+            return translate_task(task_id, config, files, image)
     except InvalidInput as error:
-        raise _RefusedError([str(problem) for problem in error.problems]) from error
+        reasons = [str(problem) for problem in error.problems]
     except OSError as error:
-        reason = f"{error.filename}: cannot be read: {error.strerror}"
-        raise _RefusedError([reason]) from error
+        reasons = [f"{error.filename}: cannot be read: {error.strerror}"]
+    return RefusedTask(task_id, "; ".join(reasons))
 
 
 def _unusable_env(config: TaskConfig) -> list[str]:
@@ -147,7 +133,7 @@ def _benchmark(
         files |= task.files
     return Benchmark(
         name=source.name,
-        version=source.version or _content_version(files),
+        version=source.version or f"sha256:{files_digest(files)[:16]}",
         split="test",
         tasks=tuple(task.row for task in tasks),
         files=files,
@@ -238,14 +224,6 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
         },
     }
     return {**defaults, "images": images} if images else defaults
-
-
-def _content_version(files: dict[str, FileContent]) -> str:
-    """Return the version of tasks that have none: a digest of their files."""
-    hasher = hashlib.sha256()
-    for name, content in sorted(files.items()):
-        hasher.update(f"{name}\0{content_key(content)}\n".encode())
-    return f"sha256:{hasher.hexdigest()[:16]}"
 
 
 HARBOR = HarborFormat()

@@ -22,7 +22,6 @@ from labledger.benchmarks.swebench.harness import (
     HarnessFailed,
     PreparedRow,
     prepare_rows,
-    require_harness,
 )
 from labledger.benchmarks.task_file import TaskRow, json_rows, read_content, tasks_of_rows
 from labledger.errors import InvalidInput, Problem
@@ -171,7 +170,7 @@ class Dataset:
 
 def read_dataset(location: str) -> Dataset:
     """Return the rows of a file. Raises `InvalidInput` with every problem, and `ExtraMissing`."""
-    require_harness("reading swebench:FILE")
+    require_for("reading swebench:FILE", "swebench", "swebench")
     what, path = f"cannot read swebench:{location}", Path(location)
     content = read_content(what, path)
     is_parquet = content[:4] == b"PAR1"

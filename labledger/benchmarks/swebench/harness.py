@@ -22,9 +22,6 @@ from typing import Any
 from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import scratch_folder
 from labledger.records import JsonObject
-from labledger.resources import require_for
-
-EXTRA = "swebench"
 
 _PROGRAM = Path(__file__).with_name("harness_program.py")
 _PREPARE_LIMIT_S = 600
@@ -55,11 +52,6 @@ class EvalReport:
     """Its report of the instance, with the tests' statuses."""
     has_test_output: bool
     """Whether the log has both marks, between which the tests' output is."""
-
-
-def require_harness(purpose: str) -> None:
-    """Raise `ExtraMissing` if the package that `purpose` needs is not installed."""
-    require_for(purpose, EXTRA, "swebench")
 
 
 @cache

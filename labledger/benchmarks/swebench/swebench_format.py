@@ -9,12 +9,11 @@ containers have that need them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, count
 from pathlib import Path
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, unused_id
 from labledger.benchmarks.swebench.dataset_rows import (
     Dataset,
     Predictions,
@@ -32,7 +31,6 @@ REPOSITORY = "/testbed"
 TESTS_LIMIT_S = 1800
 """How long a task's script may run, in seconds, as in the package."""
 
-_NAME_LENGTH = 64
 _LOGS = "/swebench/logs"
 _PATCH = "/swebench/model.patch"
 _METRICS = (
@@ -77,15 +75,9 @@ def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmar
         f"The predictions of {predictions.model}: of "
         f"{counted_of(predicted, len(benchmark.tasks), 'task')}"
     )
-    name = _unused_name(predictions.variant_id, [agent.name for agent in benchmark.agents])
+    name = unused_id(predictions.variant_id, [agent.name for agent in benchmark.agents])
     agent = BenchmarkAgent(name, description, {"model_name_or_path": predictions.model})
     return with_patches(benchmark, agent, predictions.patches)
-
-
-def _unused_name(name: str, used: Collection[str]) -> str:
-    """Return a variant's id that begins with `name` and is not used."""
-    numbered = (f"{name[: _NAME_LENGTH - 4]}-{number}" for number in count(2))
-    return next(candidate for candidate in chain([name], numbered) if candidate not in used)
 
 
 def with_patches(
