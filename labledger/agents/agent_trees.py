@@ -52,27 +52,31 @@ class InstalledAgent(Section):
     """What containers mount read-only at `launch.folder_of(name)`. Not in the manifest."""
 
 
+def walk(tree: Path) -> Iterator[Path]:
+    """Yield everything in a folder, in an order that depends on the names alone."""
+    for folder, folders, files in os.walk(tree):
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted([*folders, *files]))
+
+
 def tree_digest(tree: Path) -> tuple[str, int]:
     """Return the digest of a folder's files, and how many bytes they have. Raises `OSError`."""
     digest = hashlib.sha256()
     size = 0
-    for folder, folders, files in os.walk(tree):
-        folders.sort()
-        for name in sorted([*folders, *files]):
-            path = Path(folder, name)
-            status = path.lstat()
-            kind, content = "folder", ""
-            if stat.S_ISLNK(status.st_mode):
-                kind, content = "link", str(path.readlink())
-            elif stat.S_ISREG(status.st_mode):
-                kind = "program" if status.st_mode & 0o111 else "file"
-                with path.open("rb") as file:
-                    content = hashlib.file_digest(file, "sha256").hexdigest()
-                size += status.st_size
-            elif not stat.S_ISDIR(status.st_mode):
-                kind = "other"
-            line = json.dumps([kind, os.fsdecode(path.relative_to(tree)), content])
-            digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    for path in walk(tree):
+        status = path.lstat()
+        kind, content = "folder", ""
+        if stat.S_ISLNK(status.st_mode):
+            kind, content = "link", str(path.readlink())
+        elif stat.S_ISREG(status.st_mode):
+            kind = "program" if status.st_mode & 0o111 else "file"
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            size += status.st_size
+        elif not stat.S_ISDIR(status.st_mode):
+            kind = "other"
+        line = json.dumps([kind, os.fsdecode(path.relative_to(tree)), content])
+        digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest(), size
 
 
@@ -102,20 +106,15 @@ def tar_of_tree(tree: Path) -> Iterator[bytes]:
 
 
 def _members(tree: Path) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
-    for folder, folders, files in os.walk(tree):
-        folders.sort()
-        for name in sorted([*folders, *files]):
-            path = Path(folder, name)
-            status, own = path.lstat(), str(path.relative_to(tree))
-            if stat.S_ISLNK(status.st_mode):
-                target = str(path.readlink())
-                yield TarEntry(own, tarfile.SYMTYPE, target=target), iter(())
-            elif stat.S_ISREG(status.st_mode):
-                is_program = status.st_mode & 0o111 != 0
-                entry = TarEntry(own, tarfile.REGTYPE, status.st_size, is_program)
-                yield entry, file_pieces(path)
-            elif stat.S_ISDIR(status.st_mode):
-                yield TarEntry(own, tarfile.DIRTYPE), iter(())
+    for path in walk(tree):
+        status, own = path.lstat(), str(path.relative_to(tree))
+        if stat.S_ISLNK(status.st_mode):
+            yield TarEntry(own, tarfile.SYMTYPE, target=str(path.readlink())), iter(())
+        elif stat.S_ISREG(status.st_mode):
+            is_program = status.st_mode & 0o111 != 0
+            yield TarEntry(own, tarfile.REGTYPE, status.st_size, is_program), file_pieces(path)
+        elif stat.S_ISDIR(status.st_mode):
+            yield TarEntry(own, tarfile.DIRTYPE), iter(())
 
 
 def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent:

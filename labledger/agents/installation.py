@@ -28,6 +28,7 @@ from labledger.agents.agent_trees import (
     checked_entry,
     read_entry,
     tree_digest,
+    walk,
 )
 from labledger.agents.launch import folder_of
 from labledger.agents.profiles import CONSTRAINTS, LAUNCH, AgentProfile, Registry
@@ -290,12 +291,10 @@ def _fill_from_npm(node: NodeTools, tree: Path, target: AgentTarget) -> tuple[st
 
 def _make_readable(tree: Path) -> None:
     """Let every user of a container read and start what the owner can."""
-    for folder, folders, files in os.walk(tree):
-        for name in [*folders, *files]:
-            path = Path(folder, name)
-            if not path.is_symlink():
-                mode = path.stat().st_mode
-                path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
+    for path in walk(tree):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
     tree.chmod(0o755)
 
 

@@ -9,16 +9,21 @@ path of its folder.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
+from labledger import plug_ins
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
+from labledger.records.json_codec import Section
 from labledger.records.json_schemas import read_toml, refuse_problems
 from labledger.records.model_calls import Api
 from labledger.text import near_names
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "labledger.agents"
 PROFILE, LAUNCH, CONSTRAINTS = "profile.toml", "launch.sh", "constraints.txt"
@@ -28,7 +33,6 @@ STDOUT = "stdout"
 Value = str | int | float | bool
 """The value of an option."""
 
-_OWN_PACKAGE = "labledger"
 _OWN_FOLDER = Path(__file__).resolve().parent
 
 
@@ -63,10 +67,9 @@ class OptionType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileOption:
+class ProfileOption(Section):
     """A setting of the agent that an experiment may choose."""
 
-    name: str
     type: OptionType
     description: str
     default: Value | None = None
@@ -97,19 +100,21 @@ class Registry(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PackageSource:
+class PackageSource(Section):
     """The package that an agent is installed from."""
 
     registry: Registry
     package: str
-    native: Mapping[str, str]
+    native: Mapping[str, str] = field(default_factory=dict)
     """By machine and C library, such as ``x86_64-glibc``, a package with a program for them."""
     python: tuple[tuple[int, int], tuple[int, int]] | None = None
     """The oldest and the newest Python that a package of PyPI supports."""
 
+    _KEYS: ClassVar = {"registry": "from"}
+
 
 @dataclass(frozen=True, slots=True)
-class AgentProfile:
+class AgentProfile(Section):
     """An agent program that labledger can install and start."""
 
     name: str
@@ -120,14 +125,18 @@ class AgentProfile:
     """The version that is tested, and taken where an experiment names none."""
     apis: tuple[Api, ...]
     """The APIs of models that it speaks, the usual one first."""
-    folder: Path
-    """Where its `profile.toml` and `launch.sh` are."""
     source: PackageSource
-    options: Mapping[str, ProfileOption]
-    logs: Mapping[str, str]
+    schema_version: str
+    options: Mapping[str, ProfileOption] = field(default_factory=dict)
+    """By name."""
+    logs: Mapping[str, str] = field(default_factory=dict)
     """Its own logs: by name, a file in the folder of logs, or `stdout`."""
     needs: tuple[str, ...] = ()
     """Programs that an image must have, such as ``bash``."""
+    folder: Path = field(default=Path(), compare=False)
+    """Where its `profile.toml` and `launch.sh` are. Not in the file."""
+
+    _KEYS: ClassVar = {"source": "install"}
 
 
 def read_profile(folder: Path) -> AgentProfile:
@@ -136,43 +145,9 @@ def read_profile(folder: Path) -> AgentProfile:
     document = read_toml(path, "agent_profile_v1")
     refuse_problems(path, _contradictions(folder, document))
     install = document["install"]
-    options = {
-        name: ProfileOption(
-            name,
-            OptionType(option["type"]),
-            option["description"],
-            option.get("default"),
-            tuple(option.get("choices", ())),
-            tuple(option.get("arguments", ())),
-            option.get("variable"),
-        )
-        for name, option in document.get("options", {}).items()
-    }
-    return AgentProfile(
-        name=document["name"],
-        description=document["description"],
-        license=document["license"],
-        homepage=document["homepage"],
-        version=document["version"],
-        apis=tuple(map(Api, document["apis"])),
-        folder=folder,
-        source=PackageSource(
-            Registry(install["from"]),
-            install["package"],
-            install.get("native", {}),
-            _python_range(install),
-        ),
-        options=options,
-        logs=document.get("logs", {}),
-        needs=tuple(document.get("needs", ())),
-    )
-
-
-def _python_range(install: JsonObject) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    if "python" not in install:
-        return None
-    oldest, newest = ((3, int(text.removeprefix("3."))) for text in install["python"])
-    return oldest, newest
+    if "python" in install:
+        install["python"] = [(3, int(text.removeprefix("3."))) for text in install["python"]]
+    return replace(AgentProfile.from_json(document), folder=folder)
 
 
 def _contradictions(
@@ -197,9 +172,7 @@ def _contradictions(
             yield at, "expected arguments or a variable: otherwise the option has no effect"
         if "choices" in option and option["type"] != OptionType.TEXT:
             yield (*at, "choices"), "only a text has choices"
-        read = ProfileOption(
-            name, OptionType(option["type"]), "", choices=tuple(option.get("choices", ()))
-        )
+        read = ProfileOption.from_json(option)
         if "default" in option and (problem := read.problem_with(option["default"])):
             yield (*at, "default"), problem
 
@@ -239,11 +212,11 @@ def find_profiles() -> Mapping[str, AgentProfile]:
 def _registered() -> dict[str, dict[str, Path | EntryPoint]]:
     """Return where each profile is, by its name and the package that has it, sorted by name."""
     registered: dict[str, dict[str, Path | EntryPoint]] = {
-        path.parent.name: {_OWN_PACKAGE: path.parent} for path in _OWN_FOLDER.glob(f"*/{PROFILE}")
+        path.parent.name: {plug_ins.OWN_PACKAGE: path.parent}
+        for path in _OWN_FOLDER.glob(f"*/{PROFILE}")
     }
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        package = entry_point.dist.name if entry_point.dist else entry_point.module
-        registered.setdefault(entry_point.name, {})[package] = entry_point
+    for name, places in plug_ins.registered(ENTRY_POINT_GROUP).items():
+        registered.setdefault(name, {}).update(places)
     return dict(sorted(registered.items()))
 
 

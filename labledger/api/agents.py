@@ -142,10 +142,8 @@ def _info(profile: AgentProfile, cache: Path | None) -> AgentInfo:
         apis=tuple(api.value for api in profile.apis),
         needs=profile.needs,
         options=tuple(
-            AgentOption(
-                option.name, option.type.value, option.description, option.default, option.choices
-            )
-            for option in profile.options.values()
+            AgentOption(name, option.type.value, option.description, option.default, option.choices)
+            for name, option in profile.options.items()
         ),
         installed=tuple(installed_versions(profile, cache)),
         problem=unsupported(profile),
