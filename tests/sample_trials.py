@@ -201,7 +201,12 @@ class Trials:
             store_root=self.store.root,
             bindings=bindings or {},
             settings=VariantSettings(
-                TrialSettings(container, phases, Grading.of_authored(grading or {}) or Grading())
+                TrialSettings(
+                    container,
+                    phases,
+                    Grading.of_authored(grading or {}) or Grading(),
+                    is_sealed=sealing is not Sealing.NONE,
+                )
             ),
             egress_image=self.images.get(PYTHON),
             benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
@@ -209,7 +214,6 @@ class Trials:
             images=self.images,
             environment=environment or {},
             grader=GRADER,
-            is_sealed=sealing is not Sealing.NONE,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
         read = Task.from_json(row)

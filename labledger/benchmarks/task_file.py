@@ -8,7 +8,6 @@ key such as `plus_input` of an extended HumanEval changes what an answer must do
 from __future__ import annotations
 
 import ast
-import gzip
 import hashlib
 import json
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
+from labledger.experiment.dataset import open_content
 from labledger.records import JsonObject, canonical_json
 from labledger.text import quoted
 
@@ -125,9 +125,7 @@ def read_tasks(
 def read_content(what: str, path: Path) -> bytes:
     """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed."""
     try:
-        with path.open("rb") as handle:
-            is_gzip = handle.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as handle:
+        with open_content(path) as handle:
             content = handle.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)

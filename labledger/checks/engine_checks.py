@@ -51,8 +51,7 @@ def check_shared_resources(
     None if not known.
     """
     at_once = min(slots, experiment.total_slots)
-    sealed = experiment.plan.is_sealed
-    needs = {Needs.of_trial(merged, is_sealed=sealed) for _, merged in experiment.settings}
+    needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
     wanted_cpus = max((each.cpus for each in needs if each.cpus is not None), default=None)
     if cpus is not None and wanted_cpus is not None and wanted_cpus <= cpus < at_once * wanted_cpus:
         yield warned(

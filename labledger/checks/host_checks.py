@@ -297,8 +297,7 @@ def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
 
 def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:
     """Check that for each trial some host offers what it asks for."""
-    is_sealed = experiment.plan.is_sealed
-    asked = {Needs.of_trial(merged, is_sealed=is_sealed) for _, merged in experiment.settings}
+    asked = {Needs.of_trial(merged) for _, merged in experiment.settings}
     for needs in sorted(asked, key=str):
         if not any(needs.are_met_by(host) for host in hosts):
             yield invalid(

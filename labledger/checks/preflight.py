@@ -217,7 +217,7 @@ def _listed(task_ids: Sequence[str]) -> str:
 def _containers(experiment: ResolvedExperiment) -> Iterator[tuple[str, TrialSettings]]:
     """Yield the settings of each container of the trials, with the variant."""
     for variant_id, trial in experiment.settings:
-        for container in trial.of_containers(is_sealed=experiment.plan.is_sealed):
+        for container in trial.of_containers():
             yield variant_id, container
 
 

@@ -256,10 +256,9 @@ class Needs:
     limits_storage: bool = False
 
     @classmethod
-    def of_trial(cls, settings: TrialSettings, *, is_sealed: bool) -> Needs:
+    def of_trial(cls, settings: TrialSettings) -> Needs:
         """Return what the trials with some settings ask for."""
-        containers = settings.of_containers(is_sealed=is_sealed)
-        resources = [container.runtime.resources for container in containers]
+        resources = [container.runtime.resources for container in settings.of_containers()]
         gpus = [1 if each.gpus == "all" else int(each.gpus or 0) for each in resources]
         return cls(
             max((each.cpus for each in resources if each.cpus is not None), default=None),
@@ -287,7 +286,7 @@ class Needs:
 
 def needs_of(spec: AttemptSpec) -> Needs:
     """Return what an attempt asks of its host."""
-    return Needs.of_trial(spec.settings, is_sealed=spec.plan.is_sealed)
+    return Needs.of_trial(spec.settings)
 
 
 def _is_enough(offered: float | None, asked: float | None) -> bool:

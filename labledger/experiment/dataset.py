@@ -24,10 +24,9 @@ from labledger.experiment.task_row import (
     FilesPlace,
     Task,
     cluster_of,
-    files_source,
     is_certainly_valid,
+    packed_source,
     task_digest,
-    workspace_source,
 )
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -256,12 +255,7 @@ class _Reader:
             self._add_problem(
                 number, "the task names no image, and neither does the experiment", hint=hint
             )
-        try:
-            self._add_workspace(row.get("workspace"))
-        except UnusablePath as error:
-            self._add_problem(number, error.message, "workspace", error.hint)
-            return
-        if not self._add_files(number, row):
+        if not self._pack(number, row):
             return
         task = Task.of_authored(row, self.path.parent, self.workspaces)
         frozen = task.as_json()
@@ -285,26 +279,22 @@ class _Reader:
             self.settings.append(TaskSettings(number, task.overrides, files))
         return index
 
-    def _add_files(self, number: int, row: JsonObject) -> bool:
-        """Digest the files of a row. Return False if that is not possible."""
-        for index, entry in enumerate(row.get("files", ())):
+    def _pack(self, number: int, row: JsonObject) -> bool:
+        """Digest the workspace and the files of a row. Return False if that is not possible."""
+        entries = {"workspace": row["workspace"]} if "workspace" in row else {}
+        entries |= {f"files[{index}]": entry for index, entry in enumerate(row.get("files", ()))}
+        for field_name, entry in entries.items():
             try:
-                source = files_source(entry, self.path.parent)
+                if "files" in entry:
+                    check_inline(entry["files"])
+                    continue
+                source = packed_source(entry, self.path.parent)
                 if source not in self.workspaces:
                     self.workspaces[source] = source.digest_tar()
             except UnusablePath as error:
-                self._add_problem(number, error.message, f"files[{index}]", error.hint)
+                self._add_problem(number, error.message, field_name, error.hint)
                 return False
         return True
-
-    def _add_workspace(self, workspace: JsonObject | None) -> None:
-        if workspace is None:
-            return
-        source = workspace_source(workspace, self.path.parent)
-        if source is None:
-            check_inline(workspace["files"])
-        elif source not in self.workspaces:
-            self.workspaces[source] = source.digest_tar()
 
     def _add_problem(
         self, line: int, message: str, field: str | None = None, hint: str | None = None
@@ -331,7 +321,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
     """
-    with _open(path) as handle:
+    with open_content(path) as handle:
         number = 0
         while line := handle.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -341,13 +331,11 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _open(path: Path) -> IO[bytes]:
-    raw = path.open("rb")
-    magic = raw.read(2)
-    raw.close()
-    if magic == b"\x1f\x8b":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return path.open("rb")
+def open_content(path: Path) -> IO[bytes]:
+    """Open a file to read its content, decompressed if it is gzip."""
+    with path.open("rb") as raw:
+        is_gzip = raw.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path, "rb")) if is_gzip else path.open("rb")
 
 
 def _changed_error(path: Path, what: str) -> ExperimentChanged:

@@ -124,8 +124,7 @@ def _is_replaced_by_fields(field: str, empty: Mapping[str, Any], filled: Mapping
 def file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
     """Yield a sentence for each staged file, by phase, that differs."""
     for phase in sorted(old.keys() | new.keys()):
-        before = {file["name"]: file for file in old.get(phase, [])}
-        after = {file["name"]: file for file in new.get(phase, [])}
+        before, after = (items_by_id(each.get(phase, []), "name") for each in (old, new))
         for name in sorted(before.keys() | after.keys()):
             if name not in after:
                 yield f"{name} is no longer among the {phase}'s files"
@@ -265,15 +264,10 @@ def _without_new_files(files: JsonObject, growth: Growth, old_document: JsonObje
     if not growth.variants:
         return files
     known = {
-        phase: {file["name"] for file in entries}
-        for phase, entries in old_document["files"].items()
+        (phase, f["name"]) for phase, entries in old_document["files"].items() for f in entries
     }
     return {
-        phase: [
-            file
-            for file in entries
-            if phase not in _AGENTS_PHASES or file["name"] in known.get(phase, ())
-        ]
+        phase: [f for f in entries if phase not in _AGENTS_PHASES or (phase, f["name"]) in known]
         for phase, entries in files.items()
     }
 

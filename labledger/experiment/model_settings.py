@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Self
 
-from labledger.experiment.authored_fields import FieldPath, FieldProblem
+from labledger.experiment.authored_fields import FieldProblem
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
@@ -128,9 +128,7 @@ def _provider(name: str, authored: JsonObject) -> ProviderConfig:
     if "api" in authored:
         apis = authored["api"]
         given["apis"] = apis if isinstance(apis, list) else [apis]
-    given |= {key: authored[key] for key in ("upstream", "auth_header") if key in authored}
-    if "key" in authored:
-        given["key"] = authored["key"]
+    given |= {key: authored[key] for key in ("upstream", "auth_header", "key") if key in authored}
     return ProviderConfig.from_json(given)
 
 
@@ -149,8 +147,8 @@ def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[Fie
     """
     providers = authored.get("providers") or {}
     for name, provider in providers.items():
-        for path, message, hint in _provider_problems(name, provider):
-            yield FieldProblem(("providers", name, *path), message, hint)
+        for problem in _provider_problems(name, provider):
+            yield problem._replace(path=("providers", name, *problem.path))
     names = sorted({*DEFAULT_PROVIDERS, *known, *providers})
     for section in ("allow", "prices"):
         for name in authored.get(section) or {}:
@@ -159,20 +157,18 @@ def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[Fie
                 yield FieldProblem((section, name), "is no known provider", hint)
 
 
-def _provider_problems(
-    name: str, provider: JsonObject
-) -> Iterator[tuple[FieldPath, str, str | None]]:
+def _provider_problems(name: str, provider: JsonObject) -> Iterator[FieldProblem]:
     spoken = f"what it speaks: {', '.join(sorted(Api))}"
     for field, hint in (("api", spoken), ("upstream", "its address")):
         if field not in provider and name not in DEFAULT_PROVIDERS:
-            yield (), f"{field!r} is missing", hint
+            yield FieldProblem((), f"{field!r} is missing", hint)
     upstream = provider.get("upstream")
     if upstream is not None and (why := upstream_problem(upstream)):
-        yield ("upstream",), f"{upstream!r} {why}", "such as https://api.example.com"
+        yield FieldProblem(("upstream",), f"{upstream!r} {why}", "such as https://api.example.com")
     key = provider.get("key")
     if key is not None and len(key) != 1:
         message = f"has {len(key)} sources; expected one of env, file and command"
-        yield ("key",), message, None
+        yield FieldProblem(("key",), message)
 
 
 def usual_variables(settings: ModelSettings, address: str, token: str) -> dict[str, str]:

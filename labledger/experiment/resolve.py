@@ -147,9 +147,7 @@ class ResolvedExperiment:
     @cached_property
     def images(self) -> tuple[str, ...]:
         """Every image that a trial or its grader runs in, sorted."""
-        sealed = self.plan.is_sealed
-        images = (ref for _, own in self.settings for ref in own.images(is_sealed=sealed))
-        return tuple(sorted(set(images)))
+        return tuple(sorted({ref for _, own in self.settings for ref in own.images}))
 
     @cached_property
     def settings(self) -> tuple[tuple[str, TrialSettings], ...]:
@@ -163,7 +161,6 @@ class ResolvedExperiment:
 
     def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
         """Yield the ids of the tasks that have a container with certain settings."""
-        is_sealed = self.plan.is_sealed
         variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
         found = {
             index
@@ -171,7 +168,7 @@ class ResolvedExperiment:
             if any(
                 concerns(container)
                 for variant in variants
-                for container in variant.merged(own.overrides).of_containers(is_sealed=is_sealed)
+                for container in variant.merged(own.overrides).of_containers()
             )
         }
         return (task.task_id for task in self.tasks if task.settings_idx in found)
@@ -207,8 +204,7 @@ class ResolvedExperiment:
     @property
     def sealings(self) -> list[Sealing]:
         """How the trials hide the grader's files from the agent: one way, or several."""
-        is_sealed = self.plan.is_sealed
-        return sorted({settings.sealing(is_sealed=is_sealed) for _, settings in self.settings})
+        return sorted({settings.sealing for _, settings in self.settings})
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots in schedule order; see `schedule.slots` for the orders.

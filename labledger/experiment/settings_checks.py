@@ -9,7 +9,6 @@ dataset is not read again for it. Whatever is refused here is refused before a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
@@ -72,25 +71,8 @@ class Mismatch(NamedTuple):
         return (*section, self.key)
 
 
-@dataclass(frozen=True, slots=True)
-class _Merged:
-    """The settings of a trial as they are checked."""
-
-    settings: TrialSettings
-    is_sealed: bool
-
-    @property
-    def mode(self) -> GradingMode:
-        return self.settings.grading_mode(is_sealed=self.is_sealed)
-
-    @property
-    def sealing(self) -> Sealing:
-        return self.settings.sealing(is_sealed=self.is_sealed)
-
-
-def mismatches(settings: TrialSettings, *, is_sealed: bool) -> Iterator[Mismatch]:
-    """Yield each setting that does not fit the others. `is_sealed` is the experiment's."""
-    merged = _Merged(settings, is_sealed)
+def mismatches(merged: TrialSettings) -> Iterator[Mismatch]:
+    """Yield each setting that does not fit the others."""
     for check in _CHECKS:
         yield from check(merged)
 
@@ -100,7 +82,7 @@ def require_valid_combinations(authored: AuthoredExperiment, plan: ExperimentPla
     problems: dict[tuple[FieldPath, str], Problem] = {}
     for variant in plan.variants:
         settings = VariantSettings.of(plan, variant).defaults
-        for mismatch in mismatches(settings, is_sealed=plan.is_sealed):
+        for mismatch in mismatches(settings):
             path = _authored_path(authored, variant.variant_id, mismatch)
             problem = authored.problem(path, mismatch.message, mismatch.hint)
             problems.setdefault((path, mismatch.message), problem)
@@ -116,8 +98,8 @@ def _authored_path(authored: AuthoredExperiment, variant_id: str, mismatch: Mism
     return section if lookup(authored.data, path) is None else path
 
 
-def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
-    runtime, grading = merged.settings.runtime, merged.settings.grading
+def _network_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    runtime, grading = merged.runtime, merged.grading
     for section, network, hosts in (
         ("runtime", runtime.network, runtime.allowed_hosts),
         ("grader", grading.network, grading.allowed_hosts),
@@ -131,8 +113,8 @@ def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
         if network != "allowlist" and hosts is not None:
             message = f"is only for network: allowlist; the network is {network or 'not set here'}"
             yield Mismatch(section, "allowed_hosts", message)
-    differs = merged.settings.grader_network != merged.settings.agent_network
-    if differs and merged.mode is GradingMode.SAME:
+    differs = merged.grader_network != merged.agent_network
+    if differs and merged.grading_mode is GradingMode.SAME:
         message = (
             "the grader's network differs from the agent's, and in mode same nobody changes it "
             "between them"
@@ -149,8 +131,8 @@ def _host_problem(host: str) -> str | None:
     return None
 
 
-def _mode_problems(merged: _Merged) -> Iterator[Mismatch]:
-    grading, mode = merged.settings.grading, merged.mode
+def _mode_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    grading, mode = merged.grading, merged.grading_mode
     if mode is not GradingMode.SEPARATE:
         for key in _SEPARATE_KEYS:
             if getattr(grading, key) is not None:
@@ -164,9 +146,9 @@ def _mode_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("grader", "mode", message, "set runtime.agent.user, or mode after_agent")
 
 
-def _process_problems(merged: _Merged) -> Iterator[Mismatch]:
-    runtime = merged.settings.runtime
-    if runtime.processes == "keep" and merged.mode is GradingMode.AFTER_AGENT:
+def _process_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    runtime = merged.runtime
+    if runtime.processes == "keep" and merged.grading_mode is GradingMode.AFTER_AGENT:
         message = "in mode after_agent the container stops before its grader: no process is kept"
         yield Mismatch("runtime", "processes", message, "choose mode delivered")
     if runtime.entrypoint == "image" and runtime.processes != "keep":
@@ -174,9 +156,9 @@ def _process_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("runtime", "entrypoint", message, "set runtime.processes to keep")
 
 
-def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
-    container, user = merged.settings.runtime.user, merged.settings.grading.user
-    if user is None or is_root(user) or merged.mode is GradingMode.SEPARATE:
+def _user_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    container, user = merged.runtime.user, merged.grading.user
+    if user is None or is_root(user) or merged.grading_mode is GradingMode.SEPARATE:
         return
     if container is not None and not starts_as_root(container):
         message = f"found {user}, but runtime.user is {container}; only root can switch users"
@@ -186,8 +168,8 @@ def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("grader", "user", message, _OTHER_MODES)
 
 
-def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
-    runtime, grading = merged.settings.runtime, merged.settings.grading
+def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
         if folder is not None and folder.startswith("/") and (why := unusable(folder)):
             yield Mismatch(section, "workspace", why)
@@ -196,8 +178,8 @@ def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("runtime", "workspace", message, "remove one of them")
 
 
-def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
-    outputs = [output.path for output in merged.settings.runtime.outputs or ()]
+def _folder_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    outputs = [output.path for output in merged.runtime.outputs or ()]
     for index, path in enumerate(outputs):
         if reason := unusable(path):
             yield Mismatch("runtime", "outputs", reason)
@@ -205,16 +187,16 @@ def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
             if overlap(path, other):
                 message = f"{path} and {other} are the same folder, or one contains the other"
                 yield Mismatch("runtime", "outputs", message)
-    for artifact in merged.settings.grading.artifacts or ():
+    for artifact in merged.grading.artifacts or ():
         for place in (artifact.path, artifact.to):
             if place is not None and not is_written(place) and (why := unusable(place)):
                 yield Mismatch("grader", "artifacts", why)
-    if len(merged.settings.grading.collect or ()) > _MAX_COLLECT:
+    if len(merged.grading.collect or ()) > _MAX_COLLECT:
         yield Mismatch("grader", "collect", f"more than {_MAX_COLLECT} commands")
 
 
-def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
-    results = merged.settings.grading.results
+def _result_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    results = merged.grading.results
     if results is None:
         return
     reader, given = find_reader(results.source), results.fields_set().keys() - {"source"}
@@ -226,7 +208,7 @@ def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
     for key, purpose in reader.required.items():
         if key not in given:
             yield Mismatch("grader", "results", f"`{key}` is missing: {purpose}")
-    folders = [o.path for o in merged.settings.runtime.outputs or () if o.phase == "grader"]
+    folders = [o.path for o in merged.runtime.outputs or () if o.phase == "grader"]
     if results.folder is not None and results.folder not in folders:
         message = f"{results.folder} is no output folder of the grader"
         hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"
@@ -235,20 +217,20 @@ def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch("grader", "results", f"log: found {results.log!r}; expected a file's name")
 
 
-def _model_problems(merged: _Merged) -> Iterator[Mismatch]:
-    models = merged.settings.runtime.models
+def _model_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    models = merged.runtime.models
     if models is None:
         return
     if not models.allow:
         hint = "name them by provider in allow, such as {anthropic: [MODEL]}"
         yield Mismatch("runtime", "models", "allows no model", hint)
-    for name in sorted(key_names(models) & merged.settings.names_in_containers()):
+    for name in sorted(key_names(models) & merged.names_in_containers()):
         message = f"${name} holds a provider's key, and is used in a container"
         hint = "leave it out: agents have a token of their own, and the gateway has the key"
         yield Mismatch("runtime", "models", message, hint)
 
 
-_CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
+_CHECKS: tuple[Callable[[TrialSettings], Iterator[Mismatch]], ...] = (
     _network_problems,
     _mode_problems,
     _process_problems,
@@ -301,8 +283,8 @@ def _combination_problems(
     """Yield what does not fit together because of a task's own settings."""
     if own == RuntimeOverrides():
         return
-    known = set(mismatches(variant.defaults, is_sealed=plan.is_sealed))
-    for mismatch in mismatches(merged, is_sealed=plan.is_sealed):
+    known = set(mismatches(variant.defaults))
+    for mismatch in mismatches(merged):
         if mismatch not in known:
             holder = own.grading if mismatch.section == "grader" else own
             is_own = getattr(holder, mismatch.key, None) is not None

@@ -111,17 +111,14 @@ def stage_files(folder: Path, authored: Sequence[str]) -> tuple[StagedFile, ...]
 
 
 def _staged_file(name: str, path: Path) -> StagedFile:
-    hasher = hashlib.sha256()
-    size = 0
     try:
         with path.open("rb") as handle:
             executable = bool(os.fstat(handle.fileno()).st_mode & stat.S_IXUSR)
-            while chunk := handle.read(1 << 20):
-                hasher.update(chunk)
-                size += len(chunk)
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            size = handle.tell()
     except OSError as error:
         raise UnusablePath(f"{name!r} cannot be read: {error.strerror}") from None
-    return StagedFile(name, hasher.hexdigest(), size, executable, path)
+    return StagedFile(name, digest, size, executable, path)
 
 
 def _walk(root: Path) -> Iterator[Path]:

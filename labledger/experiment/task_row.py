@@ -77,7 +77,7 @@ class TaskFiles(Section):
 
         Raises `KeyError` for files that are not among `packed`.
         """
-        tar = packed[files_source(authored, folder)]
+        tar = packed[packed_source(authored, folder)]
         variants = authored.get("variants")
         return cls(
             authored["path"],
@@ -103,8 +103,11 @@ class TaskFiles(Section):
         return self.recipient == "agent" and (self.variants is None or variant_id in self.variants)
 
 
-def files_source(entry: JsonObject, folder: Path) -> WorkspaceSource:
-    """Return what an authored entry of `files` is packed from. Raises `UnusablePath`."""
+def packed_source(entry: JsonObject, folder: Path) -> WorkspaceSource:
+    """Return what an authored workspace, or an entry of `files`, is packed from.
+
+    Raises `UnusablePath`, and `KeyError` for a workspace whose files are inline.
+    """
     key = "tar" if "tar" in entry else "directory"
     return WorkspaceSource(folder / relative_name(entry[key]), key == "tar")
 
@@ -167,10 +170,10 @@ class TaskWorkspace(Section):
     def of_authored(
         cls, authored: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
     ) -> Self:
-        source = workspace_source(authored, folder)
-        if source is None:
+        if "files" in authored:
             return cls(files=authored["files"])
-        return cls(tar=packed[source].sha256, size=packed[source].size)
+        tar = packed[packed_source(authored, folder)]
+        return cls(tar=tar.sha256, size=tar.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +280,6 @@ def is_certainly_valid(row: Any) -> bool:
         return False
     files = workspace["files"]
     return type(files) is dict and all(type(text) is str for text in files.values())
-
-
-def workspace_source(workspace: JsonObject, folder: Path) -> WorkspaceSource | None:
-    """Return the folder or tar of an authored workspace, or None if its files are inline."""
-    for key in ("directory", "tar"):
-        if key in workspace:
-            return WorkspaceSource(folder / relative_name(workspace[key]), key == "tar")
-    return None
 
 
 def cluster_of(row: Any, field: str) -> str | None:

@@ -55,6 +55,8 @@ class TrialSettings:
     phases: Mapping[str, PhasePlan]
     """By name; `setup` only if there is one. Without `runtime.env`, which all phases share."""
     grading: Grading = field(default_factory=Grading)
+    is_sealed: bool = False
+    """Whether the experiment hides its grader's files from the agent."""
 
     def phase(self, name: str) -> PhasePlan:
         """Return a phase as it runs: with `runtime.env`, and its own environment over it."""
@@ -77,24 +79,25 @@ class TrialSettings:
             return self.agent_network
         return PhaseNetwork(self.grading.network, self.grading.allowed_hosts or ())
 
-    def sealing(self, *, is_sealed: bool) -> Sealing:
-        """Return how the grader's files are hidden from the agent, if they are (`is_sealed`)."""
-        return Sealing.of(self.runtime.agent_user, self.grading.mode, is_sealed=is_sealed)
+    @property
+    def sealing(self) -> Sealing:
+        """How the grader's files are hidden from the agent."""
+        return Sealing.of(self.runtime.agent_user, self.grading.mode, is_sealed=self.is_sealed)
 
-    def grading_mode(self, *, is_sealed: bool) -> GradingMode:
-        """Return when and where the grader runs."""
+    @property
+    def grading_mode(self) -> GradingMode:
+        """When and where the grader runs."""
         if self.grading.mode is not None:
             return self.grading.mode
-        if self.sealing(is_sealed=is_sealed) is Sealing.AFTER_AGENT:
-            return GradingMode.AFTER_AGENT
-        return GradingMode.SAME
+        is_after_agent = self.sealing is Sealing.AFTER_AGENT
+        return GradingMode.AFTER_AGENT if is_after_agent else GradingMode.SAME
 
-    def of_containers(self, *, is_sealed: bool) -> tuple[TrialSettings, ...]:
+    def of_containers(self) -> tuple[TrialSettings, ...]:
         """Return the settings of each container of a trial, with the phases that run there.
 
         The collect commands of a separate grader are phases of the agent's container.
         """
-        if self.grading_mode(is_sealed=is_sealed) is not GradingMode.SEPARATE:
+        if self.grading_mode is not GradingMode.SEPARATE:
             return (self,)
         phases = {name: plan for name, plan in self.phases.items() if name != "grader"}
         for number, collect in enumerate(self.grading.collect or (), start=1):
@@ -103,9 +106,10 @@ class TrialSettings:
         agents = replace(self, phases=phases, grading=replace(self.grading, user=None))
         return (agents, self.of_separate_grader())
 
-    def grader_image(self, mode: GradingMode) -> str:
-        """Return the image in which the grader runs: its own if it is separate and has one."""
-        own = self.grading.image if mode is GradingMode.SEPARATE else None
+    @property
+    def grader_image(self) -> str:
+        """The image in which the grader runs: its own if it is separate and has one."""
+        own = self.grading.image if self.grading_mode is GradingMode.SEPARATE else None
         return str(own or self.runtime.image)
 
     def of_separate_grader(self) -> TrialSettings:
@@ -135,12 +139,12 @@ class TrialSettings:
         )
         phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
         grading = replace(own, network=None, allowed_hosts=None)
-        return TrialSettings(container, phases, grading)
+        return replace(self, runtime=container, phases=phases, grading=grading)
 
-    def images(self, *, is_sealed: bool) -> tuple[str, ...]:
-        """Return the images of all containers of a trial, that of the agent first."""
-        grader = self.grader_image(self.grading_mode(is_sealed=is_sealed))
-        return tuple(dict.fromkeys((str(self.runtime.image), grader)))
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The images of all containers of a trial, that of the agent first."""
+        return tuple(dict.fromkeys((str(self.runtime.image), self.grader_image)))
 
     def names_in_containers(self) -> set[str]:
         """Return the `$NAME`s that commands and environments of all phases use."""
@@ -166,7 +170,7 @@ class VariantSettings:
         if variant.setup is not None:
             phases["setup"] = variant.setup
         alone = cls(
-            TrialSettings(plan.runtime, phases, plan.grader.grading or Grading()),
+            TrialSettings(plan.runtime, phases, plan.grader.grading or Grading(), plan.is_sealed),
             bound_texts(variant.bindings),
             staged_paths(plan.files),
         )
@@ -175,7 +179,8 @@ class VariantSettings:
     def merged(self, own: RuntimeOverrides) -> TrialSettings:
         """Return these settings with what `own` sets in place of them, key by key."""
         grading = self.defaults.grading.merged(own.grading)
-        return TrialSettings(self._runtime(own), self._phases(own), grading)
+        runtime, phases = self._runtime(own), self._phases(own)
+        return replace(self.defaults, runtime=runtime, phases=phases, grading=grading)
 
     def _runtime(self, own: RuntimeOverrides) -> Runtime:
         runtime = self.defaults.runtime

@@ -156,12 +156,12 @@ class AttemptSpec:
         """How the grader's files are hidden from the agent."""
         if not self.runs_agent:
             return Sealing.NONE
-        return self.settings.sealing(is_sealed=self.plan.is_sealed)
+        return self.settings.sealing
 
     @property
     def grading_mode(self) -> GradingMode:
         """When and where the grader of a fresh trial runs."""
-        return self.settings.grading_mode(is_sealed=self.plan.is_sealed)
+        return self.settings.grading_mode
 
     @property
     def has_grader_container(self) -> bool:
@@ -176,7 +176,7 @@ class AttemptSpec:
     @property
     def grader_image_ref(self) -> str:
         """The image in which the grader runs, as the experiment names it."""
-        return self.settings.grader_image(self.grading_mode)
+        return self.settings.grader_image
 
     @property
     def grader_image_id(self) -> str:

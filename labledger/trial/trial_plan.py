@@ -142,8 +142,6 @@ class TrialPlan:
     """Values from the environment by name: secrets, never stored."""
     grader: GraderIdentity
     """Recorded in each score."""
-    is_sealed: bool = False
-    """Whether the agent must not be able to read the grader's files."""
     engine_root: Path | None = None
     """The engine's data folder, if known: containers' own file systems are on its disk."""
     image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
@@ -183,7 +181,6 @@ class TrialPlan:
             images=images,
             environment={name: environment[name] for name in experiment.environment},
             grader=experiment.grader_identity,
-            is_sealed=experiment.is_sealed,
             engine_root=engine_root,
             egress_image=egress_image,
             prices=prices,

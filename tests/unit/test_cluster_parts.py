@@ -188,7 +188,7 @@ def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
         spec.settings.grading, mode=GradingMode.SEPARATE, resources=ResourceOverrides(gpus=2)
     )
     trial = replace(spec.settings, grading=grader)
-    assert Needs.of_trial(trial, is_sealed=False).gpus == 2
+    assert Needs.of_trial(trial).gpus == 2
     assert str(Needs(2, 1 << 30, 1)) == "2 CPUs, 1.0 GiB of memory, 1 GPU"
 
 

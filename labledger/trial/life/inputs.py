@@ -185,7 +185,7 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
     match spec.sealing:
-        case Sealing.NONE if spec.plan.is_sealed and not spec.runs_agent:
+        case Sealing.NONE if spec.settings.is_sealed and not spec.runs_agent:
             # A separate grader's container, to which no agent comes.
             return [
                 contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
