@@ -135,9 +135,7 @@ def row_problems(row: JsonObject) -> Iterator[FieldProblem]:
 
 def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
     """Return the baseline and then the variants of the plan, each with its path in the file."""
-    paths: list[FieldPath] = [("baseline",)]
-    paths += [("variant_plan", i) for i in range(len(lookup(data, ("variant_plan",)) or []))]
-    return [(path, lookup(data, path)) for path in paths]
+    return [(path, lookup(data, path)) for path in _variant_paths(data)]
 
 
 PROFILE_KEYS = ("profile", "version", "model", "options", "instructions")
@@ -174,7 +172,7 @@ def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     if valid.get(("runtime", "agent")) is None:
         return
     reported = set()
-    for path in _variant_paths(valid):
+    for path in _variant_paths(valid.data):
         variant = valid.get(path)
         if variant is None:
             continue
@@ -191,20 +189,20 @@ def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
                 yield FieldProblem((*place, key), message)
 
 
-def _variant_paths(valid: _ValidParts) -> list[FieldPath]:
-    plan = lookup(valid.data, ("variant_plan",))
+def _variant_paths(data: Any) -> list[FieldPath]:
+    plan = lookup(data, ("variant_plan",))
     count = len(plan) if isinstance(plan, list) else 0
     return [("baseline",), *(("variant_plan", i) for i in range(count))]
 
 
 def _runtime_paths(valid: _ValidParts) -> list[FieldPath]:
     """Return the paths of `runtime`: the experiment's, and those of all variants."""
-    return [("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid))]
+    return [("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid.data))]
 
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     path_of_name: dict[str, FieldPath] = {}
-    for path in _variant_paths(valid):
+    for path in _variant_paths(valid.data):
         name = valid.get((*path, "variant_id"))
         if name in path_of_name:
             earlier = path_of_name[name]
@@ -319,7 +317,9 @@ def _texts_with_names(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[Fi
 def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that the grader, which is the same for all variants, uses no variant's bindings."""
     bound = {
-        name for path in _variant_paths(valid) for _, name, _ in valid.mapping((*path, "bindings"))
+        name
+        for path in _variant_paths(valid.data)
+        for _, name, _ in valid.mapping((*path, "bindings"))
     }
     for path, text in _texts_with_names(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(referenced_names(text))):

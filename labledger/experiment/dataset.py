@@ -16,10 +16,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Parameter, Problem
+from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
 from labledger.experiment.plan_sections import RuntimeOverrides
-from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar, check_inline
+from labledger.experiment.staged_files import (
+    WorkspaceSource,
+    WorkspaceTar,
+    changed_error,
+    check_inline,
+)
 from labledger.experiment.task_row import (
     FilesPlace,
     Task,
@@ -109,7 +114,7 @@ class Dataset:
                 yield task, self._row(task, line)
                 task = next(selected, None)
         if task is not None:
-            raise _changed_error(self.path, f"its line {task.line}, task {task.task_id}, is gone")
+            raise changed_error(self.path, f"its line {task.line}, task {task.task_id}, is gone")
 
     def _row(self, task: TaskRef, line: bytes) -> JsonObject:
         try:
@@ -118,7 +123,7 @@ class Dataset:
         except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
             row = {}
         if canonical_json.digest(row) != task.row_digest:
-            raise _changed_error(
+            raise changed_error(
                 self.path, f"line {task.line} is no longer task {task.task_id} as read"
             )
         return row
@@ -134,9 +139,9 @@ class Dataset:
             try:
                 stored = store.put_stream(source.chunks())
             except UnusablePath as error:
-                raise _changed_error(source.path, error.message) from None
+                raise changed_error(source.path, error.message) from None
             if stored != tar:
-                raise _changed_error(source.path, "its content differs from what was checked")
+                raise changed_error(source.path, "its content differs from what was checked")
 
 
 RowCheck = Callable[[JsonObject], Iterable[FieldProblem]]
@@ -336,10 +341,3 @@ def open_content(path: Path) -> IO[bytes]:
     with path.open("rb") as raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
     return cast("IO[bytes]", gzip.open(path, "rb")) if is_gzip else path.open("rb")
-
-
-def _changed_error(path: Path, what: str) -> ExperimentChanged:
-    return ExperimentChanged(
-        f"{path} changed while it was being read: {what}",
-        hint="do not change the experiment's files until the run has started; start it again",
-    )

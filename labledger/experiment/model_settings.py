@@ -25,8 +25,6 @@ from labledger.records.model_grants import (
     upstream_problem,
 )
 
-Allowed = Mapping[str, tuple[str, ...]]
-"""Names of models by that of their provider."""
 _CAPS = ("limits", "variant_limits", "run_limits")
 
 
@@ -36,7 +34,8 @@ class ModelSettings(Section):
 
     providers: tuple[ProviderConfig, ...] | None = None
     """Those that the experiment describes, by name, with what it left to the default."""
-    allow: Allowed | None = None
+    allow: Mapping[str, tuple[str, ...]] | None = None
+    """Names of models by that of their provider."""
     features: tuple[str, ...] | None = None
     limits: CallLimits | None = None
     """The caps of a trial."""

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from labledger.agents.launch import AgentLaunch
 from labledger.agents.launch import resolve as resolve_launch
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored_fields import (
@@ -40,6 +39,7 @@ from labledger.experiment.plan_sections import (
     VariantPlan,
 )
 from labledger.experiment.staged_files import StagedFile
+from labledger.files.untrusted_files import parents
 from labledger.records import JsonObject
 from labledger.records.model_grants import ProviderConfig
 
@@ -165,9 +165,7 @@ def staged_paths(files: Files) -> StagedPaths:
     paths: dict[str, dict[str, str]] = {name: {} for name in PHASES}
     for phase, staged in files.items():
         for file in staged:
-            steps = file.name.split("/")
-            for depth in range(1, len(steps) + 1):
-                name = "/".join(steps[:depth])
+            for name in (file.name, *parents(file.name)):
                 paths.setdefault(phase, {})[name] = f"{DEPS}/{phase}/{name}"
     return paths
 
@@ -226,18 +224,10 @@ class ResolvedAgent:
     """An agent with a profile, what starts it, and the models that its variant is granted."""
 
     agent: ProfiledAgent
-    launch: AgentLaunch
+    command: tuple[str, ...]
+    """As authored text, as the environment is."""
+    env: Mapping[str, str]
     models: ModelSettings
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The command as authored text."""
-        return tuple(map(escape_names, self.launch.command))
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The environment as authored text."""
-        return {name: escape_names(value) for name, value in self.launch.env.items()}
 
 
 def resolve_agents(
@@ -298,7 +288,9 @@ def _resolved_agent(data: JsonObject, variant: JsonObject, given: JsonObject) ->
     )
     allowed = dict(models.allow or {})
     allowed[provider.name] = tuple(dict.fromkeys((model, *allowed.get(provider.name, ()))))
-    return ResolvedAgent(agent, launch, replace(models, allow=allowed))
+    command = tuple(map(escape_names, launch.command))
+    env = {name: escape_names(value) for name, value in launch.env.items()}
+    return ResolvedAgent(agent, command, env, replace(models, allow=allowed))
 
 
 def _models_of(data: JsonObject, variant: JsonObject) -> ModelSettings:

@@ -30,7 +30,7 @@ from labledger.experiment.consistency_checks import (
     starts_as_root,
     user_problem,
 )
-from labledger.experiment.dataset import Dataset
+from labledger.experiment.dataset import Dataset, TaskSettings
 from labledger.experiment.grading_settings import (
     HIDING_MODES,
     GradingMode,
@@ -248,10 +248,7 @@ def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
     for variant in plan.variants:
         settings = VariantSettings.of(plan, variant)
         for own in dataset.settings:
-            for problem in _problems(plan, settings, own.overrides):
-                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
-            merged = settings.merged(own.overrides)
-            for problem in _file_problems(merged, own.files):
+            for problem in _problems(plan, settings, own):
                 problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
     if problems:
         by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
@@ -259,8 +256,9 @@ def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
 
 
 def _problems(
-    plan: ExperimentPlan, variant: VariantSettings, own: RuntimeOverrides
+    plan: ExperimentPlan, variant: VariantSettings, task: TaskSettings
 ) -> Iterator[FieldProblem]:
+    own = task.overrides
     sets_up = own.setup is not None
     if own.setup and own.setup.command is None and "setup" not in variant.defaults.phases:
         yield FieldProblem(("runtime", "setup"), NO_SETUP)
@@ -275,6 +273,7 @@ def _problems(
         if is_own:
             for message, hint in unstartable(name, merged.phases[name], plan.files):
                 yield FieldProblem(("runtime", name, "command", 0), message, hint)
+    yield from _file_problems(merged, task.files)
 
 
 def _combination_problems(

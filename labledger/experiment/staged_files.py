@@ -61,11 +61,15 @@ class StagedFile(Section):
         except FileNotFoundError:
             stored_digest = "gone"
         if stored_digest != self.sha256:
-            raise ExperimentChanged(
-                f"{self.source} changed while it was being read",
-                hint="do not change the experiment's files until the run has started; start it "
-                "again",
-            )
+            raise changed_error(self.source)
+
+
+def changed_error(path: Path, what: str = "") -> ExperimentChanged:
+    """Return the error that says that a file changed, and `what` of it."""
+    return ExperimentChanged(
+        f"{path} changed while it was being read" + (f": {what}" if what else ""),
+        hint="do not change the experiment's files until the run has started; start it again",
+    )
 
 
 def find_files(folder: Path, authored: str) -> dict[str, Path]:

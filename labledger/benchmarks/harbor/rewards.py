@@ -38,59 +38,53 @@ _MAX_LINE = 2_000
 _LOCAL = r"(?!(?:https?://)?(?:localhost|127\.|0\.0\.0\.0|\[?::1))"
 """Not a host of the container itself: a grader may ask a service of the agent there."""
 
-_FAILURES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # curl: host not found, not reached, proxy refuses, certificate not trusted
-        r"^curl: \(6\) Could not resolve host: " + _LOCAL,
-        r"^curl: \(56\) (?:CONNECT tunnel failed|Received HTTP code \d+ from proxy)",
-        r"^curl: \(60\) SSL certificate problem: ",
-        # wget of GNU and of busybox
-        r"^wget: unable to resolve host address [‘'\"]" + _LOCAL,
-        r"^wget: bad address '" + _LOCAL,
-        r"^Proxy tunneling failed: ",
-        # pip
-        r"^ERROR: Could not find a version that satisfies the requirement .*: none\)$",
-        r"^ERROR: No matching distribution found for ",
-        # uv
-        r"^(?:error: |  cause: )(?:Failed to (?:fetch|download)\b|Request failed after )",
-        # apt-get
-        r"^E: (?:Failed to fetch|Unable to locate package) ",
-        # git
-        r"^fatal: unable to access '" + _LOCAL,
-        r"^ssh: Could not resolve hostname ",
-        # npm
-        r"^npm (?:ERR!|error) code (?:EAI_AGAIN|ENOTFOUND|ECONN\w+|ETIMEDOUT|\w*CERT\w*)$",
-        # tools for testing that were to be installed
-        r"(?:^|: )(?:uvx?|pytest|bats): (?:command )?not found$",
-        r"\.local/bin/env: No such file",
-        r": No module named '?pytest'?$",
-    )
+_FAILURES = (
+    # curl: host not found, not reached, proxy refuses, certificate not trusted
+    r"^curl: \(6\) Could not resolve host: " + _LOCAL,
+    r"^curl: \(56\) (?:CONNECT tunnel failed|Received HTTP code \d+ from proxy)",
+    r"^curl: \(60\) SSL certificate problem: ",
+    # wget of GNU and of busybox
+    r"^wget: unable to resolve host address [‘'\"]" + _LOCAL,
+    r"^wget: bad address '" + _LOCAL,
+    r"^Proxy tunneling failed: ",
+    # pip
+    r"^ERROR: Could not find a version that satisfies the requirement .*: none\)$",
+    r"^ERROR: No matching distribution found for ",
+    # uv
+    r"^(?:error: |  cause: )(?:Failed to (?:fetch|download)\b|Request failed after )",
+    # apt-get
+    r"^E: (?:Failed to fetch|Unable to locate package) ",
+    # git
+    r"^fatal: unable to access '" + _LOCAL,
+    r"^ssh: Could not resolve hostname ",
+    # npm
+    r"^npm (?:ERR!|error) code (?:EAI_AGAIN|ENOTFOUND|ECONN\w+|ETIMEDOUT|\w*CERT\w*)$",
+    # tools for testing that were to be installed
+    r"(?:^|: )(?:uvx?|pytest|bats): (?:command )?not found$",
+    r"\.local/bin/env: No such file",
+    r": No module named '?pytest'?$",
 )
 
-_TESTS_RAN = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # pytest
-        r"^collect(?:ed|ing \.\.\. collected) [1-9]\d* items?",
-        r"\b[1-9]\d* (?:passed|failed|skipped|xfailed|xpassed)\b",
-        r"^(?:PASSED|FAILED|ERROR) \S+::",
-        # unittest
-        r"^Ran [1-9]\d* tests? in ",
-        # TAP, and node's own
-        r"^\s*(?:not )?ok [1-9]\d*\b",
-        r"^# tests [1-9]\d*$",
-        r"^ℹ tests [1-9]\d*$",
-        # jest, go, cargo
-        r"^Tests: +[1-9]\d* ",
-        r"^\s*--- (?:PASS|FAIL|SKIP): ",
-        r"^test result: \w+\. [1-9]\d* passed|^test result: \w+\. \d+ passed; [1-9]\d* failed",
-    )
+_TESTS_RAN = (
+    # pytest
+    r"^collect(?:ed|ing \.\.\. collected) [1-9]\d* items?",
+    r"\b[1-9]\d* (?:passed|failed|skipped|xfailed|xpassed)\b",
+    r"^(?:PASSED|FAILED|ERROR) \S+::",
+    # unittest
+    r"^Ran [1-9]\d* tests? in ",
+    # TAP, and node's own
+    r"^\s*(?:not )?ok [1-9]\d*\b",
+    r"^# tests [1-9]\d*$",
+    r"^ℹ tests [1-9]\d*$",
+    # jest, go, cargo
+    r"^Tests: +[1-9]\d* ",
+    r"^\s*--- (?:PASS|FAIL|SKIP): ",
+    r"^test result: \w+\. [1-9]\d* passed|^test result: \w+\. \d+ passed; [1-9]\d* failed",
 )
 
 
 _INSTALL_FAILED, _TEST_RAN = (
-    re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns))
+    re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     for patterns in (_FAILURES, _TESTS_RAN)
 )
 
