@@ -174,7 +174,8 @@ def unusable(path: str) -> str | None:
         return "found '/'; expected a folder in it"
     if "\n" in path:
         return f"found {path!r}; expected a path without line breaks"
-    if str(steps) != path.rstrip("/") or ".." in steps.parts:
+    # Two slashes at the beginning are kept in a `PurePosixPath`.
+    if str(steps) != path.rstrip("/") or path.startswith("//") or ".." in steps.parts:
         return f"found {path!r}; expected a path without empty steps, . and .. such as /app/out"
     reserved = next((top for top in _RESERVED if path == top or is_inside(path, top)), None)
     return None if reserved is None else f"{path} is in {reserved}, which is not the experiment's"

@@ -52,6 +52,7 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
         "cannot be written",
     ),
     "up": ({"workspace": "/app/../etc"}, {}, "workspace", "without empty steps"),
+    "two slashes": ({"workspace": "//proc/x"}, {}, "workspace", "without empty steps"),
     "reserved": ({"workspace": "/agentlab/x"}, {}, "workspace", "not the experiment's"),
     "nested outputs": (
         {"outputs": [{"path": "/a", "phase": "agent"}, {"path": "/a/b", "phase": "grader"}]},
