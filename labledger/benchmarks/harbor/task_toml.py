@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
 from labledger.experiment.authored_fields import FieldPath, user_name
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
@@ -174,7 +175,6 @@ def verifier_image(config: TaskConfig, files: TaskFiles) -> VerifierImage:
 
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
-_HOST_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SIZE = re.compile(r"\s*([0-9.]+)\s*([KMG])\s*", re.IGNORECASE)
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024}
 
@@ -329,21 +329,10 @@ def _allowed_host(host: str) -> str | None:
     if "%" in host:
         return None
     try:
-        if "/" in host:
-            return str(ipaddress.ip_network(host))
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    name = host.removeprefix("*.")
-    labels = name.split(".")
-    if not all(_HOST_LABEL.fullmatch(label) for label in labels):
+        AllowedHosts.parse([host])
+    except BadEntry:
         return None
-    return None if name != host and _is_address(name) else host
-
-
-def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(text)
+        return str(ipaddress.ip_network(host) if "/" in host else ipaddress.ip_address(host))
     except ValueError:
-        return False
-    return True
+        return host

@@ -18,6 +18,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierImage,
     VerifierMode,
 )
+from labledger.experiment.authored_fields import unusable
 from labledger.text import counted
 
 COMPOSE_FILE = "docker-compose.yaml"
@@ -136,9 +137,7 @@ def _artifacts(config: TaskConfig) -> Iterator[str]:
 
 def _is_usable(path: str) -> bool:
     """Return whether a path can be the folder or an artifact of a trial."""
-    steps = PurePosixPath(path).parts
-    reserved = ("agentlab", "proc", "sys", "dev")
-    return steps[:1] == ("/",) and len(steps) > 1 and ".." not in steps and steps[1] not in reserved
+    return path.startswith("/") and unusable(str(PurePosixPath(path))) is None
 
 
 def _overlap(first: Artifact, second: Artifact) -> bool:
