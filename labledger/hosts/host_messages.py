@@ -23,7 +23,7 @@ from labledger.records.model_grants import CapShare, KeySource, ProviderConfig, 
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of the messages. A host and a coordinator with different ones do not work together."""
 
 CHUNK_BYTES = 4 << 20
