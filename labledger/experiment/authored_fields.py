@@ -18,7 +18,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from labledger.errors import Problem
 from labledger.records import JsonObject, canonical_json
@@ -129,10 +129,6 @@ class ResourceOverrides(Section):
     gpus: str | int | None = None
 
     _ONLY_SET = True
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls.from_json(resource_values(authored))
 
 
 def resource_values(authored: JsonObject) -> JsonObject:

@@ -136,10 +136,6 @@ class Resources(Section):
 
     _OPTIONAL = frozenset({"storage_bytes", "gpus"})
 
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls.from_json(resource_values(authored))
-
 
 @dataclass(frozen=True, slots=True)
 class OutputFolder(Section):
@@ -201,7 +197,7 @@ class Runtime(Section):
             cls.from_json(
                 {key: value for key, value in given.items() if value != defaults.get(key)}
             ),
-            resources=Resources.of_authored(authored.get("resources", {})),
+            resources=Resources.from_json(resource_values(authored.get("resources", {}))),
             **_converted(authored),
         )
 
@@ -265,7 +261,7 @@ class RuntimeOverrides(Section):
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         setup, grader = authored.get("setup"), authored.get("grader", {})
-        resources = ResourceOverrides.of_authored(authored.get("resources", {}))
+        resources = ResourceOverrides.from_json(resource_values(authored.get("resources", {})))
         return replace(
             cls.from_json({key: authored[key] for key in authored.keys() - _CONVERTED}),
             resources=_none_if_empty(resources),

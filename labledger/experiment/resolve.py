@@ -37,7 +37,7 @@ from labledger.experiment.phase_commands import (
     variant_plans,
 )
 from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
-from labledger.experiment.plan_sections import Filters, Replays
+from labledger.experiment.plan_sections import Filters, Replays, VariantPlan
 from labledger.experiment.schedule import Shard
 from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
 from labledger.experiment.staged_files import StagedFile
@@ -152,12 +152,17 @@ class ResolvedExperiment:
     @cached_property
     def settings(self) -> tuple[tuple[str, TrialSettings], ...]:
         """The different settings that trials can have, each with the id of its variant."""
-        return tuple(
-            (variant.variant_id, settings.merged(own.overrides))
+        return tuple((variant.variant_id, merged) for variant, _, merged in self._merged)
+
+    @cached_property
+    def _merged(self) -> list[tuple[VariantPlan, TaskSettings, TrialSettings]]:
+        """The different settings that trials can have, and what they are merged from."""
+        return [
+            (variant, own, settings.merged(own.overrides))
             for variant in self.plan.variants
             for settings in (VariantSettings.of(self.plan, variant),)
             for own in self._task_settings
-        )
+        ]
 
     def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
         """Yield the ids of the tasks that have a container with certain settings."""
@@ -185,20 +190,17 @@ class ResolvedExperiment:
         They copy files of tasks, or an agent with a profile starts them.
         """
         tools: dict[str, dict[str, str]] = defaultdict(dict)
-        for variant in self.plan.variants:
-            settings = VariantSettings.of(self.plan, variant)
-            for own in self._task_settings:
-                merged = settings.merged(own.overrides)
-                copies = [place for place in own.files if place.recipient == "grader"]
-                if copies:
-                    words = ["cp", "mkdir", "rm"]
-                    words += ["chown" for place in copies if place.sets_owner]
-                    needed = tools[str(merged.grading.image or merged.runtime.image)]
-                    needed |= dict.fromkeys(words, "a task with files for its grader")
-                if variant.profile is not None:
-                    what = f"the agent {variant.profile.profile}"
-                    needed = tools[str(merged.runtime.image)]
-                    needed |= dict.fromkeys(variant.profile.needs, what)
+        for variant, own, merged in self._merged:
+            copies = [place for place in own.files if place.recipient == "grader"]
+            if copies:
+                words = ["cp", "mkdir", "rm"]
+                words += ["chown" for place in copies if place.sets_owner]
+                needed = tools[str(merged.grading.image or merged.runtime.image)]
+                needed |= dict.fromkeys(words, "a task with files for its grader")
+            if variant.profile is not None:
+                what = f"the agent {variant.profile.profile}"
+                needed = tools[str(merged.runtime.image)]
+                needed |= dict.fromkeys(variant.profile.needs, what)
         return dict(tools)
 
     @property

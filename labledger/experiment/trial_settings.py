@@ -114,10 +114,7 @@ class TrialSettings:
 
     def of_separate_grader(self) -> TrialSettings:
         """Return the settings of a separate grader's container, in which only the grader runs."""
-        own, runtime = self.grading, self.runtime
-        network, hosts = runtime.network, runtime.allowed_hosts
-        if own.network is not None:
-            network, hosts = own.network, own.allowed_hosts
+        own, runtime, network = self.grading, self.runtime, self.grader_network
         resources = own.resources.as_json() if own.resources is not None else {}
         workspace = runtime.workspace if own.workspace is None else own.workspace
         container = replace(
@@ -125,8 +122,8 @@ class TrialSettings:
             image=own.image or runtime.image,
             user=USER_OF_IMAGE if runtime.user == USER_OF_IMAGE else None,
             agent_user=None,
-            network=network,
-            allowed_hosts=hosts,
+            network=network.mode,
+            allowed_hosts=network.allowed_hosts or None,
             # Artifacts are put into its file system.
             root_read_only=False,
             resources=replace(runtime.resources, **resources),
