@@ -17,13 +17,14 @@ from pathlib import Path
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.grading_settings import ResultReader, ResultSource
 from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.grading import (
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
     parse_json,
+    stamped_row,
 )
 from labledger.trial.evidence.redaction import Redactor
 
@@ -236,8 +237,7 @@ def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: st
     pass_at = PASS_AT if source.pass_at is None else source.pass_at
     is_chosen = len(rewards) > 1 and primary != (source.primary or PRIMARY)
     how = {"decided_by": "lowest"} if is_chosen else {}
-    row = trial.stamp.as_json(SCORE_SCHEMA) | {
-        "benchmark": benchmark.identity,
+    members = {
         "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
         "primary_metric_name": primary,
         "primary_metric_value": rewards[primary],
@@ -245,8 +245,7 @@ def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: st
         "evaluator": benchmark.evaluator,
         "ext": {"rewards": {"file": file, "pass_at": pass_at} | how},
     }
-    json_schemas.require_valid(row, SCORE_SCHEMA)
-    return row
+    return stamped_row(trial.stamp, benchmark, SCORE_SCHEMA, members)
 
 
 def _bootstrap_failure(trial: GradedTrial, folder: Path) -> str | None:

@@ -19,13 +19,14 @@ from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, ha
 from labledger.experiment.grading_settings import ResultReader
 from labledger.files.tars import PieceStream, content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradedTrial,
     GradingOutcome,
+    stamped_row,
 )
 
 PATCH_FAILED = b">>>>> Patch Apply Failed"
@@ -170,26 +171,19 @@ def _prediction(trial: GradedTrial, patch: str | None) -> JsonObject:
     """Return the row with the patch; its value is null if the agent left no prediction."""
     ids = trial.stamp.ids
     model = trial.bindings.get("model_name_or_path", ids.variant_id)
-    prediction: JsonObject = {"kind": "patch", "value": patch}
-    if patch is None:
-        prediction["kind"] = "json"
-    prediction["metadata"] = {
-        "instance_id": ids.task_id,
-        "model_name_or_path": str(model),
+    prediction = {
+        "kind": "json" if patch is None else "patch",
+        "value": patch,
+        "metadata": {"instance_id": ids.task_id, "model_name_or_path": str(model)},
     }
-    row = trial.stamp.as_json(PREDICTION_SCHEMA) | {
-        "benchmark": trial.benchmark.identity,
-        "prediction": trial.redactor.redact_json(prediction),
-    }
-    json_schemas.require_valid(row, PREDICTION_SCHEMA)
-    return row
+    members = {"prediction": trial.redactor.redact_json(prediction)}
+    return stamped_row(trial.stamp, trial.benchmark, PREDICTION_SCHEMA, members)
 
 
 def _score(trial: GradedTrial, judgement: Judgement, verdict: Verdict) -> JsonObject:
     benchmark = trial.benchmark
     report = {key: value for key, value in judgement.report.items() if key != "tests_status"}
-    row = trial.stamp.as_json(SCORE_SCHEMA) | {
-        "benchmark": benchmark.identity,
+    members = {
         "verdict": verdict.value,
         "primary_metric_name": "resolved",
         "primary_metric_value": judgement.metrics["resolved"],
@@ -202,8 +196,7 @@ def _score(trial: GradedTrial, judgement: Judgement, verdict: Verdict) -> JsonOb
             }
         },
     }
-    json_schemas.require_valid(row, SCORE_SCHEMA)
-    return row
+    return stamped_row(trial.stamp, benchmark, SCORE_SCHEMA, members)
 
 
 SWEBENCH_LOGS = ResultReader(

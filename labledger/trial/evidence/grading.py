@@ -263,13 +263,16 @@ def reference_prediction(
     names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
     names += ["workspace_after", "workspace_changes", "trial_input"]
     name = next(name for name in names if name in references)
-    row = stamp.as_json(PREDICTION_SCHEMA) | {
-        "benchmark": benchmark.identity,
-        "prediction": {
-            "kind": "artifact_ref",
-            "artifact_ref": references[name],
-            "metadata": {"evidence": name},
-        },
+    prediction = {
+        "kind": "artifact_ref",
+        "artifact_ref": references[name],
+        "metadata": {"evidence": name},
     }
-    json_schemas.require_valid(row, PREDICTION_SCHEMA)
+    return stamped_row(stamp, benchmark, PREDICTION_SCHEMA, {"prediction": prediction})
+
+
+def stamped_row(stamp: Stamp, benchmark: Benchmark, schema: str, members: JsonObject) -> JsonObject:
+    """Return a row with the identity of its trial. Raises `SchemaInvalid` if it is not valid."""
+    row = stamp.as_json(schema) | {"benchmark": benchmark.identity} | members
+    json_schemas.require_valid(row, schema)
     return row
