@@ -291,6 +291,24 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     )
     require_executable(authored, plan.phases(), files)
     require_valid_combinations(authored, plan)
+    dataset = _read_dataset(authored, plan, overrides)
+    require_valid_tasks(plan, dataset)
+    plan = _with_selection(authored, plan, dataset, overrides)
+    experiment = ResolvedExperiment(authored, plan, dataset)
+    _require_size(experiment)
+    # The builds of all tasks' images are part of every shard's digest.
+    plan = replace(plan, image_builds=_image_builds(authored, experiment.images))
+    if overrides.shard is not None:
+        filters = replace(plan.dataset.filters, shard=overrides.shard)
+        plan = replace(plan, dataset=replace(plan.dataset, filters=filters))
+    experiment = replace(experiment, plan=plan)
+    _require_slots(experiment)
+    return experiment
+
+
+def _read_dataset(
+    authored: AuthoredExperiment, plan: ExperimentPlan, overrides: Overrides
+) -> Dataset:
     images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
     ids = [variant["variant_id"] for _, variant in authored_variants(authored.data)]
     instructions = [
@@ -298,10 +316,9 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
         for variant in plan.variants
         if variant.profile is not None
     ]
-    selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
-    dataset = read_tasks(
+    return read_tasks(
         authored.folder / plan.dataset.path,
-        selection,
+        Selection(plan.dataset.limit, overrides.tasks, overrides.limit),
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
         check_row=lambda row: chain(
@@ -310,8 +327,12 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
             find_instruction_problems(row, instructions),
         ),
     )
-    require_valid_tasks(plan, dataset)
-    filters = Filters(overrides.tasks, overrides.variants, overrides.limit)
+
+
+def _with_selection(
+    authored: AuthoredExperiment, plan: ExperimentPlan, dataset: Dataset, overrides: Overrides
+) -> ExperimentPlan:
+    """Return a plan with the tasks that were selected, what they need, and the overrides."""
     uses = list(outside_uses(authored, plan, dataset))
     # A regrading runs the grader alone: it needs what all phases of a task need, and its grader.
     of_tasks = [use for use in uses if use.line is not None]
@@ -320,25 +341,17 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
         plan.dataset,
         tasks=len(dataset.tasks),
         digest=dataset.digest,
-        filters=filters,
+        filters=Filters(overrides.tasks, overrides.variants, overrides.limit),
         env_names=tuple(sorted(env_names)) or None,
     )
     max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
-    design = replace(plan.design, max_concurrency=max_concurrency)
-    names = tuple(sorted({use.name for use in uses}))
-    plan = replace(plan, dataset=selected, design=design, environment=names)
-    experiment = ResolvedExperiment(authored, plan, dataset)
-    _require_size(experiment)
-    # The builds of all tasks' images are part of every shard's digest.
-    plan = replace(plan, image_builds=_image_builds(authored, experiment.images))
-    if overrides.shard is not None:
-        filters = replace(filters, shard=overrides.shard)
-        plan = replace(plan, dataset=replace(plan.dataset, filters=filters))
-    if overrides.replay is not None:
-        plan = replace(plan, replays=Replays(overrides.replay))
-    experiment = replace(experiment, plan=plan)
-    _require_slots(experiment)
-    return experiment
+    return replace(
+        plan,
+        dataset=selected,
+        design=replace(plan.design, max_concurrency=max_concurrency),
+        environment=tuple(sorted({use.name for use in uses})),
+        replays=None if overrides.replay is None else Replays(overrides.replay),
+    )
 
 
 def _require_size(experiment: ResolvedExperiment) -> None:
