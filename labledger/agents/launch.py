@@ -47,7 +47,6 @@ class AgentLaunch:
     """`launch` of the mounted folder, and the arguments that the options became."""
     env: Mapping[str, str]
     """All but `URL`, `TOKEN` and `INSTRUCTION`."""
-    api: Api
     logs: Mapping[str, str]
     """The agent's own logs: by name, the path in the container, or `stdout`."""
     options: Mapping[str, Value]
@@ -100,7 +99,6 @@ def resolve(
     return AgentLaunch(
         command=(f"{folder_of(profile.name)}/launch", *arguments),
         env=env,
-        api=spoken,
         logs={
             name: STDOUT if file == STDOUT else f"{LOGS_FOLDER}/{file}"
             for name, file in profile.logs.items()

@@ -232,7 +232,8 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["http://a.org", "a.org:80", "a/b", "*", "a*.org", "*.192.0.2.1", "", "10.0.0.1/8"]
+    "host",
+    ["http://a.org", "a.org:80", "a/b", "*", "a*.org", "*.192.0.2.1", "127.1", "", "10.0.0.1/8"],
 )
 def test_wrong_hosts(tmp_path: Path, host: str) -> None:
     """An allowed host is a name, *.name, an address or a range, and nothing else."""
