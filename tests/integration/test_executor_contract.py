@@ -67,9 +67,7 @@ def opening(request: pytest.FixtureRequest) -> Opening:
     @contextmanager
     def on_cluster(spec: AttemptSpec, epoch: int) -> Iterator[TrialExecutor]:
         plan = spec.plan
-        setup = RunSetup(
-            RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.settings.is_sealed
-        )
+        setup = RunSetup(RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.settings.is_sealed)
         run = ClusterRun(setup, plan.store_root)
         executor = open_executor(cluster.on, run)
         yield executor
