@@ -176,12 +176,6 @@ def _content(path: Path, entry: TarEntry) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    regex: re.Pattern[str]
-    brings_back: bool
-
-
-@dataclass(frozen=True, slots=True)
 class IgnorePatterns:
     """The patterns of one file, in its order.
 
@@ -189,7 +183,8 @@ class IgnorePatterns:
     a name, `**` any number of folders.
     """
 
-    patterns: tuple[_Pattern, ...] = ()
+    patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
+    """Each with whether it brings back what an earlier one left out."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -206,22 +201,22 @@ class IgnorePatterns:
                 continue
             clean = posixpath.normpath(pattern).lstrip("/")
             if clean and clean != ".":
-                patterns.append(_Pattern(_regex(clean), brings_back))
+                patterns.append((_regex(clean), brings_back))
         return cls(tuple(patterns))
 
     @property
     def has_exceptions(self) -> bool:
         """Whether a file in a folder that is left out may nevertheless be part of the context."""
-        return any(pattern.brings_back for pattern in self.patterns)
+        return any(brings_back for _, brings_back in self.patterns)
 
     def leave_out(self, path: str) -> bool:
         """Return whether a path (`a/b`, relative to the context) is left out of the context."""
         steps = path.split("/")
         paths = ["/".join(steps[: count + 1]) for count in range(len(steps))]
         is_left_out = False
-        for pattern in self.patterns:
-            if pattern.brings_back is is_left_out and any(map(pattern.regex.fullmatch, paths)):
-                is_left_out = not pattern.brings_back
+        for regex, brings_back in self.patterns:
+            if brings_back is is_left_out and any(map(regex.fullmatch, paths)):
+                is_left_out = not brings_back
         return is_left_out
 
 

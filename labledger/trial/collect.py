@@ -86,8 +86,7 @@ def collect_result(
     add_inputs(spec, evidence)
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
-    evidence.collect_rejected(outcome)
-    evidence.collect_reports(outcome)
+    evidence.collect_grading(outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     if spec.runs_agent and not spec.has_mounted_workspace:
@@ -291,8 +290,8 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     the phases that the host stored between the two starts of a two-part trial.
     """
     phases = (
-        read_phases(_last_folder(spec, container_exit))
-        if _ended_by_trial_script(container_exit)
+        read_phases(last_folder(spec, container_exit))
+        if container_exit.is_by_script
         else parse_phases(container_exit.agent_part_phases or "")
     )
     kind = spec.kind
@@ -302,13 +301,13 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
 
 def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
     """Return how short of processors and memory the trial was, as far as it is known."""
-    if not spec.runs_agent or not _ended_by_trial_script(container_exit):
+    if not spec.runs_agent or not container_exit.is_by_script:
         return {}
     in_parts = container_exit.agent_part_phases is not None
     return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
 
 
-def _last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
+def last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
     """Return the folder of the container that ran last."""
     return spec.folder if container_exit.agent_part_phases is None else spec.grader_folder
 
@@ -317,14 +316,9 @@ def _logged_phases(
     spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
 ) -> list[str]:
     """Return what may have logs: all phases unless it is known which ran, and the entrypoint."""
-    is_known = not spec.runs_agent or _ended_by_trial_script(container_exit)
+    is_known = not spec.runs_agent or container_exit.is_by_script
     logged = list(phases if phases and is_known else spec.settings.phases)
     return [*([contract.ENTRYPOINT] if spec.starts_entrypoint else []), *logged]
-
-
-def _ended_by_trial_script(container_exit: ContainerExit) -> bool:
-    """Return True if `trial.sh` itself ended the trial."""
-    return container_exit.exit_status in ExitStatus.ALL and not container_exit.exit_status_forged
 
 
 def add_inputs(spec: AttemptSpec, evidence: EvidenceCollector) -> None:

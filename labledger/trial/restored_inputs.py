@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, workspace_listing
+from labledger.files.artifact_store import ArtifactStore
 from labledger.files.artifact_tars import Member
 from labledger.files.untrusted_files import is_safe_name, parents
 from labledger.files.workspace_listing import UNLISTED_FOLDERS, Entry, Listing, MalformedListing
@@ -351,7 +352,7 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
     Owners and times of files, and files outside of the workspace, are not stored and so not
     restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
     """
-    stored = StoredArtifacts.of(spec, trial)
+    stored = StoredArtifacts(trial, ArtifactStore(spec.plan.store_root))
     phases = trial.phases_before_grading
     if "agent" not in phases:
         raise EvidenceIncomplete("it is not known how its agent ended")

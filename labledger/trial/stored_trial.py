@@ -112,10 +112,6 @@ class StoredArtifacts:
     trial: StoredTrial
     store: ArtifactStore
 
-    @classmethod
-    def of(cls, spec: AttemptSpec, trial: StoredTrial) -> StoredArtifacts:
-        return cls(trial, ArtifactStore(spec.plan.store_root))
-
     @property
     def references(self) -> dict[str, str]:
         references: dict[str, str] = self.trial.evidence["evidence"]

@@ -124,7 +124,7 @@ class RegradedEvidence(EvidenceCollector):
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
         super().__init__(trial_outputs(spec), redactor)
-        self.stored = StoredArtifacts.of(spec, trial)
+        self.stored = StoredArtifacts(trial, self.outputs.store)
         redactor.count += trial.redactions
 
     def refer_to_everything(self) -> None:
@@ -241,7 +241,7 @@ class RegradedTrial(TrialKind):
         restore_trial_folder(spec, self.stored, folder)
 
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
-        stored = StoredArtifacts.of(spec, self.stored)
+        stored = StoredArtifacts(self.stored, ArtifactStore(spec.plan.store_root))
         if spec.grading_mode is GradingMode.SEPARATE:
             return stored.chunks(ARTIFACTS)
         return None if spec.has_mounted_workspace else stored.chunks(SNAPSHOT)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from labledger import resources
 from labledger.agents.agent_trees import InstalledAgent
@@ -159,32 +159,24 @@ class TrialPlan:
         experiment: ExperimentPlan,
         variant: VariantPlan,
         *,
-        ledger_id: str,
-        run_dir: Path,
-        store_root: Path,
-        engine_root: Path | None,
-        images: Mapping[str, str],
         environment: Mapping[str, str],
-        egress_image: str | None = None,
-        prices: PriceTable = NO_PRICES,
         installed: InstalledAgent | None = None,
+        **fields: Any,
     ) -> TrialPlan:
-        """Return the plan of one variant of an experiment."""
+        """Return the plan of one variant of an experiment.
+
+        `environment` may have more than the experiment names; `fields` are the other fields, which
+        no experiment has.
+        """
         return cls(
-            ledger_id=ledger_id,
-            run_dir=run_dir,
-            store_root=store_root,
             bindings=variant.bindings,
             settings=VariantSettings.of(experiment, variant),
             benchmark=experiment.benchmark,
             metrics=experiment.metrics,
-            images=images,
             environment={name: environment[name] for name in experiment.environment},
             grader=experiment.grader_identity,
-            engine_root=engine_root,
-            egress_image=egress_image,
-            prices=prices,
             agent=TrialAgent.of(variant, installed),
+            **fields,
         )
 
     @property

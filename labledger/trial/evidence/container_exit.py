@@ -178,6 +178,11 @@ class ContainerExit:
     processes_left: bool | None = None
     """Whether kept processes of a delivered trial ran on; None if it is not known."""
 
+    @property
+    def is_by_script(self) -> bool:
+        """Whether `trial.sh` itself ended the trial."""
+        return self.exit_status in ExitStatus.ALL and not self.exit_status_forged
+
     @classmethod
     def of(cls, state: ContainerState, exit_status: int | None, expected: frozenset[int]) -> Self:
         """Return how a container ended.

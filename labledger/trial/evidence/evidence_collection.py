@@ -142,13 +142,10 @@ class EvidenceCollector:
         if (problem := taken.problem()) is not None:
             self.add_problem("artifacts", problem)
 
-    def collect_rejected(self, outcome: GradingOutcome) -> None:
-        """Add the grader's invalid files, so that its author can inspect them."""
+    def collect_grading(self, outcome: GradingOutcome) -> None:
+        """Add the grader's invalid files, which its author can inspect, and the judge's reports."""
         for name, content in outcome.rejected.items():
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
-
-    def collect_reports(self, outcome: GradingOutcome) -> None:
-        """Add what the host's judge reported."""
         for name, content in outcome.reports.items():
             self.references[name] = self.add_artifact(content)
 

@@ -18,6 +18,7 @@ from labledger.experiment.grading_settings import Sealing
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import last_folder
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.free_disk_space import trial_stays
@@ -168,10 +169,9 @@ def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerE
     The engine's times come from a clock that may have been set meanwhile; the phases' times are
     counted from the boot of the machine.
     """
-    if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
+    if not ended.is_by_script:
         return ended
-    folder = spec.folder if ended.agent_part_phases is None else spec.grader_folder
-    phases = read_phases(folder).items()
+    phases = read_phases(last_folder(spec, ended)).items()
     phases_ms = sum(phase.duration_ms for name, phase in phases if name in spec.kind.phases)
     if phases_ms <= ended.duration_ms <= phases_ms + _MAX_OVERHEAD_MS:
         return ended

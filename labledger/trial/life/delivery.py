@@ -138,25 +138,17 @@ def _store_agent_part(
     changes = inspect_changes(engine, isolation_of(spec), container, "before_grading", state)
     started = clock.parse(state.started_at)
     ended = max(started, clock.of_timestamp(min(report.written_at, clock.unix_time())))
-    agent_part = AgentPart.of(
-        state,
-        ContainerExit(
-            None,
-            clock.iso(started),
-            clock.iso(ended),
-            round((ended - started).total_seconds() * 1000),
-            container,
-            state.out_of_memory,
-            disk_was_full=context.full_disks.were_full_since(
-                spec.plan.disks, monotonic_start(state)
-            ),
-        ),
-        report.phases,
-        changes,
-    )
+    was_full = context.full_disks.were_full_since(spec.plan.disks, monotonic_start(state))
     context.limiter.require_starting_allowed()
-    replace(
-        agent_part,
+    AgentPart(
+        engines_start=state.started_at,
+        started_at=clock.iso(started),
+        ended_at=clock.iso(ended),
+        duration_ms=round((ended - started).total_seconds() * 1000),
+        out_of_memory=state.out_of_memory,
+        phases=report.phases,
+        seen=changes,
+        disk_was_full=was_full,
         unchecked_processes=report.unchecked,
         processes_left=_has_processes_left(spec, context, container),
     ).write(spec.folder)
