@@ -56,14 +56,8 @@ class UntrustedFile:
 
         Raises `UnsafeFile` for more than `cap` bytes.
         """
-        with self.opened() as file:
-            if file is None:
-                return None
-            self._check_size(file, cap)
-            content = file.read(cap + 1)
-        if len(content) > cap:
-            raise self._too_large(cap, "more")
-        return content
+        pieces = list(self.chunks(cap))
+        return b"".join(pieces) if pieces else None
 
     def sha256(self, cap: int) -> str | None:
         """Return the content's SHA-256 (hex), None if there is no such file.
@@ -84,7 +78,8 @@ class UntrustedFile:
         with self.opened() as file:
             if file is None:
                 return
-            self._check_size(file, cap)
+            if (announced := os.fstat(file.fileno()).st_size) > cap:
+                raise self._too_large(cap, f"{announced:,}")
             size = 0
             while chunk := file.read(MIB):
                 size += len(chunk)
@@ -131,12 +126,6 @@ class UntrustedFile:
             raise self._unsafe(f"is {kind}; a regular file is expected")
         if status.st_nlink != 1:
             raise self._unsafe(f"has {status.st_nlink} names (hard links); one is expected")
-
-    def _check_size(self, file: BinaryIO, cap: int) -> None:
-        """Raise `UnsafeFile` before reading if the file is too large."""
-        size = os.fstat(file.fileno()).st_size
-        if size > cap:
-            raise self._too_large(cap, f"{size:,}")
 
     def _unsafe(self, what: str) -> UnsafeFile:
         return UnsafeFile(Reason.OUTPUT_UNSAFE, f"{self.name} {what}")

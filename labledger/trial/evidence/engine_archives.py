@@ -310,17 +310,19 @@ class SnapshotWriter:
         if not is_exact(change.path):
             self._leave_out("have names that are not UTF-8", change, path)
         elif change.change == "deleted" or change.kind == "socket":
-            self._list(change)
+            self.changes[path] = change
         elif change.kind not in STORABLE:
             reason = "could not be read" if change.kind is None else "are devices"
             self._leave_out(reason, change, path)
-        elif self._names_secret(change):
+        elif self.redactor.contains_secret(
+            [f"{change.path}\n{change.target}".encode("utf-8", "surrogateescape")]
+        ):
             self._leave_out("hold secrets", change, path)
         elif change.kind == "file":
             self._add_file(change, content)
         else:
             self._write_header(change)
-            self._list(change)
+            self.changes[path] = change
 
     def content(self, path: str, max_bytes: int) -> bytes | None:
         """Return the content of a stored file, None if it is larger or is not stored."""
@@ -375,7 +377,7 @@ class SnapshotWriter:
             self._leave_out("hold secrets" if has_secret else "changed while read", change)
             return
         self.file.write(bytes(padded(size) - size))
-        self._list(replace(change, sha256=hasher.hexdigest()))
+        self.changes[change.path] = replace(change, sha256=hasher.hexdigest())
 
     def _stored(self, path: str, size: int) -> Iterator[bytes]:
         """Yield a stored file's content. Others may be written between two pieces."""
@@ -388,16 +390,9 @@ class SnapshotWriter:
             offset, size = offset + len(chunk), size - len(chunk)
             yield chunk
 
-    def _names_secret(self, change: Change) -> bool:
-        texts = [change.path, change.target]
-        return self.redactor.contains_secret(["\n".join(texts).encode("utf-8", "surrogateescape")])
-
     def _write_header(self, change: Change) -> None:
         self._is_empty = False
         self.file.write(header(change))
-
-    def _list(self, change: Change) -> None:
-        self.changes[change.path] = change
 
     def _leave_out(self, reason: str, change: Change, path: str | None = None) -> None:
         """List a change that the snapshot does not hold."""

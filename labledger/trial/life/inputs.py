@@ -184,19 +184,15 @@ def _write_json(path: Path, value: JsonObject) -> None:
 def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
+    staged = contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
     match spec.sealing:
         case Sealing.NONE if spec.settings.is_sealed and not spec.runs_agent:
             # A separate grader's container, to which no agent comes.
-            return [
-                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
-            ]
+            return [staged]
         case Sealing.NONE | Sealing.SEPARATE:
             return []
         case Sealing.UNREADABLE:
-            return [
-                contract.mount(folder, f"{contract.SEALED}/in", read_only=True),
-                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True),
-            ]
+            return [contract.mount(folder, f"{contract.SEALED}/in", read_only=True), staged]
         case Sealing.AFTER_AGENT | Sealing.DELIVERED:
             return [contract.mount(folder, contract.SEALED, read_only=True)]
 
