@@ -32,6 +32,7 @@ _NO_PROGRAM = re.compile(
 """What Podman adds where the program that a container starts with is missing or cannot run."""
 _PROCESS_ENDED = re.compile(r"/proc/\d+/\w+: no such process")
 _DISK_FULL_MESSAGE = "no space left on device"
+_ASK_FOR_ACCESS = "ask who runs that engine to let you in, or set DOCKER_HOST to another one"
 
 
 class ContainerFailed(LabLedgerError):
@@ -124,7 +125,7 @@ def refused_socket_error(address: str) -> EngineUnavailable | None:
     except PermissionError:
         return EngineUnavailable(
             f"user {user} may not look into the folder of the Docker engine's socket, {path}",
-            hint="ask who runs that engine to let you in, or set DOCKER_HOST to another one",
+            hint=_ASK_FOR_ACCESS,
         )
     except OSError:
         return None
@@ -140,7 +141,7 @@ def refused_socket_error(address: str) -> EngineUnavailable | None:
 def _way_in(user: str, group: str, gid: int, mode: int) -> str:
     """Return what lets a user use a socket of a group."""
     if gid == 0 or mode & 0o060 != 0o060:
-        return "ask who runs that engine to let you in, or set DOCKER_HOST to another one"
+        return _ASK_FOR_ACCESS
     with suppress(KeyError):
         if user in grp.getgrgid(gid).gr_mem:
             return f"{user} was added to group {group}: log in again for that to take effect"

@@ -138,12 +138,9 @@ def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
     Files of processes and of a network namespace are not shared among containers, and the engine
     makes /proc/sys and /sys read-only by itself.
     """
-    paths = {"ReadonlyPaths": _read_only_paths()}
-    return config | {"HostConfig": (config.get("HostConfig") or {}) | paths}
-
-
-def _read_only_paths() -> list[str]:
-    return [f"/proc/{name}" for name in sorted(_ENGINE_DEFAULT | _KNOWN | _names_here())]
+    paths = [f"/proc/{name}" for name in sorted(_ENGINE_DEFAULT | _KNOWN | _names_here())]
+    host_config = (config.get("HostConfig") or {}) | {"ReadonlyPaths": paths}
+    return config | {"HostConfig": host_config}
 
 
 def _names_here() -> set[str]:

@@ -156,10 +156,6 @@ class Exclusions:
     def excludes(self, path: str) -> bool:
         return path in self.paths or not self.paths.isdisjoint(parents(path))
 
-    def is_above(self, path: str) -> bool:
-        """Return True if something below a folder is mounted."""
-        return path in self.mount_parents
-
     def was_made_by_engine(self, change: Change) -> bool:
         """Return True for a folder that is as the engine makes the folders above a mount."""
         return (

@@ -69,9 +69,8 @@ def facts_of_separate_grader(
     user = _agent_user(isolation, engine)
     agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
     own = _facts(isolation, user, agents)
-    keys = ("checked", "tampering_suspected", "tampering_total", "unchecked")
     return _facts(isolation, user, FilesystemChanges("before_grading")) | {
-        "agent_container": {key: own[key] for key in keys if key in own},
+        "agent_container": _of_changes(own),
         "grader_image": isolation.grader_image,
         "processes": "gone",
     }
@@ -89,8 +88,7 @@ def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObje
     sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
     facts = _facts(isolation, user, FilesystemChanges("before_grading"))
     if not (isolation.has_mounted_workspace or is_separate):
-        keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
-        facts |= {key: recorded[key] for key in keys if key in recorded}
+        facts |= _of_changes(recorded)
     facts |= {"sealed": sealed.value, "processes": "gone"}
     if is_separate:
         facts["grader_image"] = isolation.grader_image
@@ -104,6 +102,12 @@ def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObje
 def unknown_isolation_facts(isolation: Isolation, why: str) -> JsonObject:
     """Return the isolation facts of a trial that has no container to inspect."""
     return _facts(isolation, _agent_user(isolation, None), FilesystemChanges(None, unchecked=why))
+
+
+def _of_changes(facts: JsonObject) -> JsonObject:
+    """Return those facts that say what was changed in a container."""
+    keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
+    return {key: facts[key] for key in keys if key in facts}
 
 
 def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:

@@ -146,7 +146,8 @@ class ArchiveReader:
 
     def _cannot_be_whole(self, path: str) -> bool:
         """Return True for a folder with mounts, or above the workspace, which comes first."""
-        return self.exclusions.is_above(path) or self.workspace.startswith(f"{path}/")
+        is_above_mount = path in self.exclusions.mount_parents
+        return is_above_mount or self.workspace.startswith(f"{path}/")
 
     def _read(
         self, files: ContainerFiles, wanted: Mapping[str, ChangeKind], requests: Iterable[_Request]

@@ -264,7 +264,9 @@ class EvidenceCollector:
             if files.problem is not None:
                 self.add_problem(name, files.problem)
             try:
-                self.references[name] = self.add_pieces(files.chunks(), files.size)
+                chunks = artifact_tars.tar_of(files.entries, files.paths)
+                size = artifact_tars.size_of(files.entries)
+                self.references[name] = self.add_pieces(chunks, size)
             except UnsafeFile as error:
                 self.add_problem(name, error.message)
 

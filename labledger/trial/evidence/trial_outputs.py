@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -104,8 +104,11 @@ def read_events(
     to `target`, durably. A line is left out if it is not a JSON object, or if the lines before it
     have used up the limit of events or of values.
     """
-    # Values are counted line by line, which is slow, only if there can be too many.
-    must_count = 1 + sum(_separators(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
+    # Values are counted line by line, which is slow, only if there can be too many: if too many
+    # characters can precede one.
+    pieces = head_chunks(file, cap)
+    before_values = sum(piece.count(mark) for piece in pieces for mark in (b",", b"[", b"{"))
+    must_count = 1 + before_values > MAX_EVENT_VALUES
     file.seek(0)
     with ExitStack() as stack:
         reader = _Reader(redactor, MAX_EVENT_VALUES if must_count else None)
@@ -117,12 +120,7 @@ def read_events(
                 reader.move_to(stack.enter_context(replace_file(target.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
-    return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
-
-
-def _separators(content: bytes) -> int:
-    """Return how many characters the content has that can precede a JSON value."""
-    return content.count(b",") + content.count(b"[") + content.count(b"{")
+    return replace(target, count=reader.count, sha256=reader.hasher.hexdigest()), reader.dropped
 
 
 @dataclass(slots=True)
@@ -138,15 +136,12 @@ class _Reader:
     count: int = 0
     dropped: int = 0
     _invalid_lines: int = 0
-    _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 (hex) of what was written to the file."""
-        return self._hasher.hexdigest()
+    hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+    """Of what was written to the file."""
 
     def add_line(self, line: bytes) -> None:
-        body = self._parse_line(line) if self._still_reads else None
+        still_reads = self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
+        body = self._parse_line(line) if still_reads else None
         if body is None:
             self.dropped += 1
             return
@@ -162,10 +157,6 @@ class _Reader:
         self.file = file
         self._write(event.body for event in self.events)
         self.events.clear()
-
-    @property
-    def _still_reads(self) -> bool:
-        return self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
 
     def _parse_line(self, line: bytes) -> JsonObject | None:
         if self.values_left is not None:
@@ -187,7 +178,7 @@ class _Reader:
         assert self.file is not None
         for body in bodies:
             line = canonical_json.dump_bytes(body) + b"\n"
-            self._hasher.update(line)
+            self.hasher.update(line)
             self.file.write(line)
 
 
@@ -226,15 +217,6 @@ class OutputFiles:
         files._leave_out_secrets(redactor)
         files._leave_out_largest()
         return files
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the tar in pieces. Raises `UnsafeFile` or `OSError`."""
-        return artifact_tars.tar_of(self.entries, self.paths)
-
-    @property
-    def size(self) -> int:
-        """Of the tar, in bytes."""
-        return artifact_tars.size_of(self.entries)
 
     @property
     def problem(self) -> str | None:
