@@ -232,12 +232,6 @@ class EngineClient:
     def image_user(self, image_id: str) -> str | None:
         return ""
 
-    def image_folder(self, image_id: str) -> str | None:
-        return "/"
-
-    def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
-        return ()
-
     def create(self, name: str, config: dict[str, Any]) -> str:
         self._engine.call("create", name)
         created = self._engine.create(name, config)
