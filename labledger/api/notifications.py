@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from labledger import clock
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
+
+if TYPE_CHECKING:
+    from labledger.ledger.database.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +93,11 @@ def notifications(
         ['finished']
     """
     from labledger.execution.receivers import Receiver
-    from labledger.ledger.database import migrations
-    from labledger.ledger.database.sqlite import reading
-    from labledger.ledger.lookup import run_number
     from labledger.ledger.notifications import list_notifications
 
-    path = LabFolder.find(lab_dir).ledger
     listed = []
-    with reading(path, "read the notifications") as connection:
-        migrations.require_current_connection(connection, path)
-        if run_id is not None:
-            run_number(connection, run_id)
+    path = LabFolder.find(lab_dir).ledger
+    with _reading(path, run_id, "read the notifications") as connection:
         for row in list_notifications(connection, run_id, with_settled=settled):
             payload = json.loads(row.payload)
             listed.append(
@@ -151,7 +149,7 @@ def deliver_notifications(
 
     values = gather(env or {}, env_files)
     lab = LabFolder.find(lab_dir)
-    _require_run(lab, run_id)
+    _require_run(lab.ledger, run_id)
     with Outbox.open(lab.ledger) as outbox:
         done = Courier(lab, outbox, values).deliver(only=run_id)
     problems = tuple(
@@ -182,7 +180,7 @@ def discard_notifications(run_id: str, *, lab_dir: str | Path | None = None) -> 
     from labledger.ledger.notifications import Outbox
 
     lab = LabFolder.find(lab_dir)
-    _require_run(lab, run_id)
+    _require_run(lab.ledger, run_id)
     with Outbox.open(lab.ledger) as outbox:
         return outbox.discard(run_id)
 
@@ -224,13 +222,23 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
         raise NotDelivered(message) from error
 
 
-def _require_run(lab: LabFolder, run_id: str | None) -> None:
-    """Raise `LedgerMissing` or `LedgerOutdated`, and `RunNotFound` for a run that is not there."""
+@contextmanager
+def _reading(path: Path, run_id: str | None, action: str) -> Iterator[Connection]:
+    """Open the ledger to read. If that fails, it could not `action`.
+
+    Raises `LedgerMissing` or `LedgerOutdated`, and `RunNotFound` for a run that is not there.
+    """
     from labledger.ledger.database import migrations
     from labledger.ledger.database.sqlite import reading
     from labledger.ledger.lookup import run_number
 
-    with reading(lab.ledger, "read the ledger") as connection:
-        migrations.require_current_connection(connection, lab.ledger)
+    with reading(path, action) as connection:
+        migrations.require_current_connection(connection, path)
         if run_id is not None:
             run_number(connection, run_id)
+        yield connection
+
+
+def _require_run(path: Path, run_id: str | None) -> None:
+    with _reading(path, run_id, "read the ledger"):
+        pass

@@ -121,7 +121,7 @@ def _global_options(
 
 
 _NAMES: dict[Any, str] = {control.set_limits: "set", maintenance.import_runs: "import"}
-"""Commands that cannot have the names of their functions, which are words of Python."""
+"""The names of commands that are words of Python, so that their functions have others."""
 # A word such as -draft or -high is a tag to remove, and its letters are no options.
 _TAG_SETTINGS = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 
