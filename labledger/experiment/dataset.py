@@ -120,7 +120,7 @@ class Dataset:
         try:
             authored = canonical_json.loads(line)
             row = Task.of_authored(authored, self.path.parent, self.workspaces).as_json()
-        except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
+        except (MalformedJson, LookupError, TypeError, ValueError, AttributeError, UnusablePath):
             row = {}
         if canonical_json.digest(row) != task.row_digest:
             raise changed_error(

@@ -204,6 +204,7 @@ def test_a_row_that_changed_is_noticed(folder: Folder) -> None:
         '{"id": "a"}\n{"id": "c"}\n',
         '\n{"id": "a"}\n{"id": "b"}\n',
         '{"id": "a"}\n',
+        '{"id": "a", "runtime": {"resources": {"memory": "much"}}}\n{"id": "b"}\n',
         "",
     ):
         folder.write("tasks.jsonl", content)
