@@ -10,9 +10,11 @@ many.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from string import ascii_lowercase
 
 from labledger.compare import comparison_sentences, decision, estimates
 from labledger.compare.comparison_document import Compared, Comparison, Nearness, Standing
@@ -57,16 +59,12 @@ def _extended(
 
 def _without_redundant(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Leave out, from the last, each group whose pairs all share another one."""
-    holders: dict[tuple[int, int], int] = {}
-    for group in groups:
-        for pair in combinations(group, 2):
-            holders[pair] = holders.get(pair, 0) + 1
+    holders = Counter(pair for group in groups for pair in combinations(group, 2))
     kept = []
     for group in reversed(groups):
         pairs = list(combinations(group, 2))
         if all(holders[pair] > 1 for pair in pairs):
-            for pair in pairs:
-                holders[pair] -= 1
+            holders.subtract(pairs)
         else:
             kept.append(group)
     return kept[::-1]
@@ -74,12 +72,8 @@ def _without_redundant(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def letters(index: int) -> str:
     """Return the name of a group by its number: a to z, then aa, ab, …"""
-    name = ""
-    index += 1
-    while index:
-        index, rest = divmod(index - 1, 26)
-        name = chr(ord("a") + rest) + name
-    return name
+    head, rest = divmod(index, 26)
+    return f"{letters(head - 1) if head else ''}{ascii_lowercase[rest]}"
 
 
 def rank(
@@ -116,8 +110,7 @@ def rank(
 
 def _standing(side: Side, sample: Sample) -> Standing:
     report = estimates.side_report(side, sample.a, sample)
-    tasks, counted = len(sample.a), sum(map(len, sample.a))
-    return Standing(side.run_id, side.variant_id, report.mean, tasks, counted)
+    return Standing(side.run_id, side.variant_id, report.mean, len(sample.a), report.trials)
 
 
 def _letters_of(index: int, groups: Sequence[Collection[int]]) -> tuple[str, ...]:

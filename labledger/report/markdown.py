@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from labledger.compare import comparison_sentences
 from labledger.compare.ranking import ranking_text
@@ -19,14 +19,14 @@ Rows = Sequence[Sequence[str]]
 
 def render(report: Report) -> str:
     """Return the Markdown of a report."""
-    return "\n".join(_lines(report.with_plain_text())) + "\n"
+    blocks = _blocks(report.with_plain_text())
+    return "".join(f"{block}\n\n" if block else "\n" for block in blocks).removesuffix("\n")
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _blocks(report: Report) -> Iterator[str]:
+    """Yield paragraphs, tables and lists, between which there are blank lines."""
     yield f"## {_text(sentences.title(report))}"
-    yield ""
     yield f"**{_text(report.headline)}**"
-    yield ""
     notices = [
         *sentences.reruns(report),
         sentences.unfinished(report),
@@ -35,7 +35,6 @@ def _lines(report: Report) -> Iterator[str]:
     ]
     for notice in filter(None, notices):
         yield f"> {_text(notice)}"
-        yield ""
     yield from _outcomes(report)
     yield from _differences(report)
     yield from _errors(report)
@@ -46,18 +45,14 @@ def _lines(report: Report) -> Iterator[str]:
     for run, origin in runs:
         if replay := sentences.replay(origin):
             yield _text(f"Run {run.run_id} is a replay: {replay}.")
-            yield ""
         if grading := sentences.grading(origin):
             yield _text(
                 f"The numbers{f' of {run.run_id}' if report.runs else ''} are from {grading}."
             )
-            yield ""
         if extended := sentences.extensions(run):
             yield _text(f"Run {run.run_id} was extended after it was started: {extended}.")
-            yield ""
     yield _text(sentences.verified(report))
     for run, origin in runs:
-        yield ""
         yield (
             f"Run {_code(run.run_id)}, experiment digest {_code(origin.experiment_digest)}, "
             f"chain digest {_code(origin.chain_head)}, "
@@ -79,7 +74,7 @@ def _outcomes(report: Report) -> Iterator[str]:
         for variant in report.variants
     ]
     more = ("failed, no verdict", "pass rate", confidence_level(report.confidence))
-    yield from _table((*columns, *more), rows)
+    yield _table((*columns, *more), rows)
 
 
 def _differences(report: Report) -> Iterator[str]:
@@ -97,17 +92,14 @@ def _differences(report: Report) -> Iterator[str]:
     ]
     for ranking in filter(None, map(ranking_text, report.comparisons)):
         named = [(_code(row[0]), *map(_text, row[1:])) for row in ranking.rows]
-        yield from _table(("variant", *ranking.headings[1:]), named)
-        for fact in ranking.facts:
-            yield f"- {_text(fact)}"
-        yield ""
+        yield _table(("variant", *ranking.headings[1:]), named)
+        yield _list(ranking.facts)
     if rows:
         interval = confidence_level(report.confidence)
         p = comparison_sentences.p_heading(report.comparisons)
-        yield from _table(("compared", "decision", _difference(report), interval, p, "tasks"), rows)
+        yield _table(("compared", "decision", _difference(report), interval, p, "tasks"), rows)
         yield _text(comparison_sentences.method(report.comparisons))
-        yield ""
-        yield from _other_rates(report)
+        yield _list(_other_rates(report))
 
 
 def _difference(report: Report) -> str:
@@ -120,9 +112,7 @@ def _other_rates(report: Report) -> Iterator[str]:
     variants = sentences.variants_by_side(report)
     for document in report.comparisons:
         for compared in document.comparisons if document.is_rate else ():
-            for sentence in sentences.other_rates(compared, variants):
-                yield f"- {_text(sentence)}"
-    yield ""
+            yield from sentences.other_rates(compared, variants)
 
 
 def _errors(report: Report) -> Iterator[str]:
@@ -136,7 +126,7 @@ def _errors(report: Report) -> Iterator[str]:
         for group in report.errors
     ]
     if rows:
-        yield from _table(("did not complete", "reason", "slots", "for example"), rows)
+        yield _table(("did not complete", "reason", "slots", "for example"), rows)
 
 
 def _hardest(report: Report) -> Iterator[str]:
@@ -194,27 +184,25 @@ def _details(summary: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
     """Yield a table that a reader opens; nothing where it has no rows."""
     if rows:
         yield f"<details><summary>{summary}</summary>"
-        yield ""
-        yield from _table(columns, rows)
+        yield _table(columns, rows)
         yield "</details>"
-        yield ""
 
 
 def _explained(columns: Sequence[str], rows: Rows, text: str) -> Iterator[str]:
     """Yield a table and what it means; nothing where it has no rows."""
     if rows:
-        yield from _table(columns, rows)
+        yield _table(columns, rows)
         yield _text(text)
-        yield ""
 
 
-def _table(columns: Sequence[str], rows: Rows) -> Iterator[str]:
+def _table(columns: Sequence[str], rows: Rows) -> str:
     numeric = [all(row[n][:1] in "0123456789+-–<" for row in rows) for n in range(len(columns))]
-    yield f"| {' | '.join(columns)} |"
-    yield f"| {' | '.join('---:' if right else '---' for right in numeric)} |"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""
+    marks = ("---:" if right else "---" for right in numeric)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, marks, *rows))
+
+
+def _list(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {_text(text)}" for text in texts)
 
 
 def _code(text: str) -> str:

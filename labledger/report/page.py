@@ -139,7 +139,6 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "figures": list(_figures(report)),
-        "sections": list(_sections(report)),
         "level": confidence_level(report.confidence),
         "metric_name": names.pop() if len(names) == 1 else None,
         "worth": worth,
@@ -174,14 +173,6 @@ def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
             unknown = sum(variant.unknown for variant in metric.variants)
             note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
             yield "cost", usd(sum(known)), note
-
-
-def _sections(report: Report) -> Iterator[tuple[str, str]]:
-    yield "outcomes", "Outcomes"
-    if report.comparisons:
-        yield "differences", "Paired differences"
-    yield from (("tasks", "Tasks"), ("time", "Time"), ("cost", "Tokens and cost"))
-    yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
 
 def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Chart | None]:
