@@ -78,6 +78,7 @@ class Components:
     more."""
     mean: float
     """The mean of all tasks' values, of both sides."""
+    _whole: _Sums = field(repr=False)
     _without: _Sums = field(repr=False)
     """The sums without each of the tasks."""
 
@@ -173,6 +174,7 @@ def of_pairs(
         within=float(within.sum() / count.sum()) if is_replicated else None,
         design_effect=max(1.0, mean(effects)) if effects else 1.0,
         mean=mean([m for two in usable for side in (two.a, two.b) for m in task_means(side)]),
+        _whole=whole,
         _without=without,
     )
 
