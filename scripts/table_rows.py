@@ -1,4 +1,4 @@
-"""Generate labledger/ledger/database/table_rows.json from the tables declared in tables.py beside it.
+"""Generate labledger/ledger/database/table_rows.json from the tables that tables.py declares.
 
     python scripts/table_rows.py            write the file anew
     python scripts/table_rows.py --print    print it instead

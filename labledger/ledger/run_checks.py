@@ -22,8 +22,7 @@ from labledger import clock
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain, run_rows, slot_checks, stored_runs
 from labledger.ledger.database import migrations, statements, views_and_triggers
-from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.digest_chain import PlannedRows
 from labledger.ledger.slot_checks import UNREADABLE, Message
@@ -34,11 +33,9 @@ from labledger.records.outcomes import RunStatus
 
 _SCHEMA_SQL = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 _QUOTED = re.compile(r'"(\w+)"')
-_LIBRARY_PREFIXES = ("alembic_version", "sqlite_")
-"""The beginnings of the names that Alembic and SQLite give to their own tables and indexes."""
 
-Definitions = dict[tuple[str, str], str]
-"""The SQL of each object of a schema, by its type and name."""
+Definitions = dict[tuple[str, str], tuple[str, ...]]
+"""The SQL of each object of a schema without its layout, by its type and name."""
 
 
 def find_schema_problems(connection: Connection) -> Iterator[str]:
@@ -55,13 +52,11 @@ def find_schema_problems(connection: Connection) -> Iterator[str]:
 
 
 def _compare_definitions(connection: Connection) -> Iterator[str]:
-    expected, actual = new_definitions(), definitions(connection)
+    expected, actual = expected_definitions(), definitions(connection)
     for kind, name in expected:
-        if name.startswith(_LIBRARY_PREFIXES):
-            continue
         if (kind, name) not in actual:
             yield f"{kind} {name} is missing from the ledger's schema"
-        elif _normalised(actual[kind, name]) != _normalised(expected[kind, name]):
+        elif actual[kind, name] != expected[kind, name]:
             yield f"{kind} {name} is not defined as in a ledger of this revision"
     for kind, name in actual.keys() - expected.keys():
         if kind == "trigger":
@@ -69,19 +64,35 @@ def _compare_definitions(connection: Connection) -> Iterator[str]:
 
 
 def definitions(connection: Connection) -> Definitions:
-    """Return the SQL of each object of a ledger's schema."""
+    """Return the definitions of a ledger's schema."""
     rows = connection.execute(_SCHEMA_SQL)
-    return {(str(kind), str(name)): sql for kind, name, sql in rows}
+    return {(str(kind), str(name)): _normalised(sql) for kind, name, sql in rows}
 
 
 @cache
-def new_definitions() -> Definitions:
-    """Return the definitions in a ledger of the newest revision, which is made in memory."""
-    fresh = Engine(lambda: DRIVER.connect(":memory:", isolation_level=None), writes=True)
-    with fresh.connect() as connection, connection.begin():
-        migrations.create_tables(connection)
-        views_and_triggers.create_all(connection)
-        return definitions(connection)
+def expected_definitions() -> Definitions:
+    """Return the definitions in a ledger of the newest revision.
+
+    They are those that the code declares: what created a ledger, such as statements in the user's
+    cache, may have been altered.
+    """
+    # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
+    # module.
+    from sqlalchemy.dialects import sqlite
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    from labledger.ledger.database import tables
+
+    dialect = sqlite.dialect()
+    statements = {
+        ("view", name): view.statement(name) for name, view in views_and_triggers.ALL_VIEWS.items()
+    }
+    statements |= {("trigger", name): sql for name, sql in views_and_triggers.TRIGGERS.items()}
+    for table in tables.metadata.tables.values():
+        statements["table", table.name] = str(CreateTable(table).compile(dialect=dialect))
+        for index in table.indexes:
+            statements["index", str(index.name)] = str(CreateIndex(index).compile(dialect=dialect))
+    return {key: _normalised(sql) for key, sql in statements.items()}
 
 
 def _normalised(sql: str) -> tuple[str, ...]:

@@ -30,9 +30,9 @@ from labledger.fault_points import VARIABLE
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.exchange import source
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.run_checks import new_definitions
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep.import_runs import ImportedRun, import_source
 from labledger.upkeep.verify_lab import verify_lab
@@ -464,8 +464,8 @@ def test_nothing_temporary_is_written_for_a_ledger(
     def watch(*_: object) -> None:
         seen.extend(path.name for path in tmp_path.glob("labledger-*"))
 
-    new_definitions.cache_clear()
-    monkeypatch.setattr(migrations, "create_tables", wrapped(migrations.create_tables, watch))
+    checked = wrapped(source.expected_definitions, watch)
+    monkeypatch.setattr(source, "expected_definitions", checked)
     import_source(here, there)
     assert seen
     assert all(name.startswith("labledger-import-") for name in seen)

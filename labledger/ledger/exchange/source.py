@@ -38,7 +38,7 @@ from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model_usage import call_of_record
-from labledger.ledger.run_checks import definitions, new_definitions
+from labledger.ledger.run_checks import definitions, expected_definitions
 from labledger.ledger.run_rows import read_total_slots
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.stored_runs import Regrades
@@ -309,7 +309,7 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
     actual = definitions(connection)
-    for (kind, name), sql in new_definitions().items():
+    for (kind, name), sql in expected_definitions().items():
         if kind in ("table", "index") and actual.get((kind, name)) != sql:
             raise LedgerError(
                 f"{path} is not a ledger that labledger created: {name} differs or is missing",
