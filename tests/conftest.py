@@ -7,6 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,8 +45,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest, so that no process is left alone with one."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Begin with the tests that take longest, so that no process is left alone with one.
+
+    Then mix the modules that compute with those that mostly wait for containers, so that some
+    processes run either at any time: the latter alone leave the processors idle.
+    """
+    total = Counter(_computes(item) for item in items)
+    seen: Counter[bool] = Counter()
+    places: dict[Path, float] = {}
+    for item in items:
+        kind = _computes(item)
+        places.setdefault(item.path, seen[kind] / total[kind])
+        seen[kind] += 1
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, places[item.path]))
+
+
+def _computes(item: pytest.Item) -> bool:
+    return _TESTS / "unit" in item.path.parents
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -177,13 +177,13 @@ def serve(
     require_dask()
     from labledger.hosts import dask_host
 
-    for name, value, expected, is_possible in (
+    for parameter, value, expected, is_possible in (
         ("slots", slots, "1 or more", slots >= 1),
         ("gpus", gpus, "0 or more", gpus is None or gpus >= 0),
         ("port", port, "0 to 65535", 0 <= port < 1 << 16),
     ):
         if not is_possible:
-            problem = Problem(Parameter(name), f"found {value}; expected {expected}")
+            problem = Problem(Parameter(parameter), f"found {value}; expected {expected}")
             raise InvalidInput("the host", [problem])
     cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
     if cluster.address is None:
